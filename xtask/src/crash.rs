@@ -84,9 +84,7 @@ impl CrashArguments {
             }
         }
         if judged == 0 {
-            return Err(
-                "this build of Stilling does not speak NATS; `--peers` kills nats-server alone".into()
-            );
+            return Err("this build of Stilling has no NATS support; `--peers` kills only nats-server".into());
         }
         if broken.is_empty() {
             return Ok(());
@@ -94,10 +92,8 @@ impl CrashArguments {
         broken.dedup();
         let CrashArguments { kills, seed, .. } = self;
         let names = broken.join(", ");
-        Err(format!(
-            "{names} broke their word; repeat it with\n    cargo xtask crash --kills {kills} --seed {seed}"
-        )
-        .into())
+        Err(format!("{names} failed; repeat with\n    cargo xtask crash --kills {kills} --seed {seed}")
+            .into())
     }
 
     fn matches_driver(&self, peer: CollectPeer) -> bool {
@@ -171,11 +167,11 @@ fn report(peer: CollectPeer, place: &CollectPrograms, demands: &CrashDemands) ->
     // With a small bound, retention must have removed most records; otherwise the run has not tested it.
     let is_exceeded = demands.retention_removes && found.acknowledged > RETAINED_MAX;
     if is_exceeded && found.removed == 0 {
-        println!("  retention has removed nothing of {} messages", found.acknowledged);
+        println!("  retention removed none of {} messages", found.acknowledged);
         return Ok(false);
     }
     if found.lacks_memory(demands) {
-        println!("  memory was to be compared in one life of {}, and was in none", demands.descriptors_every);
+        println!("  memory should be compared in one run of {}, but was in none", demands.descriptors_every);
     }
     Ok(!is_ours(peer) || found.is_good(demands))
 }

@@ -1,7 +1,7 @@
 //! `cargo xtask …`: the entry point to all tasks of this repository.
 //!
 //! Each command has its own file. Every step is an ordinary command that is printed and can be repeated by hand.
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for people")]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line program")]
 #![forbid(unsafe_code)]
 
 mod bench;

@@ -27,7 +27,7 @@ pub(crate) fn install_nats() -> XtaskResult {
     }
     let (lock, proof) = (std::fs::read_to_string(from.join("package-lock.json"))?, place.join(PROOF));
     if std::fs::read_to_string(&proof).is_ok_and(|installed| installed == lock) {
-        println!("the packages for Node are there");
+        println!("the Node packages are installed");
         return Ok(());
     }
     let mut npm = Command::new("npm");

@@ -77,7 +77,7 @@ pub(crate) const FOR_SOAK: [RequiredProgram; 6] = [
 pub(crate) fn install(programs: &[RequiredProgram]) -> XtaskResult {
     let missing = missing(programs, is_there);
     if missing.is_empty() {
-        println!("all {} programs are there", programs.len());
+        println!("all {} programs are installed", programs.len());
         return Ok(());
     }
     let by_hand = format!("install by hand: {}", missing.join(" "));

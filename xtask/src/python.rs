@@ -39,7 +39,7 @@ impl PythonPackage {
         let place = self.place();
         let proof = place.join(PROOF);
         if std::fs::read_to_string(&proof).is_ok_and(|version| version == self.version) {
-            println!("{} is there", self.version);
+            println!("{} is installed", self.version);
             return Ok(());
         }
         let by_hand = "it takes python3 with its venv module (Debian: python3-venv) and PyPI";

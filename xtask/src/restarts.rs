@@ -57,7 +57,7 @@ fn run_one_test(command: &mut Command) -> XtaskResult {
     let status = child.wait()?;
     match (status.success(), has_passed) {
         (true, true) => Ok(()),
-        (true, false) => Err(format!("no test ran; look at its name in\n    {shown}").into()),
+        (true, false) => Err(format!("no test ran; check its name in\n    {shown}").into()),
         (false, _) => Err(format!("{status}; repeat it with\n    {shown}").into()),
     }
 }

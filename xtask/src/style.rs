@@ -51,7 +51,7 @@ pub(crate) fn run() -> XtaskResult {
     findings.extend(paths_without_a_file(&texts));
     findings.extend(limits::check().err().map(|error| error.to_string()));
     if findings.is_empty() {
-        println!("{} files keep the house rules", texts.len());
+        println!("{} files follow the house rules", texts.len());
         Ok(())
     } else {
         Err(format!("{} findings\n{}", findings.len(), findings.join("\n")).into())
@@ -90,7 +90,7 @@ fn findings(TextFile { path, text }: &TextFile) -> Vec<String> {
         && !path.starts_with("crates/engine/")
         && !forbids_unsafe(text)
     {
-        findings.push(format!("{path}: a crate without unsafe code says `#![forbid(unsafe_code)]`"));
+        findings.push(format!("{path}: a crate without unsafe code needs `#![forbid(unsafe_code)]`"));
     }
     findings
 }
@@ -147,7 +147,7 @@ fn crates_without_a_page(texts: &[TextFile]) -> Vec<String> {
         };
         let page = format!("{folder}/README.md");
         if !texts.iter().any(|text| text.path == page) {
-            findings.push(format!("{page}: every crate says what it is and what it is not"));
+            findings.push(format!("{page}: every crate needs a README and a description"));
         }
         let described = text.lines().any(|line| line.starts_with("description = \"") && line.len() > 16);
         if !described {

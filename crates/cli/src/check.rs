@@ -45,7 +45,7 @@ pub(crate) fn run(arguments: ServeArguments, sources: SettingSources) -> Result<
         out += "nothing is wrong\n";
     }
     std::io::stdout().write_all(out.as_bytes())?;
-    // Not `Diagnostics`: the settings are valid, the machine does not meet them.
+    // A plain error without the exit status of `Diagnostics`: the settings are valid, the machine does not meet them.
     if wrong.is_empty() { Ok(()) } else { Err(Diagnostics(wrong).to_string().into()) }
 }
 

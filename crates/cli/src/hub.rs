@@ -79,7 +79,7 @@ pub(crate) struct HubSettings {
     pub(crate) config: MessagingConfig,
     pub(crate) thread: stilling::HubThread,
     pub(crate) warnings: Vec<Diagnostic>,
-    /// Streams and users in the form of the file.
+    /// Streams and users as tables of the settings file.
     pub(crate) tables: String,
     streams: ParsedTables<StreamConfig>,
     users: ParsedTables<UserConfig>,
@@ -94,7 +94,7 @@ impl HubArguments {
             && self.syslog_unix.is_empty())
     }
 
-    /// Resolves the options. `listens_by_default`: no listener is named anywhere.
+    /// Resolves the options. `listens_by_default`: no source names a listener, and the parent process passes none.
     pub(crate) fn resolve(
         self,
         listens_by_default: bool,
@@ -168,7 +168,7 @@ impl HubSettings {
     }
 }
 
-/// The tables of a name: from words, or else from the file.
+/// The tables of a repeatable setting: from arguments, or else from the file.
 fn read(
     words: &[String],
     name: &'static str,

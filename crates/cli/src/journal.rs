@@ -1,7 +1,7 @@
 //! `stilling journal`: inspects the files of a server without a server.
 //!
-//! The commands only read, take no lock and leave nothing behind, so they are safe beside a server that writes. They
-//! see what is written when they read; an unfinished last write is not reported as damage.
+//! The commands only read and take no lock, so they are safe beside a server that writes. They show what is written at
+//! the time of the read; an unfinished last write is not reported as damage.
 //!
 //! Exit status: 0; 1 if records cannot be shown or bytes are damaged; 2 if something cannot be read.
 
@@ -62,7 +62,6 @@ impl JournalArguments {
     }
 }
 
-/// Failure of a command.
 #[derive(Debug)]
 pub(crate) enum JournalError {
     /// Something is damaged; `None` if the details are already printed.
@@ -80,7 +79,6 @@ impl JournalError {
         }
     }
 
-    /// Returns whether there is a message to print.
     pub(crate) fn has_message(&self) -> bool {
         !matches!(self, JournalError::Damaged(None))
     }
@@ -91,7 +89,7 @@ impl fmt::Display for JournalError {
         match self {
             JournalError::Damaged(words) => f.write_str(words.as_deref().unwrap_or("the journal is damaged")),
             JournalError::Unreadable(words) => f.write_str(words),
-            JournalError::Output(error) => write!(f, "the output cannot be written: {error}"),
+            JournalError::Output(error) => write!(f, "cannot write the output: {error}"),
         }
     }
 }
@@ -192,7 +190,6 @@ fn stream(path: &Path) -> Result<StreamDirectory, JournalError> {
     }
 }
 
-/// The stream directories in a directory, sorted by name.
 fn streams_in(path: &Path) -> io::Result<Vec<PathBuf>> {
     let mut streams = Vec::new();
     for entry in fs::read_dir(path)? {

@@ -17,7 +17,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
-use clap::{Parser, Subcommand};
+use clap::{ArgAction, Parser, Subcommand};
 use settings::SettingsError;
 
 /// `EX_USAGE` of sysexits(3): the command line is wrong.
@@ -27,8 +27,11 @@ const EXIT_SPOOLED: u8 = 75;
 
 /// A server for bursts of messages and requests
 #[derive(Parser)]
-#[command(name = "stilling", version, arg_required_else_help = true)]
+#[command(name = "stilling", version, arg_required_else_help = true, disable_help_flag = true)]
 struct StillingArguments {
+    /// Print help
+    #[arg(short, long, global = true, action = ArgAction::HelpShort, display_order = 1000)]
+    help: Option<bool>,
     #[command(subcommand)]
     command: CliCommand,
 }

@@ -161,7 +161,7 @@ pub(crate) fn seconds() -> impl TypedValueParser<Value = Duration> {
     })
 }
 
-/// Outcome of the messages that have a ticket.
+/// Outcome of the messages so far.
 #[derive(Default)]
 struct PublishSummary {
     /// Stream, sequence and duplicate flag of the last stored message.
@@ -200,7 +200,7 @@ impl PublishArguments {
         let begun = Instant::now();
         let mut summary = PublishSummary::default();
         let open = std::thread::scope(|scope| {
-            // Dropped with this closure, which ends the thread.
+            // The closure drops the sender when it ends, which ends the thread.
             let (_delivering, ended) = mpsc::channel::<()>();
             scope.spawn(|| report_trouble(&publisher, ended));
             let open = match &self.subject {
@@ -220,7 +220,7 @@ impl PublishArguments {
         let mut counts = publisher.close(Duration::ZERO);
         counts.submitted += summary.too_long;
         counts.dropped += summary.too_long;
-        // Closing has dropped all messages that no directory stores.
+        // `close` has dropped all messages that are not in a spool directory.
         self.print(&counts, &summary, begun.elapsed())?;
         self.check_delivery(&counts, summary.first_drop, connection_error)
     }

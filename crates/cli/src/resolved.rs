@@ -13,15 +13,15 @@ const HTTP_DEFAULT: ([u8; 4], u16) = ([127, 0, 0, 1], 9000);
 pub(crate) struct ResolvedSettings {
     pub(crate) config: ServeConfig,
     pub(crate) sources: SettingSources,
-    /// The same settings in the form of the file.
+    /// The same settings in the format of the settings file.
     pub(crate) toml: String,
     pub(crate) warnings: Vec<Diagnostic>,
-    /// No listener is named, so the default listeners open.
+    /// The default listeners open, or the parent process passes listeners: no default is reported as not opened.
     pub(crate) opens_defaults: bool,
 }
 
 impl ResolvedSettings {
-    /// Protocols without a listener: one named listener closes all defaults.
+    /// Lines for protocols without a listener: one named listener closes all default ones.
     pub(crate) fn not_opened(&self) -> Vec<String> {
         let ServeConfig { listen, hub, .. } = &self.config;
         let defaults = [("http", listen, "listen", HTTP_DEFAULT), ("nats", &hub.nats, "nats", NATS_DEFAULT)];

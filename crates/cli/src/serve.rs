@@ -20,10 +20,9 @@ use crate::settings::units::{address, bytes, read_seconds};
 use crate::settings::{Diagnostic, Diagnostics, SettingOrigin, SettingSources};
 use crate::warnings::warnings;
 
-/// End of the help text.
 const SOURCES_HELP: &str = "\
 Each option is also a key of the file and a variable of the environment: max-queue and STILLING_MAX_QUEUE for --max-queue. \
-Options win over variables, variables over the file. `stilling options` lists all, `stilling check` tries them.";
+Options win over variables, variables over the file. `stilling options` lists all, `stilling check` verifies them.";
 
 /// Options of `serve`. Capital short names are those of server-demo.
 #[derive(Args)]
@@ -93,7 +92,7 @@ pub(crate) struct ServeArguments {
     #[command(flatten)]
     timeouts: TimeoutArguments,
     /// Print help
-    #[arg(short = '?', visible_short_alias = 'h', long, action = ArgAction::Help)]
+    #[arg(short = '?', visible_short_alias = 'h', long, action = ArgAction::HelpShort)]
     help: Option<bool>,
 }
 
@@ -152,17 +151,17 @@ struct AppArguments {
     /// Requests after which a worker process is replaced; 0: never
     #[arg(long, value_name = "N", default_value_t = 0, requires = "app")]
     app_requests_max: u64,
-    /// For a worker process to answer a request or to continue its answer, in seconds; then the answer is 504 or breaks
-    /// off, and a hung process is killed and restarted
+    /// Maximum seconds for a worker process to answer a request or to continue its answer; then the answer is 504 or
+    /// breaks off, and a hung process is killed and restarted
     #[arg(long, value_name = "S", default_value_t = 60.0, requires = "app", value_parser = seconds())]
     app_timeout: f64,
-    /// For a worker process to accept connections after its start, in seconds; then it is killed and restarted
+    /// Maximum seconds for a worker process to accept connections after its start; then it is killed and restarted
     #[arg(long, value_name = "S", default_value_t = 30.0, requires = "app", value_parser = seconds())]
     app_start_timeout: f64,
-    /// For a worker process that is replaced to finish its requests, in seconds; then it gets SIGTERM anyway
+    /// Maximum seconds for a replaced worker process to finish its requests; then it gets SIGTERM anyway
     #[arg(long, value_name = "S", default_value_t = 30.0, requires = "app", value_parser = seconds())]
     app_drain_timeout: f64,
-    /// For a worker process to exit after SIGTERM, in seconds; then it is killed
+    /// Maximum seconds for a worker process to exit after SIGTERM; then it is killed
     #[arg(long, value_name = "S", default_value_t = 10.0, requires = "app", value_parser = seconds())]
     app_stop_timeout: f64,
 }
@@ -219,15 +218,16 @@ struct TimeoutArguments {
     /// For a request body before its minimum rate applies
     #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = seconds())]
     body_timeout: f64,
-    /// Minimum rate of a body after that, in bytes per second; also of a client that reads the answer of a worker
-    /// process. At least 32 KiB/s apply while the process waits for the client, which happens for answers too long to
-    /// be held
+    /// Minimum rate of a request body after that, in bytes per second; also the minimum rate at which a client reads
+    /// the answer of a worker process. For an answer too long to be held at least 32 KiB/s apply, because the process
+    /// waits for the client
     #[arg(long, value_name = "BYTES", default_value_t = 1024, value_parser = bytes(1..))]
     min_body_rate: u64,
     /// Between two requests of a connection
     #[arg(long, value_name = "S", default_value_t = 60.0, value_parser = seconds())]
     idle_timeout: f64,
-    /// For a client to take some of an answer, and beyond that 1 KiB of it per second
+    /// For a client to receive output that is held up; each received KiB extends it by a second, up to the whole
+    /// timeout
     #[arg(long, value_name = "S", default_value_t = 30.0, value_parser = seconds())]
     write_timeout: f64,
     /// For a job to wait for a worker; then 503
@@ -237,7 +237,7 @@ struct TimeoutArguments {
     /// 503; auto: the mean duration of jobs, at least 5 ms
     #[arg(long, value_name = "S|auto|off", default_value = "auto", value_parser = queue_target())]
     queue_target: QueueTargetChoice,
-    /// For a job to be taken and done; then 503, and the connection closes
+    /// For a job to wait and finish; then 503, and the connection of a running job closes
     #[arg(long, value_name = "S", default_value_t = 60.0, value_parser = seconds())]
     work_timeout: f64,
     /// For requests in flight to finish after SIGTERM, SIGINT or a hand-over
@@ -271,7 +271,7 @@ fn seconds() -> impl TypedValueParser<Value = f64> {
     })
 }
 
-/// Checks that a growing pool begins with at least one thread and not above its limit.
+/// The error of a growing pool that begins without a thread or above its limit, if it does.
 fn contradiction(config: &ServeConfig) -> Option<String> {
     let (threads, growth) = (config.worker_threads, config.growth);
     let Growth { free_threshold, threads_max, .. } = growth;

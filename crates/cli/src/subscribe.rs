@@ -112,14 +112,14 @@ impl SubscribeArguments {
                 }
                 Some(SubscriberEvent::Recreated { last }) => writeln!(
                     std::io::stderr(),
-                    "stilling: the stream began anew: {last} came of the one before; following it from its first message"
+                    "stilling: the stream was recreated: {last} messages of the old one were received; following the new one from its first message"
                 )?,
                 Some(SubscriberEvent::Connected) => said = None,
                 None => {}
             }
             if self.timeout.is_some_and(|timeout| last.elapsed() >= timeout) {
                 return match self.count {
-                    Some(count) => Err(format!("{seen} of {count} messages came in time").into()),
+                    Some(count) => Err(format!("{seen} of {count} messages arrived in time").into()),
                     None => Ok(()),
                 };
             }
@@ -161,7 +161,6 @@ pub(crate) fn on_one_line(text: &str) -> String {
     line
 }
 
-/// The same object that browsers receive.
 fn as_json(message: &ReceivedMessage) -> serde_json::Value {
     let mut object = json!({ "subject": message.subject });
     if let Some(place) = &message.position {

@@ -17,7 +17,7 @@ pub(crate) fn warnings(resolved: &ResolvedSettings, exposures: &[Exposure]) -> V
         let wanted = on_disk.map(|stream| stream.retention.bytes).fold(0, u64::saturating_add);
         if data.free() < wanted {
             let (wanted, free) = (write_bytes(wanted), write_bytes(data.free()));
-            let reason = format!("the streams may come to keep {wanted}, and {free} are free");
+            let reason = format!("the streams may store up to {wanted}, but only {free} are free");
             all.push(Diagnostic::new(&sources.origin("data"), reason));
         }
     }
@@ -36,7 +36,7 @@ fn syslog_warnings(config: &MessagingConfig, sources: &SettingSources) -> Vec<Di
     for (name, addresses) in [("syslog-udp", &config.syslog_udp), ("syslog-tcp", &config.syslog_tcp)] {
         for address in addresses.iter().filter(|address| only_loopback && !address.ip().is_loopback()) {
             let reason = format!(
-                "{address} can be reached from other machines, and what they send is refused; syslog-source says who may send"
+                "{address} is reachable from other machines, and their messages are rejected; allow senders with syslog-source"
             );
             warnings.push(Diagnostic::new(&sources.origin(name), reason));
         }
@@ -44,10 +44,8 @@ fn syslog_warnings(config: &MessagingConfig, sources: &SettingSources) -> Vec<Di
     let hears_syslog =
         !(config.syslog_udp.is_empty() && config.syslog_tcp.is_empty() && config.syslog_unix.is_empty());
     if hears_syslog && !config.keeps_syslog() {
-        let reason = format!(
-            "no stream keeps `{}`: syslog reaches only those who listen right then",
-            config.syslog_subject
-        );
+        let reason =
+            format!("no stream stores `{}`: syslog reaches only current subscribers", config.syslog_subject);
         warnings.push(Diagnostic::new(&sources.origin("syslog-subject"), reason));
     }
     warnings

@@ -14,7 +14,6 @@ fn stilling(arguments: &str) -> Command {
     command
 }
 
-/// A server process, killed on drop.
 struct BenchTargetServer {
     child: Child,
     /// Standard output; a closed pipe would end the process.

@@ -174,9 +174,9 @@ fn what_is_not_wise_is_warned_of() {
         &said,
         &[
             "warning: stilling.toml:1: 0.0.0.0:4222 is reachable from other machines, and without users",
-            "warning: stilling.toml:2: 0.0.0.0:514 can be reached from other machines, and what they send is refused",
-            "warning: stilling.toml:3: no stream keeps `logs.{host}`",
-            "the streams may come to keep 1024TiB, and",
+            "warning: stilling.toml:2: 0.0.0.0:514 is reachable from other machines, and their messages are rejected",
+            "warning: stilling.toml:3: no stream stores `logs.{host}`",
+            "the streams may store up to 1024TiB, but only",
             "warning: STILLING_SERVICE_HOST: set by Kubernetes for a service of this name, not read",
         ],
     );
@@ -189,7 +189,7 @@ fn what_is_not_wise_is_warned_of() {
         assert_eq!(said.status, Some(0), "{}", said.err);
         assert!(!said.out.contains("without users"), "{}", said.out);
         assert_eq!(
-            said.out.contains("everybody on this machine can read `stilling.toml`"),
+            said.out.contains("every user of this machine can read `stilling.toml`"),
             is_warned,
             "{}",
             said.out
@@ -250,7 +250,7 @@ fn an_address_that_is_named_twice_is_an_error_of_serve_and_check() {
             ),
             (
                 "--port 9 --admin 127.0.0.1:9",
-                "stilling: --admin: 127.0.0.1:9 is taken: `listen` listens there; give each of them an address of its own\n",
+                "stilling: --admin: 127.0.0.1:9 is taken: `listen` listens there; give each its own address\n",
             ),
         ] {
             let said = run(folder.path(), &format!("{command} {options}"), &[]);

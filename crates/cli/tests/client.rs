@@ -29,7 +29,6 @@ fn ended(output: Output) -> (Option<i32>, String, String) {
     (output.status.code(), text(output.stdout), text(output.stderr))
 }
 
-/// Runs the command with `input` on standard input.
 fn fed(arguments: &str, input: &str) -> (Option<i32>, String, String) {
     let mut child = stilling(arguments).stdin(Stdio::piped()).spawn().expect("the binary starts");
     child.stdin.take().expect("it is piped").write_all(input.as_bytes()).expect("it reads");
@@ -112,13 +111,13 @@ fn what_is_wrong_is_said_with_what_helps() {
     check(
         &format!("sub -s {} --stream events events.> -n 1 -t 0.1", server.url()),
         1,
-        "0 of 1 messages came",
+        "0 of 1 messages arrived",
     );
 }
 
 /// Row 0.31: the subscriber starts before the message is published.
 #[test]
-fn what_is_published_while_somebody_listens_is_printed() {
+fn messages_published_to_a_subscriber_are_printed() {
     let server = FakeNatsServer::start();
     let mut listener =
         stilling(&format!("sub -s {} -n 1 plain.>", server.url())).spawn().expect("the binary starts");

@@ -18,7 +18,6 @@ const KILLS: u32 = 100;
 /// Kills per driver with a small retention limit.
 const KILLS_BOUNDED: u32 = 20;
 
-/// Kills of a client per driver.
 const CLIENT_KILLS: usize = 6;
 
 /// Messages given to a client before each kill.
@@ -370,7 +369,7 @@ fn check_leaks_of_killed_servers(driver: &'static str) {
         .expect("the client starts");
     let mut input = client.stdin.take().expect("it is piped");
     let process = client.id();
-    // The spool's newest file is not always open.
+    // Only the maximum counts: the spool's newest file is not always open.
     let mut before: Option<ServerResources> = None;
     for kill in 0..WATCHED_SERVER_KILLS {
         if kill <= 2 {

@@ -106,8 +106,8 @@ impl fmt::Display for BadAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             BadAddress::Scheme => "an address begins with nats:// or unix://, or is host:port",
-            BadAddress::Tls => "TLS is not spoken: use nats:// on a trusted network or through a tunnel",
-            BadAddress::Host => "the address names no host: nats://host:port",
+            BadAddress::Tls => "TLS is not supported: use nats:// on a trusted network or through a tunnel",
+            BadAddress::Host => "the address has no host: nats://host:port",
             BadAddress::Port => "a port is 1 to 65535",
             BadAddress::Credentials => {
                 "user, password and token are UTF-8, with %xx for each of / @ : % in them"

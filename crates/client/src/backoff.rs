@@ -10,11 +10,11 @@
 //!   wait        0.1   0.2   0.4   0.8   1.6   3.2   6.4    10  seconds
 //! ```
 //!
-//! Two additions keep many clients from forming a burst of their own: each wait is shortened by a random part of up to
-//! half ([`JitterRng`]), so that clients do not retry in step; and retries are limited to a share of first sends
+//! Two additions prevent bursts of retries from many clients: each wait is shortened by a random part of up to half
+//! ([`JitterRng`]), so that clients do not retry in step; and retries are limited to a share of first sends
 //! ([`RetryBudget`]).
 //!
-//! All of it is plain state; time is an argument and randomness has a seed.
+//! All of it is plain state: time is an argument, and random numbers have a seed.
 
 use std::time::{Duration, Instant};
 
@@ -25,7 +25,7 @@ use stilling_ring::SplitMix64;
 pub struct BackoffConfig {
     /// Attempts per message without failures; default 8.
     pub attempts: u32,
-    /// Least attempts per message; default 1.
+    /// Minimum attempts per message; default 1.
     pub attempts_min: u32,
     /// Wait after the first failure; default 100 ms.
     pub wait: Duration,
@@ -143,7 +143,7 @@ impl JitterRng {
 pub struct RetryBudgetConfig {
     /// Retries per hundred first sends; default 20.
     pub percent: u32,
-    /// Retries per second in any case, so that retries continue while no new messages arrive; default 10.
+    /// Additional retries per second, so that retries continue without new messages; default 10.
     pub per_second: u32,
     /// Capacity of the budget: retries that may be sent at once. Default 256; at least the number of unanswered
     /// messages, because one lost connection leaves as many.
@@ -156,11 +156,11 @@ impl Default for RetryBudgetConfig {
     }
 }
 
-/// A token bucket for retries: full at the start, filled by first sends, by time and by answers to messages that a lost
-/// connection left unanswered, drained by retries. Empty: a message waits for the next token; it is not dropped.
+/// A token bucket for retries: full at the start, filled by first sends, by time and by refunds, drained by retries.
+/// Empty: a message waits for the next token; it is not dropped.
 ///
-/// A recovered server thus receives all messages of a lost connection in a few round trips, twice as many in each; a
-/// server that accepts connections and does not answer receives one burst and then the rate per second.
+/// Because of the refunds a recovered server receives all messages of a lost connection in a few round trips, twice as
+/// many in each. A server that accepts connections and does not answer receives one burst and then the rate per second.
 #[derive(Clone, Debug)]
 pub struct RetryBudget {
     config: RetryBudgetConfig,
@@ -186,8 +186,8 @@ impl RetryBudget {
         self.fill(u64::from(self.config.percent) * (TOKEN_UNITS / 100));
     }
 
-    /// Returns the token of a message that a lost connection left unanswered and another connection has answered, and
-    /// adds one more.
+    /// Returns the token of a retry whose cause is over, and adds one more: another connection has answered the
+    /// message, or its stream has accepted it.
     pub fn refund(&mut self) {
         self.fill(2 * TOKEN_UNITS);
     }

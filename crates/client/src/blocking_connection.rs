@@ -27,7 +27,8 @@ pub(crate) enum ConnectionEvent {
     LameDuck,
     /// Nothing until the deadline.
     TimedOut,
-    /// The read limit after the deadline is reached, and more data may have arrived before it: no timeout counts yet.
+    /// The read limit after the deadline is reached. More data may have arrived before the deadline, so no timeout
+    /// applies yet.
     ReadLimit,
 }
 
@@ -113,8 +114,8 @@ impl BlockingConnection {
         })
     }
 
-    /// Waits until the server has processed everything sent so far. Messages received meanwhile are queued; their
-    /// number is limited only by what the server sends within the answer timeout.
+    /// Waits until the server has processed everything sent so far. Messages received meanwhile are queued; only the
+    /// answer timeout bounds their number.
     pub(crate) fn round_trip(&mut self) -> Result<(), ConnectionError> {
         self.begin_wait();
         self.send(PING)?;
@@ -137,8 +138,8 @@ impl BlockingConnection {
         pong.ok_or(ConnectionError::Hung)
     }
 
-    /// Begins a wait, which may span several calls of `next_event`. A server that sends continuously does not extend
-    /// it: after the deadline the number of reads is bounded.
+    /// Begins a wait, which may span several calls of `next_event`. The number of reads after its deadline is bounded,
+    /// so a server that sends continuously does not extend it.
     pub(crate) fn begin_wait(&mut self) {
         self.late_reads = 0;
     }
@@ -243,7 +244,8 @@ impl BlockingConnection {
         }
     }
 
-    /// Reads available data; false: nothing arrived until the deadline, or the read limit after it is reached.
+    /// Reads available data. Returns false if nothing arrived until the deadline, or the read limit after it is
+    /// reached.
     fn receive(&mut self, deadline: Instant) -> Result<bool, ConnectionError> {
         if Instant::now() >= deadline {
             if self.late_reads >= READS_AFTER_DEADLINE_MAX {

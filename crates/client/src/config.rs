@@ -16,11 +16,11 @@ pub enum PublishMode {
     /// `send` returns at once. Messages are acknowledged and retried; failures are reported later.
     NoWait,
     /// `send` returns at once, and messages are not acknowledged: at most once, for subjects that no stream stores. The
-    /// server only confirms, once per batch, how much it has read.
+    /// server only confirms, once per batch, that it has read them.
     OneWay,
 }
 
-/// Policy for a message that finds the spool full.
+/// Policy for a new message while the spool is full.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum OverflowPolicy {
     /// The caller waits for room, at most as long as for an acknowledgement; then the new message is dropped. In modes
@@ -64,10 +64,10 @@ pub struct PublisherConfig {
     /// Bytes of all messages held, sent or not; 64 MiB. A message costs 128 bytes more than its size; on disk it costs
     /// whole blocks of 4 KiB. Full: `overflow` applies.
     pub spool_size: u64,
-    /// Policy for a message that finds the spool full.
+    /// Policy for a new message while the spool is full.
     pub overflow: OverflowPolicy,
-    /// Messages sent and not yet answered; 256. With 1, messages keep their order also when the server defers one of
-    /// them. Full: messages wait in the spool.
+    /// Messages sent and not yet answered; 256. With 1, messages keep their order even when the server defers one of
+    /// them. Reached: messages wait in the spool.
     pub unacknowledged: usize,
     /// Timeout for connecting and for the server's greeting; 5 s. Exceeded: the attempt has failed.
     pub connect_timeout: Duration,
@@ -78,11 +78,11 @@ pub struct PublisherConfig {
     /// message stays queued, or is dropped with [`SpoolMode::Attempts`].
     pub send_timeout: Duration,
     /// How long a message is retried while no stream stores its subject, or its stream cannot store; 10 s. Exceeded:
-    /// the message is dropped. Other messages pass it as long as at most 1024 such messages wait and they cost at most
-    /// a quarter of the spool. Beyond that they occupy `unacknowledged` slots; when they occupy all slots, all other
-    /// messages wait in the spool until the stream accepts them or this time is over. In a spool on disk such a message
-    /// is also dropped when the messages that have passed it cost a quarter of the spool. No message is dropped while
-    /// Stilling reports that only a disk hangs.
+    /// the message is dropped. At most 1024 such messages, which cost at most a quarter of the spool, are parked: other
+    /// messages pass them. Further ones keep `unacknowledged` slots; when they occupy all slots, all other messages
+    /// wait in the spool until the stream accepts them or this time is over. In a spool on disk a parked message is
+    /// also dropped when the messages that have passed it cost a quarter of the spool. No message is dropped for this
+    /// reason while Stilling reports that the disk hangs.
     pub no_stream_timeout: Duration,
     /// Silence after which the publisher sends a PING; 20 s.
     pub ping_interval: Duration,

@@ -1,4 +1,4 @@
-//! Connection errors: the side at fault, the evidence and a remedy.
+//! Connection errors: which side failed, the evidence and a remedy.
 
 use std::fmt;
 use std::io;
@@ -74,33 +74,33 @@ impl fmt::Display for ConnectionError {
             ConnectionError::ConnectTimeout { server } => {
                 write!(
                     f,
-                    "{server} does not accept connections in time: it is overloaded, or a firewall is between"
+                    "{server} does not accept connections in time: it is overloaded, or a firewall drops packets"
                 )
             }
             ConnectionError::HandshakeTimeout { server } => {
-                write!(f, "{server} accepts connections and says nothing: is it a NATS port?")
+                write!(f, "{server} accepts connections and sends no INFO: is it a NATS port?")
             }
             ConnectionError::Closed => f.write_str("the server closed the connection"),
-            ConnectionError::Broken { detail, .. } => write!(f, "the connection broke: {detail}"),
+            ConnectionError::Broken { detail, .. } => write!(f, "the connection failed: {detail}"),
             ConnectionError::Protocol(what) => {
-                write!(f, "the other side does not speak the NATS protocol ({what}): is it a NATS port?")
+                write!(f, "the peer does not speak the NATS protocol ({what}): is it a NATS port?")
             }
             ConnectionError::NotAuthorized(detail) => {
                 write!(
                     f,
-                    "the server does not let us in ({detail}): check user and password or token in the address"
+                    "the server rejected the credentials ({detail}): check user and password or token in the address"
                 )
             }
-            ConnectionError::Tls => f.write_str("the server wants TLS, which is not spoken: use a port without it"),
+            ConnectionError::Tls => f.write_str("the server requires TLS, which is not supported: use a port without it"),
             ConnectionError::NoHeaders => f.write_str(
-                "the server does not understand headers, which acknowledged messages need: update it, or send one-way",
+                "the server does not support headers, which acknowledged messages need: update it, or send one-way",
             ),
             ConnectionError::SlowConsumer => f.write_str("the server closed the connection: slow consumer"),
-            ConnectionError::ServerMessage(detail) => write!(f, "the server says {detail:?}"),
+            ConnectionError::ServerMessage(detail) => write!(f, "the server sent -ERR {detail:?}"),
             ConnectionError::Hung => {
-                f.write_str("the connection is open and nothing comes: the server hangs, or the network is gone")
+                f.write_str("nothing received on an open connection: the server hangs, or the network is down")
             }
-            ConnectionError::LameDuck => f.write_str("the server is about to stop"),
+            ConnectionError::LameDuck => f.write_str("the server is shutting down"),
         }
     }
 }

@@ -18,7 +18,7 @@ pub(crate) struct ServerLimits {
 pub(crate) struct ConnectOptions<'a> {
     pub(crate) credentials: &'a Credentials,
     pub(crate) name: Option<&'a str>,
-    /// Acknowledgements and streams need headers.
+    /// Whether the server must support headers: acknowledgements and streams need them.
     pub(crate) needs_headers: bool,
 }
 
@@ -53,13 +53,11 @@ impl Handshake {
                 *self = Handshake::AwaitingPong(server_limits);
                 Ok(None)
             }
-            (Handshake::AwaitingInfo, _) => {
-                Err(ConnectionError::Protocol("it begins without INFO".to_owned()))
-            }
+            (Handshake::AwaitingInfo, _) => Err(ConnectionError::Protocol("no INFO at the start".to_owned())),
             (Handshake::AwaitingPong(server_limits), ServerEvent::Pong) => Ok(Some(server_limits)),
             (Handshake::AwaitingPong(_), ServerEvent::Info(_) | ServerEvent::Ok) => Ok(None),
             (Handshake::AwaitingPong(_), _) => {
-                Err(ConnectionError::Protocol("it delivers before PONG".to_owned()))
+                Err(ConnectionError::Protocol("a message before PONG".to_owned()))
             }
         }
     }

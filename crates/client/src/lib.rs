@@ -1,5 +1,5 @@
 //! Publishes to and follows streams of a server that speaks the NATS client protocol: Stilling or nats-server. The API
-//! blocks; the client handles a slow, full, restarting or absent server by waiting and retrying.
+//! is blocking. While the server is slow, full, restarting or absent, the client waits and retries.
 //!
 //! ```text
 //!   caller ── send ──► spool (memory or disk) ─► window ─► connection ─► server
@@ -8,10 +8,10 @@
 //! ```
 //!
 //! - Every message ends in exactly one outcome and is counted once: [`PublisherCounts::is_balanced`].
-//! - The server recognises a retried message by its `Nats-Msg-Id`: one record, however often it is sent.
+//! - The server recognises a retried message by its `Nats-Msg-Id` and stores it once, however often it is sent.
 //! - All clients reduce their load on an overloaded server until it recovers: [`RetryBackoff`], [`RetryBudget`],
 //!   `Retry-After` hints of the server.
-//! - Client and server start in any order.
+//! - Client and server may start in any order.
 //!
 //! ```
 //! use std::time::Duration;

@@ -8,18 +8,18 @@ pub const UNACKNOWLEDGED_DEFAULT: usize = 256;
 /// Largest configurable number of unanswered messages; larger values are cut to this.
 pub const UNACKNOWLEDGED_MAX: usize = 65_536;
 
-/// Messages parked because no stream stores their subject or their stream cannot store. More: further ones keep their
-/// slots among the unanswered messages, and when these are all occupied, all other messages wait in the spool.
+/// Parked messages: no stream stores their subject, or their stream cannot store. More: further ones keep their slots
+/// among the unanswered messages; when such messages occupy all slots, all other messages wait in the spool.
 pub const REJECTED_MAX: usize = 1024;
 
-/// Divisor of the spool size that gives the bytes parked messages may cost. More: as above; a single one may always be
-/// parked. In a spool on disk, where the oldest message keeps the space of all later ones, the same bound applies to
-/// the bytes that pass a parked message, so the disk may hold that much more than the spool size. More: the message
-/// that was passed is dropped and reported; new messages wait until then.
+/// Part of the spool size, as a divisor, that parked messages may cost. More: as for [`REJECTED_MAX`]; a single message
+/// may always be parked. In a spool on disk the oldest message keeps the space of all later ones, so the same bound
+/// applies to the bytes of messages that pass a parked one; the disk may hold that much more than the spool size. More:
+/// the parked message is dropped and reported; until then new messages wait.
 pub const REJECTED_SPOOL_DIVISOR: u64 = 4;
 
-/// Messages that may pass a parked message in a spool on disk, if the bound on bytes is not reached earlier; as many
-/// may be sent again after a crash. More: the message that was passed is dropped and reported.
+/// Messages that may pass a parked message in a spool on disk, unless the bound on bytes is reached first. After a
+/// crash as many may be sent again. More: the parked message is dropped and reported.
 pub const REJECTED_PASSED_MAX: u64 = 65_536;
 
 /// Default size of the spool in bytes. Full: `OverflowPolicy` applies.
@@ -35,8 +35,8 @@ pub const SPOOLED_MESSAGE_SIZE_MAX: usize = 2 * 1024 * 1024;
 /// Bytes of a spool on disk that are cached in memory. More: they are read from disk when they are due.
 pub const SPOOL_CACHE_SIZE: u64 = 4 * 1024 * 1024;
 
-/// Smallest and largest segment of a spool on disk in bytes; an eighth of the spool's size between them. The disk may
-/// hold two segments more than the spool size, plus what [`REJECTED_SPOOL_DIVISOR`] allows.
+/// Smallest and largest segment of a spool on disk in bytes; between them a segment is an eighth of the spool size. The
+/// disk may hold two segments more than the spool size, plus what [`REJECTED_SPOOL_DIVISOR`] allows.
 pub const SPOOL_SEGMENT_SIZES: (u64, u64) = (1024 * 1024, 64 * 1024 * 1024);
 
 /// Completed messages after which a spool on disk writes a checkpoint. As many may be sent again after a crash; the
@@ -46,7 +46,7 @@ pub const CHECKPOINT_INTERVAL: u64 = 1024;
 /// Delay after the last completed message until a spool on disk writes a checkpoint.
 pub const CHECKPOINT_DELAY: Duration = Duration::from_millis(100);
 
-/// Bytes of output prepared before the socket has accepted the earlier ones; further messages wait in the spool.
+/// Bytes of output that the socket has not accepted yet. More: further messages wait in the spool.
 pub const OUTPUT_SIZE: usize = 256 * 1024;
 
 /// Longest answer to a publisher in bytes, headers included. Longer: the connection is closed.
@@ -71,7 +71,7 @@ pub const FAILURES_MAX: usize = 1024;
 /// Servers of a publisher or subscriber. More are refused.
 pub const SERVERS_MAX: usize = 64;
 
-/// Longest `Retry-After` hint that is obeyed; a longer one counts as this.
+/// Longest `Retry-After` hint that is obeyed; a longer one is cut to this.
 pub const HINT_MAX: Duration = Duration::from_secs(300);
 
 /// Bytes of a server's text quoted in an error; the rest is left out.
@@ -87,7 +87,7 @@ pub const HEARTBEATS_MISSED_MAX: u32 = 3;
 /// Time for which a server keeps the consumer of a follower that has disconnected.
 pub const INACTIVE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Longest span; a longer one, such as [`Duration::MAX`], counts as this.
+/// Longest time span; a longer one, such as [`Duration::MAX`], is cut to this.
 pub const SPAN_MAX: Duration = Duration::from_secs(365 * 86_400);
 
 /// The time `span`, cut to [`SPAN_MAX`], after `now`.

@@ -28,7 +28,7 @@ pub struct StreamPosition {
     pub sequence: u64,
     /// When the stream stored it, in nanoseconds since 1970.
     pub time_ns: u64,
-    /// Messages of the stream that follow it for this follower.
+    /// Number of later messages in the stream for this follower.
     pub pending: u64,
 }
 

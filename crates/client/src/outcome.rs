@@ -16,7 +16,7 @@ pub enum PublishOutcome {
         stream: String,
         /// Its sequence in the stream.
         sequence: u64,
-        /// An earlier attempt had been stored, and its acknowledgement was lost.
+        /// Whether an earlier attempt was stored and its acknowledgement lost.
         duplicate: bool,
     },
     /// The message is held and will be delivered when the server accepts it.
@@ -81,25 +81,25 @@ pub enum DropReason {
 impl fmt::Display for DropReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            DropReason::Subject(what) => write!(f, "the subject cannot be published to: {what}"),
-            DropReason::Header(what) => write!(f, "one of its headers cannot be sent: {what}"),
+            DropReason::Subject(what) => write!(f, "invalid subject: {what}"),
+            DropReason::Header(what) => write!(f, "invalid header: {what}"),
             DropReason::TooLarge { size, size_max } => {
-                write!(f, "the message has {size} bytes and {size_max} are taken: send less at once")
+                write!(f, "the message has {size} bytes, the maximum is {size_max}: send smaller messages")
             }
             DropReason::SpoolFull => f.write_str(
-                "the spool is full: the server takes less than is sent; make the spool larger or send less",
+                "the spool is full: messages are sent faster than the server accepts them; enlarge the spool or send less",
             ),
             DropReason::SpoolFailed(what) => write!(f, "the spool cannot be written: {what}"),
             DropReason::SpoolDamaged => {
-                f.write_str("the spool's bytes are not what was written: the disk or something beside this program has changed them")
+                f.write_str("the spool is damaged: the disk or another program has changed its bytes")
             }
             DropReason::Refused { stream, code, error_code, description } => {
                 let stream = if stream.is_empty() { "the server" } else { stream };
-                write!(f, "{stream} refused it: {description} ({code}, error {error_code})")
+                write!(f, "{stream} refused the message: {description} ({code}, error {error_code})")
             }
-            DropReason::NotPermitted(detail) => write!(f, "the user may not publish it: {detail}"),
+            DropReason::NotPermitted(detail) => write!(f, "no permission to publish: {detail}"),
             DropReason::NoStream => f.write_str(
-                "no stream keeps this subject, so it was not stored: add it to a stream, or send it one-way",
+                "no stream stores this subject: add it to a stream, or send one-way",
             ),
             DropReason::NoAcknowledgement(detail) => {
                 write!(f, "the answer is not an acknowledgement of a stream: {detail:?}")
@@ -111,7 +111,7 @@ impl fmt::Display for DropReason {
                 write!(f, "given up after {attempts} attempts: the server did not acknowledge it in time")
             }
             DropReason::TimedOut => f.write_str("not acknowledged in time; it may have arrived"),
-            DropReason::Unsure => f.write_str("the connection ended while it was on its way; it may have arrived"),
+            DropReason::Unsure => f.write_str("the connection ended while the message was in flight; it may have arrived"),
             DropReason::Closed => f.write_str("the publisher was closed before it was delivered"),
         }
     }

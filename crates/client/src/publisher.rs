@@ -25,7 +25,7 @@ use crate::spool::{Spool, memory::MemorySpool};
 use crate::spool_entry::{OutgoingMessage, SpoolEntry};
 use crate::ticket::{OutcomeSender, OutcomeSlot, PublishTicket};
 
-/// The reason why a publisher did not start. An unreachable server is none.
+/// The reason why a publisher did not start. An unreachable server is not an error.
 #[derive(Debug)]
 pub enum StartError {
     /// The address cannot be parsed.
@@ -45,12 +45,12 @@ impl fmt::Display for StartError {
         match self {
             StartError::Address(bad) => bad.fmt(f),
             StartError::Servers(count) => {
-                write!(f, "{count} servers are named; it takes 1 to {SERVERS_MAX}")
+                write!(f, "{count} servers are configured: give 1 to {SERVERS_MAX}")
             }
             StartError::Directory(error) => write!(f, "the spool: {error}"),
             StartError::Spool(error) => write!(f, "the spool: {error}"),
             StartError::System(error) => {
-                write!(f, "the system gives no thread or descriptors for a publisher: {error}")
+                write!(f, "cannot create a thread or descriptors for a publisher: {error}")
             }
         }
     }
@@ -224,9 +224,9 @@ impl Publisher {
         self.shared.lock().is_ready
     }
 
-    /// Takes the messages that were dropped after their callers had stopped waiting, oldest first. At most
-    /// [`FAILURES_MAX`](crate::limits::FAILURES_MAX) are kept; [`failures_lost`](Publisher::failures_lost) counts the
-    /// others, and [`PublisherCounts::dropped`] counts all.
+    /// Removes and returns the messages that were dropped after their callers had stopped waiting, oldest first. At
+    /// most [`FAILURES_MAX`](crate::limits::FAILURES_MAX) are kept; [`failures_lost`](Publisher::failures_lost) counts
+    /// the others, and [`PublisherCounts::dropped`] counts all.
     pub fn failures(&self) -> impl Iterator<Item = PublishFailure> {
         std::mem::take(&mut self.shared.lock().failures).into_iter()
     }
@@ -237,8 +237,8 @@ impl Publisher {
         self.shared.lock().failures_lost
     }
 
-    /// Passes each further failure to `callback`, on the publisher's thread, instead of keeping it. The callback should
-    /// return soon: nothing is sent meanwhile.
+    /// Passes each further failure to `callback` instead of keeping it. The callback runs on the publisher's thread and
+    /// must return soon: nothing is sent meanwhile.
     pub fn on_failure(&self, callback: impl FnMut(&PublishFailure) + Send + 'static) {
         self.shared.lock().callback = Some(Box::new(callback));
     }
@@ -324,8 +324,8 @@ impl Publisher {
     }
 
     /// Whether a message of this cost is accepted. With [`OverflowPolicy::DropOldest`] every message that fits the
-    /// spool is: the thread drops old ones, and until it does so a quarter more is accepted; beyond that the oldest
-    /// messages that the thread has not yet taken are dropped here.
+    /// spool is accepted. The thread drops old ones; until then the spool may exceed its size by a quarter, and beyond
+    /// that the oldest messages that the thread has not yet received are dropped here.
     fn make_room(&self, state: &mut PublisherState, cost: u64) -> bool {
         if self.overflow != OverflowPolicy::DropOldest {
             return state.held.1.saturating_add(cost) <= self.spool_size;

@@ -1,4 +1,4 @@
-//! The publisher's thread: connects socket and clock to the link.
+//! The publisher's thread: drives the link with a socket and a clock.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::SocketAddr;
@@ -26,7 +26,7 @@ pub(crate) struct PublisherThread {
     pub(crate) poll: Poll,
     pub(crate) overflow: OverflowPolicy,
     pub(crate) spool_size: u64,
-    /// Held messages are in a spool on disk and outlive this thread.
+    /// Held messages are in a spool on disk and survive the end of this thread.
     is_retained: bool,
     connection: Option<ThreadConnection>,
     buffer: Vec<u8>,
@@ -63,12 +63,12 @@ impl PublisherThread {
         self.shared.apply_update(self.link.take_update());
     }
 
-    /// One turn; false: it was the last one.
+    /// Performs one turn. Returns false after the last one.
     fn turn(&mut self, events: &mut Events) -> bool {
         if !self.collect_submissions() {
             return false;
         }
-        // The thread may have been suspended, or in the caller's callback: data that has arrived counts before any
+        // The thread may have been suspended, or in a slow callback: data that has arrived is processed before any
         // timeout.
         let now = Instant::now();
         if self.link.deadline().is_some_and(|at| now >= at) && self.drain_input(events) {
@@ -112,7 +112,7 @@ impl PublisherThread {
         Ok(())
     }
 
-    /// Passes received data to the link; false: there may be more.
+    /// Passes received data to the link. Returns false if there may be more.
     fn process_input(&mut self) -> bool {
         self.finish_connecting();
         self.read();
@@ -120,14 +120,14 @@ impl PublisherThread {
     }
 
     fn drain_input(&mut self, events: &mut Events) -> bool {
-        // Without polling there is no further input to wait for; the timeouts apply.
+        // If polling fails, no input can be awaited: the timeouts apply.
         match self.poll_socket(events, Some(Duration::ZERO)) {
             Err(error) if error.kind() == ErrorKind::Interrupted => false,
             _ => self.process_input(),
         }
     }
 
-    /// Takes submitted messages; false: the publisher is closed.
+    /// Passes submitted messages to the link. Returns false if the publisher is closed.
     fn collect_submissions(&mut self) -> bool {
         let (entries, held, stop) = {
             let mut state = self.shared.lock();

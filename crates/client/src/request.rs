@@ -35,14 +35,14 @@ pub enum RequesterError {
 impl fmt::Display for RequesterError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            RequesterError::Subject(what) => write!(f, "the subject cannot be published to: {what}"),
+            RequesterError::Subject(what) => write!(f, "invalid subject: {what}"),
             RequesterError::NoResponders => {
-                f.write_str("nobody listens to the subject: start what answers it, or check its name")
+                f.write_str("no responders for the subject: start the service, or check the subject")
             }
             RequesterError::TooLarge { size, size_max } => {
-                write!(f, "the question has {size} bytes and {size_max} are taken")
+                write!(f, "the request has {size} bytes, the maximum is {size_max}")
             }
-            RequesterError::TimedOut => f.write_str("no answer came in time"),
+            RequesterError::TimedOut => f.write_str("no reply in time"),
             RequesterError::ConnectionError(connection_error) => connection_error.fmt(f),
         }
     }

@@ -27,7 +27,7 @@ pub(crate) struct PublisherState {
     pub(crate) held: (u64, u64),
     pub(crate) submitted: u64,
     pub(crate) recovered: u64,
-    /// Messages dropped before the thread took them.
+    /// Messages dropped before the thread received them.
     pub(crate) dropped: u64,
     pub(crate) link: PublisherCounts,
     pub(crate) failures: VecDeque<PublishFailure>,
@@ -43,13 +43,16 @@ pub(crate) struct PublisherState {
 
 impl fmt::Debug for PublisherState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("State").field("held", &self.held).field("stop", &self.stop).finish_non_exhaustive()
+        f.debug_struct("PublisherState")
+            .field("held", &self.held)
+            .field("stop", &self.stop)
+            .finish_non_exhaustive()
     }
 }
 
 impl fmt::Debug for SharedState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Desk").finish_non_exhaustive()
+        f.debug_struct("SharedState").finish_non_exhaustive()
     }
 }
 
@@ -80,11 +83,11 @@ impl SharedState {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, PublisherState> {
-        // The state is consistent between any two statements that could panic.
+        // A panic leaves the state consistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for a change until `deadline`; false: it has passed.
+    /// Waits for a change until `deadline`. Returns false if the deadline has passed.
     pub(crate) fn wait<'a>(
         &self,
         state: MutexGuard<'a, PublisherState>,
@@ -107,7 +110,7 @@ impl SharedState {
         }
     }
 
-    /// Marks the thread as asleep; false: there is work.
+    /// Marks the thread as asleep. Returns false if there is work.
     pub(crate) fn prepare_sleep(&self) -> bool {
         let mut state = self.lock();
         state.is_asleep = state.submissions.is_empty() && !state.stop;
@@ -162,8 +165,8 @@ impl SharedState {
         }
     }
 
-    /// Called when the thread has ended. Messages that it has not taken are dropped, and their callers notified. If the
-    /// spool is not persistent, messages still held then, after a panic, count as dropped.
+    /// Called when the thread has ended. Messages that it has not received are dropped, and their callers notified.
+    /// Without a spool on disk, messages that a panic left held count as dropped, too.
     pub(crate) fn end(&self, is_retained: bool) {
         let mut state = self.lock();
         state.ended = true;

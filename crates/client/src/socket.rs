@@ -31,7 +31,7 @@ pub(crate) fn resolve(server: &ServerUrl) -> Result<Vec<SocketAddr>, ConnectionE
         .map_err(|error| connection_error(error.to_string()))?
         .collect();
     if found.is_empty() {
-        Err(connection_error("the name is known and has none".to_owned()))
+        Err(connection_error("the name resolves to no address".to_owned()))
     } else {
         Ok(found)
     }
@@ -53,7 +53,7 @@ impl PublisherSocket {
             }
             #[cfg(unix)]
             (ServerAddress::Unix(path), _) => UnixStream::connect(path).map(PublisherSocket::Unix),
-            _ => Err(io::Error::new(io::ErrorKind::Unsupported, "no such address on this system")),
+            _ => Err(io::Error::new(io::ErrorKind::Unsupported, "this system does not support the address")),
         }
     }
 

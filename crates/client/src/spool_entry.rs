@@ -61,7 +61,7 @@ impl OutgoingMessage {
 pub(crate) struct SpoolEntry {
     pub(crate) message: OutgoingMessage,
     pub(crate) id: u64,
-    /// Bytes charged to the spool.
+    /// Bytes that it costs in the spool.
     pub(crate) cost: u64,
     /// Reports the outcome to the caller; `None` if the caller does not wait or has its outcome.
     pub(crate) ticket: Option<OutcomeSender>,
@@ -71,14 +71,14 @@ pub(crate) struct SpoolEntry {
     pub(crate) failed_connections_before: u64,
     /// Failed attempts of this message alone.
     pub(crate) attempts: u64,
-    /// Set while its stream does not accept it.
+    /// Set while its stream rejects it.
     pub(crate) rejection: Option<StreamRejection>,
 }
 
 /// The reason why a stream does not accept a message, and how long that is tolerated.
 #[derive(Clone, Debug)]
 pub(crate) struct StreamRejection {
-    /// When the message is dropped; `None`: it is kept, because the stream will accept it.
+    /// When the message is dropped; `None`: never, because the stream will accept it.
     pub(crate) until: Option<Instant>,
     pub(crate) reason: DropReason,
 }

@@ -1,4 +1,4 @@
-//! Tickets: the connection between a waiting caller and its message.
+//! Tickets: a caller waits for the outcome of its message.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -8,7 +8,7 @@ use crate::outcome::{DropReason, PublishOutcome};
 
 /// A handle to the outcome of a message that was [submitted](crate::Publisher::submit).
 #[derive(Debug)]
-#[must_use = "only the ticket tells what became of the message, unless it is dropped after having been queued"]
+#[must_use = "only the ticket reports the outcome of the message, unless it is dropped after it was queued"]
 pub struct PublishTicket {
     state: TicketState,
 }
@@ -63,7 +63,7 @@ impl Drop for PublishTicket {
     }
 }
 
-/// The sending half of a slot, which travels with the message. Dropping it sends an outcome, too, also when a thread
+/// The sending half of a slot, which travels with the message. Dropping it also sends an outcome, even when a thread
 /// panics.
 #[derive(Debug)]
 pub(crate) struct OutcomeSender {
@@ -81,7 +81,7 @@ impl OutcomeSender {
         self.is_retained = true;
     }
 
-    /// Sends the outcome; only the first one counts. False: the caller no longer waits.
+    /// Sends the outcome; only the first one has an effect. Returns false if the caller no longer waits.
     pub(crate) fn complete(&self, outcome: PublishOutcome) -> bool {
         self.slot.complete(outcome)
     }

@@ -236,8 +236,8 @@ fn a_restart_in_the_middle_of_a_burst_loses_and_doubles_nothing() {
     assert_eq!(numbers, (0..2500).collect::<Vec<_>>(), "each once and in order");
 }
 
-/// Row 0.14: a full spool has a defined result: the caller waits for room at most for its timeout, or a defined message
-/// is dropped, and counted.
+/// Row 0.14: a full spool follows its policy: the caller waits for room at most for its timeout, or the policy's
+/// message is dropped and counted.
 #[test]
 fn a_full_spool_does_what_its_policy_says() {
     let small = |overflow, mode| PublisherConfig {
@@ -298,7 +298,7 @@ fn failures_are_told_to_the_callback() {
     assert_eq!(publisher.failures().count(), 0);
 }
 
-/// A directory has one publisher; the second one receives the holder's process id.
+/// A directory has one publisher; the error of the second one names the holder's process id.
 #[test]
 fn two_publishers_cannot_have_one_directory() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -489,7 +489,7 @@ fn a_header_that_cannot_be_sent_is_called_so() {
     assert!(matches!(&outcome, PublishOutcome::Dropped(DropReason::Header(_))), "{outcome:?}");
 }
 
-/// After the server returns with another stream of the same name, that one is followed from its beginning.
+/// A server that returns with another stream of the same name: the new stream is followed from its beginning.
 #[test]
 fn a_follower_of_a_stream_that_began_anew_says_so_and_goes_on() {
     let (listener, url) = listener();

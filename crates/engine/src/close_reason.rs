@@ -20,13 +20,13 @@ pub enum CloseReason {
     BodyTimeout,
     /// The connection was idle for too long.
     IdleTimeout,
-    /// The peer received none of the sent bytes for too long.
+    /// The peer received no byte of the output, or too few, for too long.
     WriteTimeout,
     /// The work for the response took too long.
     WorkTimeout,
-    /// Unfinished input had no room: the shard's input store was full or the message too long for it.
+    /// The shard's input store was full, or the message too long for it.
     InputFull,
-    /// A session sent more than there was room for.
+    /// The session sent more than its room.
     OutputFull,
     /// A connect failed.
     ConnectFailed,
@@ -36,14 +36,14 @@ pub enum CloseReason {
     DrainTimeout,
     /// Another operating system error.
     SystemError,
-    /// The source of a response failed after the start of the response was sent.
+    /// The source of a response failed after a part of the response was sent.
     AnswerBroken,
-    /// The connection left the shard with its socket open, to be served elsewhere.
+    /// The shard released the connection with its socket open.
     Detached,
     /// The peer did not authenticate, or is not authorised.
     Forbidden,
-    /// A slow consumer: its unread output exceeded its own limit, or was the largest when the output of all connections
-    /// of the shard exceeded theirs.
+    /// A slow consumer: its unsent output exceeded its own limit, or was the largest when the unsent output of all
+    /// connections exceeded the shard's limit.
     SlowConsumer,
     /// The session panicked, and the service contained the panic.
     SessionPanicked,

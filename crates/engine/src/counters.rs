@@ -49,7 +49,7 @@ pub struct EngineCounters {
     pub accepted: Counter,
     /// Outgoing connections.
     pub connected: Counter,
-    /// Open connections adopted from elsewhere in this process.
+    /// Adopted connections.
     pub adopted: Counter,
     /// Connections open now.
     pub open: Counter,
@@ -57,19 +57,19 @@ pub struct EngineCounters {
     pub open_max: Counter,
     /// Connections closed at once because descriptors ran out.
     pub refused_descriptors: Counter,
-    /// Connections closed at once because the queue before the accept gate was full.
+    /// Connections closed at once because the queue before the accept gate was full, or because of an abort of all.
     pub refused_full: Counter,
-    /// Pauses of accepting because the capacity was reached.
+    /// Pauses of accepting because the capacity was reached, or because waiting connections have all descriptors.
     pub gate_closed: Counter,
-    /// Pauses of accepting because of an error such as missing descriptors.
+    /// Pauses of accepting, or of receiving datagrams, after an error such as missing descriptors.
     pub accept_errors: Counter,
     /// Datagrams received.
     pub datagrams_received: Counter,
     /// Datagrams that the system dropped before they were received: full receive buffer, or a wrong checksum.
     pub datagrams_dropped_by_kernel: Counter,
-    /// Datagrams given to the shard for sending, dropped ones included.
+    /// Datagrams that the service sent, dropped ones included.
     pub datagrams_sent: Counter,
-    /// Datagrams that the system rejected: full send buffer, or an error.
+    /// Datagrams not sent: full send buffer, an error, or a closed socket (also mail for one of its peers).
     pub datagrams_dropped: Counter,
     /// Bytes received.
     pub received_bytes: Counter,

@@ -1,9 +1,9 @@
-//! Connections in transit: out of one shard, and perhaps into another.
+//! Detached connections: released by one shard, for a thread or another shard.
 //!
-//! A session that needs what a shard cannot provide (blocking reads, an event loop of its own) detaches its socket with
-//! [`Io::detach`](crate::Io::detach). When the system has all output and nothing of the connection is in flight, the
-//! shard releases it and passes a [`Detached`] to the callback set with
-//! [`Shard::on_detached`](crate::Shard::on_detached), which serves it on another thread or lets another shard adopt it.
+//! A session that needs blocking reads or an event loop of its own detaches its socket with
+//! [`Io::detach`](crate::Io::detach). When all output is sent and no operation on the socket is in flight, the shard
+//! passes a [`Detached`] to the callback of [`Shard::on_detached`](crate::Shard::on_detached), which passes it to
+//! another thread or another shard.
 //!
 //! ```text
 //!  Io::detach ─▶ output sent ─▶ driver releases ─▶ Session::closed(Detached) ─▶ on_detached ─┬▶ a thread
@@ -19,11 +19,11 @@
 /// An open connection that belongs to no shard.
 #[derive(Debug)]
 pub struct Detached<S, N> {
-    /// The state of its protocol.
+    /// Its session.
     pub session: N,
-    /// Its socket: an `OwnedFd` on the real drivers, wherever the driver kept it. Dropping it closes it.
+    /// Its socket: an `OwnedFd` on the real drivers. Dropping it closes it.
     pub socket: S,
-    /// Bytes that were received and not consumed; those in the socket follow them. At most
+    /// Received bytes that the session has not consumed; those in the socket follow. At most
     /// [`STASH_MAX`](crate::store::STASH_MAX).
     pub unread: Vec<u8>,
 }
@@ -45,9 +45,9 @@ impl<S, N> Detached<S, N> {
 pub enum AdoptErrorKind {
     /// All slots are in use, until a connection closes.
     Slots,
-    /// This turn's output has no room for what the session may send: try again after a turn.
+    /// This turn's output has no room for the session's: retry after a turn.
     Output,
-    /// The shard's input store has no room for the unread bytes, or they are longer than a stash.
+    /// The shard's input store has no room for the unread bytes, or they exceed `STASH_MAX`.
     Input,
     /// The shard's driver uses another kind of socket: an error of the caller.
     ForeignSocket,

@@ -1,7 +1,7 @@
 //! The engine of Stilling: shards, drivers, connections, timers, limits. It contains no protocol.
 //!
-//! A [`Shard`] is one thread's event loop over a [`Driver`](driver::Driver): io_uring, readiness polling, or a
-//! simulation. An embedder provides a [`Service`] per shard and a [`Session`] per connection.
+//! A [`Shard`] is one thread's event loop over a [`Driver`](driver::Driver): io_uring, epoll, or a simulation. An
+//! embedder provides a [`Service`] per shard and a [`Session`] per connection.
 //!
 //! Invariants: a shard waits for nothing but its driver; no request allocates memory; an idle connection owns no
 //! buffer; every connection ends with one [`CloseReason`].

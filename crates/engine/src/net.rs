@@ -3,9 +3,8 @@
 //! Inheritable options are set on the listener, once. Linux copies `TCP_NODELAY`, the send buffer and the congestion
 //! control of a listener to every connection it accepts, so an accepted connection costs no `setsockopt`.
 //!
-//! Hazard: with [`ListenOptions::reuse_port`] two servers of the same user can listen on one port and each gets a share
-//! of the connections. Shards and a hand-over need that; it also means that the system does not reject a server started
-//! twice by mistake.
+//! Hazard: with [`ListenOptions::reuse_port`], which shards and a hand-over need, two servers of the same user can
+//! listen on one port and share its connections: the system does not reject a server started twice by mistake.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -17,10 +16,10 @@ use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 
 use crate::driver::{Destination, sockopt};
 
-/// Default number of connections that may wait to be accepted. The system caps it at `net.core.somaxconn`; beyond that
-/// it drops the client's handshake, which the client retries. A draining server accepts waiting connections, as far as
-/// it has room, before it closes the listener; the system resets a connection that arrives at that very moment. A
-/// hand-over (`--take-over`) keeps the listener open and loses no connection.
+/// Default backlog: connections that may wait to be accepted. The system caps it at `net.core.somaxconn`. Full: it
+/// drops the handshake, which the client retries. A draining server accepts waiting connections, as far as it has room,
+/// before it closes the listener; the system resets one that arrives in between. A hand-over (`--take-over`) keeps the
+/// listener open and loses no connection.
 pub const DEFAULT_BACKLOG: i32 = 4096;
 
 /// The file in which the system lists the allowed values of [`ListenOptions::congestion`].
@@ -33,14 +32,14 @@ pub struct ListenOptions {
     pub backlog: i32,
     /// Lets several listeners share the address; the system spreads connections over them. Default: on.
     pub reuse_port: bool,
-    /// Reports a connection only when its first bytes have arrived, or after about this many seconds. Only for
-    /// protocols in which the client speaks first. Default: none.
+    /// `TCP_DEFER_ACCEPT`: reports a connection only when its first bytes have arrived, or after about this many
+    /// seconds. Only for protocols in which the client sends first. Default: none.
     pub defer_accept: Option<u32>,
     /// Rejects IPv4 on an IPv6 listener. Default: off, so that `[::]` serves both.
     pub only_v6: bool,
     /// Sends small segments at once. Default: on.
     pub nodelay: bool,
-    /// Bytes of the kernel's send buffer per connection; the system doubles it. Default: the system's own tuning.
+    /// Bytes of the kernel's send buffer per connection; the system doubles it. Default: tuned by the system.
     pub send_buffer: Option<usize>,
     /// Name of the congestion control, such as `reno`. Default: the system's.
     pub congestion: Option<String>,
@@ -71,7 +70,7 @@ pub fn listen_tcp(address: SocketAddr, options: &ListenOptions) -> io::Result<Ow
 }
 
 /// First half of [`listen_tcp`]: binds the address and sets all options. Until [`start_listening`] the system refuses
-/// connections, or gives them to other listeners of the address.
+/// connections, or passes them to other listeners of the address.
 ///
 /// # Errors
 /// Those of [`listen_tcp`].
@@ -92,7 +91,7 @@ pub fn bind_tcp(address: SocketAddr, options: &ListenOptions) -> io::Result<Owne
 /// Second half of [`listen_tcp`], for a socket from [`bind_tcp`].
 ///
 /// # Errors
-/// `AddrInUse` if another socket has started to listen on the address since; else a system error.
+/// `AddrInUse` if another socket listens on the address by now; else a system error.
 pub fn start_listening(socket: &OwnedFd, options: &ListenOptions) -> io::Result<()> {
     SockRef::from(socket).listen(options.backlog)
 }
@@ -105,8 +104,8 @@ pub fn is_listening(socket: &OwnedFd) -> io::Result<bool> {
     SockRef::from(socket).is_listener()
 }
 
-/// Checks that nothing listens on a TCP address, not even a listener that shares it. Does not listen itself, so no
-/// client is accepted and then reset.
+/// Checks that nothing listens on a TCP address, not even a listener with `reuse_port`. It only binds, so no client is
+/// accepted and then reset.
 ///
 /// # Errors
 /// `AddrInUse` if a listener exists; else a system error.
@@ -119,8 +118,8 @@ pub fn check_address_free(address: SocketAddr, options: &ListenOptions) -> io::R
     socket.bind(&address.into())
 }
 
-/// Applies the options of [`listen_tcp`] to a listener opened elsewhere, as far as an open one can be changed. The
-/// settings belong to the socket: all its holders share them.
+/// Applies the options of [`listen_tcp`] to a listener opened elsewhere, as far as they can change later. All holders
+/// of the socket share its options.
 ///
 /// # Errors
 /// `InvalidInput` if it is no listening TCP socket; else a system error.
@@ -141,7 +140,7 @@ fn set_inherited_options(socket: &Socket, options: &ListenOptions) -> io::Result
         socket.set_send_buffer_size(size)?;
     }
     if let Some(name) = &options.congestion {
-        // The system's own message is about a missing file.
+        // The system's own message names a missing file.
         socket.set_tcp_congestion(name.as_bytes()).map_err(|error| {
             io::Error::new(
                 error.kind(),
@@ -159,8 +158,8 @@ fn finish_listener(socket: &Socket, options: &ListenOptions) -> io::Result<()> {
     socket.set_nonblocking(true)
 }
 
-/// Listens on a Unix stream socket. A socket file without a listener, as a crash leaves behind, is replaced; any other
-/// file is not touched.
+/// Listens on a Unix stream socket. A socket file without a listener, as after a crash, is replaced; any other file is
+/// not touched.
 ///
 /// # Errors
 /// `AddrInUse` if a listener exists or the path is no socket; else a system error.
@@ -179,9 +178,9 @@ pub fn listen_unix(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket.into())
 }
 
-/// Binds a Unix datagram socket with mode 0666, as `/dev/log`: every local user that reaches the file may send. A
-/// socket file that no process has open is replaced; with `replace` also one in use: its reader keeps the datagrams in
-/// its queue. Any other file is not touched.
+/// Binds a Unix datagram socket with mode 0666, like `/dev/log`: every local user may send. A socket file that no
+/// process has open is replaced; with `replace` also one in use, whose queued datagrams stay with its reader. Any other
+/// file is not touched.
 ///
 /// # Errors
 /// `AddrInUse` if the socket is in use or the path is no socket; else a system error.
@@ -229,8 +228,8 @@ pub fn is_datagrams(socket: &OwnedFd) -> io::Result<bool> {
     Ok(SockRef::from(socket).r#type()? == Type::DGRAM)
 }
 
-/// Whether a Unix address is a socket without a listener. A plain file refuses a connection as well, hence the check of
-/// its type.
+/// Whether a Unix address is a socket without a listener. The type is checked because a plain file refuses connections
+/// as well.
 fn is_stale_socket(address: &SockAddr) -> bool {
     use std::os::unix::fs::FileTypeExt;
     let is_socket = address
@@ -298,8 +297,8 @@ pub fn outgoing_socket(to: &Destination) -> io::Result<(OwnedFd, SockAddr)> {
     Ok((socket.into(), address))
 }
 
-/// Makes a socket blocking: for a thread that serves a detached connection synchronously, because a driver's sockets
-/// may be non-blocking. A shard may adopt it again unchanged.
+/// Makes the socket of a detached connection blocking, for a thread that serves it synchronously. A shard may adopt a
+/// blocking socket.
 ///
 /// # Errors
 /// System errors; none is known for an open socket.
@@ -307,11 +306,11 @@ pub fn set_blocking(socket: &impl AsFd) -> io::Result<()> {
     SockRef::from(socket).set_nonblocking(false)
 }
 
-/// Raises the soft limit of open descriptors to the hard limit, and returns both as they are afterwards; `u64::MAX`
-/// means unlimited. A failure changes nothing and shows in the result.
+/// Raises the soft limit of open descriptors to the hard limit, if the system permits it. Returns both afterwards;
+/// `u64::MAX` means unlimited.
 pub fn raise_descriptor_limit() -> (u64, u64) {
     let before = getrlimit(Resource::Nofile);
-    // A failure (in a sandbox, for example) leaves the limit unchanged, which the second read reports.
+    // After a failure (in a sandbox, for example) the second read returns the old limit.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: before.maximum, maximum: before.maximum });
     let after = getrlimit(Resource::Nofile);
     (after.current.unwrap_or(u64::MAX), after.maximum.unwrap_or(u64::MAX))

@@ -1,7 +1,7 @@
 //! Bounded stores for unfinished input and unsent output.
 //!
-//! Blocks of a few sizes from lazily touched memory, together within a budget. A connection that holds nothing costs
-//! nothing; with a few bytes it costs 256.
+//! A store allocates blocks of a few sizes within one budget. A connection without held bytes uses no block; one with a
+//! few bytes uses 256.
 //!
 //! ```text
 //!  256 B   [■■□□□…]   each size has an arena of its own, reserved once;
@@ -25,12 +25,12 @@ pub const STASH_MAX: usize = 64 * 1024;
 /// Longest byte string that a stash of output can hold.
 pub const OUTPUT_STASH_MAX: usize = SIZES[SIZES.len() - 1];
 
-/// A block beyond [`STASH_MAX`] is compacted only when at least this fraction of it is free at its start, so that the
-/// bytes consumed since the last compaction pay for the copy. Otherwise the bytes move to a block of the next size.
+/// A block longer than [`STASH_MAX`] is compacted only when a quarter of it is free at its start: the copy is then at
+/// most three times the bytes consumed since the last one. Otherwise the bytes move to a block of the next size.
 const COMPACT_FRACTION: usize = 4;
 
-/// The same fraction when no longer block exists: after so much is freed, a block is compacted before its owner gets an
-/// error. Each consumed byte then pays for copying at most this many bytes.
+/// The same if no longer block can be allocated: with a sixteenth free, a block is compacted before its owner gets an
+/// error. The copy is then at most 15 times the consumed bytes.
 const LAST_COMPACT_FRACTION: usize = 16;
 
 const NONE: u32 = u32::MAX;
@@ -61,7 +61,7 @@ struct BlockLink {
 impl SizeClass {
     fn new(size: usize, blocks: usize, is_shared: bool) -> Self {
         SizeClass {
-            // Zeroed memory of this size comes straight from the system and is not touched here; nor are the links.
+            // Zeroed memory of this size is mapped lazily: it is not touched here; nor are the links.
             memory: vec![0; blocks * size],
             links: Vec::with_capacity(if is_shared { blocks } else { 0 }),
             used_count: 0,
@@ -95,7 +95,7 @@ impl SizeClass {
         let link = BlockLink { owner, older: self.newest, newer: NONE };
         match self.links.get_mut(index as usize) {
             Some(place) => *place = link,
-            // Blocks come into use in index order.
+            // Blocks are first used in index order.
             None => self.links.push(link),
         }
         match self.newest {
@@ -120,10 +120,10 @@ impl SizeClass {
 
 /// The store of a shard.
 ///
-/// A store of input is strict: an append that exceeds the budget fails. A store of output is shared: it allocates one
-/// block beyond the budget, and is over budget until the shard has freed blocks of the largest size in use
-/// (`largest_owners`). With `n` blocks in use such a block is longer than `budget / n`, and after shrinking it is at
-/// most `BLOCK_WASTE_MAX` times as long as its content. So an owner of at most a quarter of that share loses nothing.
+/// A store of input is strict: an append that exceeds the budget fails. A store of output is shared: it may allocate
+/// one block beyond the budget, and the shard then frees blocks of the largest size in use (`largest_owners`). With `n`
+/// blocks in use these are longer than `budget / n`, and after shrinking at most `BLOCK_WASTE_MAX` times as long as
+/// their content. So an owner that holds at most a quarter of that share is never disconnected.
 #[derive(Debug)]
 pub struct StashStore {
     size_classes: [SizeClass; SIZES.len()],
@@ -134,9 +134,8 @@ pub struct StashStore {
 }
 
 impl StashStore {
-    /// A store with at most `budget` bytes of blocks in total, for byte strings up to [`STASH_MAX`]. A used block stays
-    /// resident for the next one of its size, so a load that moves through all sizes may make one budget per size
-    /// resident.
+    /// A store with at most `budget` bytes of blocks in total, for byte strings up to [`STASH_MAX`]. Used memory stays
+    /// resident, so a changing load may make one budget per block size resident.
     pub fn new(budget: usize) -> Self {
         StashStore::with_limits(STASH_MAX, budget, false)
     }
@@ -180,7 +179,7 @@ impl StashStore {
         count
     }
 
-    /// Bytes that one more owner may hold until half of the store may be full.
+    /// Bytes that one more owner may hold before half of the store may be full.
     pub(crate) fn spare(&self) -> usize {
         (self.budget / 2).saturating_sub(self.used) / BLOCK_WASTE_MAX
     }
@@ -190,7 +189,7 @@ impl StashStore {
         self.spare() >= self.ample_room()
     }
 
-    /// A quarter of what is spare in an empty store.
+    /// A quarter of the spare bytes of an empty store.
     fn ample_room(&self) -> usize {
         self.budget / 2 / BLOCK_WASTE_MAX / 4
     }
@@ -258,8 +257,8 @@ fn split(block: u32) -> (usize, usize) {
     ((block & ((1 << CLASS_BITS) - 1)) as usize, (block >> CLASS_BITS) as usize)
 }
 
-/// A byte string in a store: appended at its end, consumed at its start. Twelve bytes, and none in the store while it
-/// is empty. Must be emptied with [`clear`](Stash::clear) before it is dropped.
+/// A byte string in a store: appended at its end, consumed at its start. It uses no block while it is empty. Must be
+/// emptied with [`clear`](Stash::clear) before it is dropped.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Stash {
     block: u32,
@@ -292,7 +291,7 @@ impl Stash {
         }
     }
 
-    /// Bytes that fit into its block beyond those held.
+    /// Free bytes of its block.
     pub(crate) fn free(&self) -> usize {
         match self.block {
             NONE => 0,
@@ -380,8 +379,8 @@ impl Stash {
         true
     }
 
-    /// Drops `count` bytes from the start; an emptied stash frees its block. In a shared store the bytes move to a
-    /// smaller block if they fill at most half of it: the bytes consumed since the allocation pay for the copy.
+    /// Drops `count` bytes from the start; an emptied stash frees its block. In a shared store the bytes move to the
+    /// next smaller block if they fill at most half of that: the copy is then shorter than the consumed bytes.
     pub fn consume(&mut self, store: &mut StashStore, count: usize) {
         assert!(count <= self.len(), "consumed {count} of {} bytes", self.len);
         self.start += count as u32;

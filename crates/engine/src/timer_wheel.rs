@@ -1,12 +1,11 @@
 //! A hierarchical timing wheel over small ids, without allocation per deadline.
 //!
-//! An id (the index of a connection or listener) has at most one deadline. Moving it later, as every request of a
-//! persistent connection does, only writes the new time: the entry stays in its slot and is moved when that slot comes
-//! up. Six levels of 64 slots, one tick = 2^20 ns (1.05 ms): level 0 holds the next 64 ticks one by one, level 1 the
-//! next 64², and so on.
+//! An id (the index of a connection or listener) has at most one deadline. Postponing it, as every request of a
+//! persistent connection does, only writes the new time; the entry moves when its slot is due. Six levels of 64 slots,
+//! one tick = 2^20 ns (1.05 ms): a slot of level 0 spans one tick, one of level 1 spans 64, and so on.
 //!
 //! ```text
-//!  level 2  [ 64 × 4096 ticks ]   … an entry sinks a level when its slot comes up
+//!  level 2  [ 64 × 4096 ticks ]   … an entry moves down a level when its slot is due
 //!  level 1  [ 64 × 64 ticks   ]
 //!  level 0  [ 64 × 1 tick     ]   ► expires
 //! ```
@@ -19,7 +18,7 @@ const TICK_BITS: u32 = 20;
 const SLOT_BITS: u32 = 6;
 const SLOTS_PER_LEVEL: usize = 1 << SLOT_BITS;
 const LEVELS: usize = 6;
-/// Ticks that the wheel spans (834 days); a deadline beyond waits at the end and is then linked again.
+/// Ticks that the wheel spans (834 days); a later deadline waits in the last slot and is then linked again.
 const SPAN: u64 = 1 << (SLOT_BITS * LEVELS as u32);
 
 const NONE: u32 = u32::MAX;
@@ -30,7 +29,7 @@ struct TimerEntry {
     previous: u32,
     next: u32,
     deadline: Time,
-    /// The tick at which the slot of this entry comes up.
+    /// The tick at which the slot of this entry is due.
     due: u64,
     /// level × 64 + slot, or `UNLINKED`.
     slot_index: u16,
@@ -50,8 +49,7 @@ pub struct TimerWheel {
 }
 
 impl TimerWheel {
-    /// An empty wheel that starts at `now`. The room for `ids` deadlines stays untouched until it is used; larger ids
-    /// allocate on first use.
+    /// An empty wheel that starts at `now`, with memory reserved for ids below `ids`; larger ids allocate on first use.
     pub fn new(now: Time, ids: usize) -> Self {
         TimerWheel {
             entries: Vec::with_capacity(ids),
@@ -86,7 +84,7 @@ impl TimerWheel {
         }
     }
 
-    /// The time of the next call of [`expire`](Self::expire); not after the earliest deadline's tick.
+    /// The time at which to call [`expire`](Self::expire) next; not after the earliest deadline's tick.
     pub fn next(&self) -> Option<Time> {
         let (_, tick) = self.next_slot()?;
         Some(Time::from_nanos(tick << TICK_BITS))
@@ -151,7 +149,7 @@ impl TimerWheel {
         self.entries[id as usize].slot_index = UNLINKED;
     }
 
-    /// The slot that comes up next and its first tick. Lower levels always come before higher ones.
+    /// The slot that is due next and its first tick. Slots of lower levels are due before those of higher ones.
     fn next_slot(&self) -> Option<(usize, u64)> {
         let level = self.occupied.iter().position(|level_slots| *level_slots != 0)?;
         let shift = SLOT_BITS * level as u32;
@@ -224,7 +222,7 @@ mod tests {
                 match (wheel.next(), oracle.values().min()) {
                     (None, earliest) => prop_assert_eq!(earliest, None),
                     (Some(next), Some(earliest)) => prop_assert!(next.as_nanos() < earliest.max(&now) + 2 * TICK),
-                    (Some(_), None) => prop_assert!(false, "a deadline is left that nobody set"),
+                    (Some(_), None) => prop_assert!(false, "a deadline remains that was not set"),
                 }
             }
         }

@@ -1,8 +1,7 @@
 //! The id of a source: an index and a generation in one word.
 //!
-//! The shard picks the index (a slot of its slab) and the driver returns the token with every event of that source. The
-//! generation distinguishes successive uses of a slot, so that a completion still in flight when the slot is reused is
-//! recognised as stale.
+//! The shard assigns the index (a slot of its slab); every event of a source has its token. The generation
+//! distinguishes successive uses of a slot, so that a late completion for an earlier use is recognised as stale.
 //!
 //! ```text
 //!  63        56 55                    32 31                                0
@@ -13,7 +12,7 @@
 //!
 //! The top byte stays zero: a driver stores its operation there.
 
-/// Bits of a generation. It wraps; a slot is only reused when nothing of it is in flight.
+/// Bits of a generation. It may wrap: a slot is not reused while one of its operations is in flight.
 pub const GENERATION_BITS: u32 = 24;
 
 /// The id of a listener, connection or datagram socket within one shard.

@@ -50,21 +50,21 @@ impl Service for LineService {
     }
 
     fn has_mail(&self) -> bool {
-        *self.over.lock().expect("nobody panicked")
-            || !self.arrivals.lock().expect("nobody panicked").is_empty()
+        *self.over.lock().expect("no thread panicked")
+            || !self.arrivals.lock().expect("no thread panicked").is_empty()
     }
 
     fn turn(&mut self, control: &mut ShardControl<'_, Self>) -> Option<Time> {
-        let mut arrivals = self.arrivals.lock().expect("nobody panicked");
+        let mut arrivals = self.arrivals.lock().expect("no thread panicked");
         while let Some(it) = arrivals.pop_front() {
             let word = self.word;
             if let Err(AdoptError { error_kind, .. }) =
                 control.adopt(it.with_session(|_| LineEchoSession { word }))
             {
-                panic!("there is room for everybody: {error_kind:?}");
+                panic!("there is room for all: {error_kind:?}");
             }
         }
-        if *self.over.lock().expect("nobody panicked") {
+        if *self.over.lock().expect("no thread panicked") {
             control.close_listeners();
             if control.is_empty() {
                 control.stop();
@@ -121,7 +121,7 @@ impl LoopThread {
             tell.send(Arc::clone(&wake)).expect("the test waits");
             let config = ShardConfig::default();
             let mut shard = Shard::new(driver, service, config, Clock::real(), wake, counting);
-            shard.on_detached(move |_, it| to.send(it).expect("somebody takes it"));
+            shard.on_detached(move |_, it| to.send(it).expect("the queue has a receiver"));
             if let Some(listener) = listener {
                 shard.listen(listener, false)?;
             }
@@ -132,13 +132,13 @@ impl LoopThread {
     }
 
     fn adopt(&self, it: DetachedLines) {
-        self.arrivals.lock().expect("nobody panicked").push_back(it);
+        self.arrivals.lock().expect("no thread panicked").push_back(it);
         self.wake.notify();
     }
 
     /// Ends the loop after its last connection; returns its counters.
     fn close(self) -> Arc<EngineCounters> {
-        *self.over.lock().expect("nobody panicked") = true;
+        *self.over.lock().expect("no thread panicked") = true;
         self.wake.notify();
         self.thread.join().expect("it did not panic").expect("the driver works");
         self.counters
@@ -273,7 +273,7 @@ fn a_worker_runs_an_event_loop<D: SystemDriver, E: SystemDriver>() {
     assert_eq!(first.closed(CloseReason::Detached).get(), CONNECTIONS as u64);
     assert_eq!((second.accepted.get(), second.adopted.get()), (0, CONNECTIONS as u64));
     assert_eq!(second.closed(CloseReason::PeerClosed).get(), CONNECTIONS as u64);
-    assert!(never.try_recv().is_err(), "nobody leaves twice");
+    assert!(never.try_recv().is_err(), "no connection leaves twice");
 }
 
 /// Row 4.5: a connection's socket gets an event loop on another thread, while its shard continues.

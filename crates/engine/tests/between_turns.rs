@@ -149,7 +149,7 @@ fn a_connection_can_be_ended_between_turns() {
     assert!([CloseReason::Done, CloseReason::ProtocolError].iter().all(|reason| ended.contains(reason)));
     let next = fixture.client();
     for token in tokens {
-        assert_eq!(fixture.shard.with(token, |_, _| ()), None, "its slot may have a new tenant");
+        assert_eq!(fixture.shard.with(token, |_, _| ()), None, "its slot may be reused");
         assert_eq!(fixture.shard.unread(token), b"");
         fixture.shard.consume(token, 0);
     }

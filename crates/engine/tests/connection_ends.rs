@@ -257,13 +257,13 @@ fn progress_at_the_last_moment_counts() {
         fixture.network.advance_to(fixture.network.now().after(WRITE_TIMEOUT));
         heard += read(&mut clients[0]).0;
         fixture.turns();
-        assert_eq!(fixture.ended(), [], "given up after {heard} bytes");
+        assert_eq!(fixture.ended(), [], "closed after {heard} bytes");
     }
 }
 
 /// Row 4.37: an aborted connection has the reason of the abort; a finished one keeps its own.
 #[test]
-fn an_abort_leaves_the_reason_of_those_that_have_said_everything() {
+fn an_abort_keeps_the_reason_of_finished_connections() {
     let received: EndAction = |io| {
         io.send(b"answer").expect("there is room");
         io.finish_lingering(CloseReason::ProtocolError);
@@ -413,7 +413,7 @@ fn a_connect_on_a_full_slab_fails() {
     fixture.shard.service().turn = Some(|control| control.connect(unreachable_destination(), EndSession));
     fixture.turns();
     assert_eq!(fixture.ended(), [CloseReason::ConnectFailed]);
-    assert_eq!(fixture.shard.service().refused, [NO_FREE_SLOT], "it is told whose want it was");
+    assert_eq!(fixture.shard.service().refused, [NO_FREE_SLOT], "the error names the cause");
     assert_eq!(fixture.shard.counters().closed(CloseReason::ConnectFailed).get(), 1);
     assert_eq!(fixture.shard.open() as usize, MANY);
 }
@@ -454,7 +454,7 @@ fn a_socket_that_cannot_be_attached_ends_its_connection() {
         (0..2 * MANY).map(|_| fixture.network.connect(fixture.address.clone(), None)).collect();
     fixture.turns();
     assert_eq!((fixture.ended(), fixture.shard.open()), (vec![CloseReason::SystemError; 2 * MANY], 0));
-    assert!(clients.iter_mut().all(|client| read(client) == (0, true)), "everybody learns of it");
+    assert!(clients.iter_mut().all(|client| read(client) == (0, true)), "all clients see the end");
 }
 
 /// Row 3.27: a listener that fails temporarily pauses, and resumes.

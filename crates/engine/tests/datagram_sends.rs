@@ -51,7 +51,7 @@ impl Service for ObserverService {
 
     fn turn(&mut self, control: &mut ShardControl<'_, Self>) -> Option<Time> {
         if let Some(turn) = self.turn.take() {
-            self.outcomes = turn(control, self.path.expect("it has said where it is"));
+            self.outcomes = turn(control, self.path.expect("the observer is registered"));
         }
         None
     }

@@ -174,7 +174,7 @@ fn uring_accepts_beyond_the_limit_of_open_files() {
     in_child_process("uring_accepts_beyond_the_limit_of_open_files", direct_descriptors_are_not_the_processs);
 }
 
-fn a_detach_without_a_descriptor_is_told() {
+fn a_detach_without_a_descriptor_reports_the_error() {
     let mut fixture = DriverFixture::<SystemRig<DirectUring>>::new();
     let (token, mut peer) = fixture.connection();
     // All open descriptors have higher numbers.
@@ -193,10 +193,10 @@ fn a_detach_without_a_descriptor_is_told() {
 
 /// Rows 0.2, 3.27: a direct socket that cannot become an ordinary one is closed, and the error is reported.
 #[test]
-fn uring_tells_when_there_is_no_descriptor_to_detach_into() {
+fn uring_reports_a_detach_without_a_descriptor() {
     in_child_process(
-        "uring_tells_when_there_is_no_descriptor_to_detach_into",
-        a_detach_without_a_descriptor_is_told,
+        "uring_reports_a_detach_without_a_descriptor",
+        a_detach_without_a_descriptor_reports_the_error,
     );
 }
 

@@ -123,7 +123,7 @@ impl DetachFixture {
     #[track_caller]
     fn expect_end(&mut self, reason: CloseReason) {
         assert_eq!(self.ended(), [reason]);
-        assert!(self.take().is_none(), "somebody got the socket");
+        assert!(self.take().is_none(), "the socket was handed over");
         assert_eq!((self.shard.open(), self.shard.held()), (0, (0, 0)));
     }
 }

@@ -136,7 +136,7 @@ fn events_do_not_keep_mail_waiting() {
         }
         fixture.turn();
         turns += 1;
-        assert!(turns < 10, "it waits for those who ask");
+        assert!(turns < 10, "it waits for connections with requests");
     }
 }
 
@@ -152,7 +152,7 @@ fn mail_does_not_keep_deadlines_waiting() {
         fixture.shard.service().mail = (0..READERS).collect();
         fixture.turn();
         turns += 1;
-        assert!(turns < 20, "it waits for those who are sent something");
+        assert!(turns < 20, "it waits for connections with mail");
     }
     assert!(fixture.shard.service().delivered[..READERS].iter().sum::<u32>() >= turns);
 }

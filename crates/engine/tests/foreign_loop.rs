@@ -25,7 +25,7 @@ fn wait_for(waitable: i32) {
     let mut waiting = libc::pollfd { fd: waitable, events: libc::POLLIN, revents: 0 };
     // SAFETY: one valid pollfd.
     let ready = unsafe { libc::poll(&mut waiting, 1, HANG_MS) };
-    assert_eq!(ready, 1, "there is news for the shard, and nobody told the loop");
+    assert_eq!(ready, 1, "the shard has an event, but the descriptor is not readable");
 }
 
 type TokenQueue = Arc<Mutex<VecDeque<Token>>>;
@@ -47,11 +47,11 @@ impl Service for LoopEchoService {
     }
 
     fn next_mail(&mut self) -> Option<(Recipient, ())> {
-        Some((self.mailbox.lock().expect("nobody panicked").pop_front()?.into(), ()))
+        Some((self.mailbox.lock().expect("no thread panicked").pop_front()?.into(), ()))
     }
 
     fn has_mail(&self) -> bool {
-        !self.mailbox.lock().expect("nobody panicked").is_empty()
+        !self.mailbox.lock().expect("no thread panicked").is_empty()
     }
 }
 
@@ -59,7 +59,7 @@ impl Session for LoopEchoSession {
     type Service = LoopEchoService;
 
     fn opened(&mut self, io: &mut Io<'_>, service: &mut LoopEchoService) {
-        *service.opened.lock().expect("nobody panicked") = Some(io.token());
+        *service.opened.lock().expect("no thread panicked") = Some(io.token());
     }
 
     fn received(&mut self, bytes: &[u8], io: &mut Io<'_>, _: &mut LoopEchoService) -> usize {
@@ -141,7 +141,7 @@ fn the_owner_acts_between_turns<D: Driver<Socket = OwnedFd>>(mut driver: D) {
         shard.turn(false).expect("the driver works");
         turn_until_idle(&mut shard);
     }
-    let token = opened.lock().expect("nobody panicked").expect("it is open");
+    let token = opened.lock().expect("no thread panicked").expect("it is open");
     for number in 0..10_u8 {
         let outcome = shard.with(token, |_, io| io.send(&[number; 3]));
         assert_eq!(outcome, Some(Ok(())));
@@ -212,8 +212,8 @@ fn run_client(
                 assert_eq!(heard, said);
             }
             // From another thread: the shard may be asleep in the foreign loop now.
-            let token = opened.lock().expect("nobody panicked").expect("it is open");
-            mailbox.lock().expect("nobody panicked").push_back(token);
+            let token = opened.lock().expect("no thread panicked").expect("it is open");
+            mailbox.lock().expect("no thread panicked").push_back(token);
             wake.notify();
             let mut rest = Vec::new();
             stream.read_to_end(&mut rest).expect("it closes in order");

@@ -204,7 +204,7 @@ fn the_write_timeout_holds_for_offers() {
     fixture.network.advance_to(fixture.network.now().after(WRITE_TIMEOUT * 3));
     fixture.run_turns();
     assert_eq!(fixture.shard.service().ended, [CloseReason::WriteTimeout]);
-    assert_eq!(fixture.shard.service().taken.len(), told, "nobody is told of what did not go");
+    assert_eq!(fixture.shard.service().taken.len(), told, "no report of unsent bytes");
     assert_eq!(fixture.shard.held(), (0, 0));
 }
 

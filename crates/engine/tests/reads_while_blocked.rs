@@ -188,7 +188,7 @@ fn several_late_readers_are_blocked_and_not_closed() {
         fixture.run_turns();
     }
     let shown = fixture.shard.service().input_count - of_both;
-    assert!((1..64).contains(&shown), "{shown} were shown of one that finds no share");
+    assert!((1..64).contains(&shown), "{shown} bytes shown although the store has no room");
     // The others read, and reading from it resumes although it has not read anything itself.
     for client in &mut late {
         let mut heard = 0;

@@ -103,13 +103,13 @@ fn a_client_of_a_crashed_shard_is_served<D: Driver<Socket = OwnedFd>>(driver: fn
         // The survivor accepts anew, so the other one has waited longer and is woken first.
         survivor.turn(true).expect("a turn");
         let (mut client, dies) = if round % 2 == 0 {
-            (TcpStream::connect(address).expect("somebody listens"), Some(dies))
+            (TcpStream::connect(address).expect("it listens"), Some(dies))
         } else {
             drop(dies);
-            (TcpStream::connect(address).expect("somebody listens"), None)
+            (TcpStream::connect(address).expect("it listens"), None)
         };
         drop(dies);
-        client.write_all(b"x").expect("somebody will read it");
+        client.write_all(b"x").expect("the receiver exists");
         serve(&mut survivor, &wake, &mut client);
     }
 }

@@ -33,7 +33,7 @@ struct Departure {
     departure_stage: DepartureStage,
 }
 
-/// Kind of the next consumers to handle, from this number on.
+/// Next consumers to handle, by kind, from this number on.
 #[derive(Clone, Copy, Debug)]
 enum DepartureStage {
     /// Consumers that wait for the client, or hold its pull requests.

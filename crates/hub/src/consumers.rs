@@ -7,10 +7,10 @@
 //!                                following ◀───────────── nothing more is visible ─────────────────────────┘
 //! ```
 //!
-//! A consumer that is behind reads in chunks, one at a time. It reads the next chunk when the shard returns the mark
-//! behind the last one: at once if the connection's output is not blocked, otherwise when the output has been sent. A
-//! slow consumer therefore costs one chunk and its shard's buffer, however far it is behind. A consumer that has caught
-//! up gets each record as it becomes visible.
+//! A consumer that is behind reads in chunks, one at a time. It reads the next chunk when the shard reports the mark
+//! after the previous one: at once if the connection's output is not blocked, otherwise when the output has been sent.
+//! A slow consumer therefore occupies one chunk and the buffers of its shard, however far it is behind. A consumer that
+//! has caught up gets each record as it becomes visible.
 
 use stilling_journal::Record;
 
@@ -83,7 +83,7 @@ pub(crate) struct ConsumerDelivery<'a, S, O> {
 }
 
 impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
-    /// Returns whether the shards of a consumer's next message have room and no unfinished send waits.
+    /// Returns whether no unfinished send waits, and all shards that get a consumer's next message have room.
     #[inline]
     pub(crate) fn has_room_for(&mut self, number: u32) -> bool {
         if !self.finish_unsent() {
@@ -96,7 +96,7 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
         target.is_none_or(|target| self.fan_out.has_room_for(self.router, target))
     }
 
-    /// Hands out what waits for shards and resumes unfinished sends. Returns whether all of them are finished.
+    /// Hands out waiting batches and resumes unfinished sends. Returns whether all sends are finished.
     #[inline]
     pub(crate) fn finish_unsent(&mut self) -> bool {
         self.fan_out.advance();
@@ -133,7 +133,6 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
     }
 }
 
-/// Reply subject of a flow control request.
 fn flow_subject(stream: &str, consumer: &str) -> Vec<u8> {
     format!("$JS.FC.{stream}.{consumer}").into_bytes()
 }
@@ -251,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_looked_after_without_consumers() {
+    fn without_consumers_no_check_is_due() {
         let mut parts = DeliveryFixture::new(true);
         assert_eq!(parts.consumers.next_check_in(), None);
         let number = parts.add(1);

@@ -27,7 +27,6 @@ impl CountedRanges {
         (last + 1).saturating_sub(first + known)
     }
 
-    /// Drops ranges that lie before the first kept sequence.
     pub(crate) fn forget_before(&mut self, first: u64) {
         while let Some(range) = self.ranges.first_entry()
             && *range.get() < first

@@ -23,16 +23,16 @@ impl Gauge {
     }
 }
 
-/// Counters of the hub since its start, as of its last turn.
+/// Counters of the hub since its start, updated at the end of each turn.
 #[derive(Debug, Default)]
 pub struct HubCounters {
     /// Messages received.
     pub messages: Gauge,
     /// Bytes of their headers and payloads.
     pub bytes: Gauge,
-    /// Acknowledgements and refusals sent to publishers.
+    /// Publish outcomes and answers sent to publishers.
     pub publish_outcomes: Gauge,
-    /// Messages already in their stream.
+    /// Duplicates: messages already in their stream.
     pub duplicates: Gauge,
     /// Messages without a stream and without subscribers.
     pub undelivered: Gauge,
@@ -48,13 +48,13 @@ pub struct HubCounters {
     pub queued: Gauge,
     /// Current consumers.
     pub consumers: Gauge,
-    /// Records offered to consumers, sent or not: the cost of consumers.
+    /// Number of times that a record was offered to a consumer, sent or not: a measure of the cost of consumers.
     pub offered: Gauge,
     /// Steps that removed registrations and consumers of disconnected clients.
     pub left: Gauge,
     /// Matches of messages with registrations of disconnected clients before their removal.
     pub left_matches: Gauge,
-    /// Log lines dropped because the log was written too slowly; counted by the hub's runner.
+    /// Log lines dropped because the log was written too slowly; counted by the thread that runs the hub.
     pub log_lines_dropped: Gauge,
     /// Counters of the shards, by number.
     pub shards: Vec<ShardCounters>,

@@ -1,7 +1,7 @@
 //! The de-duplication window of a stream: recent message ids and their sequences.
 //!
-//! An id is kept for a time measured by a monotonic clock, so a change of the calendar neither drops ids nor keeps
-//! them. Records without an id do not count. At [`DEDUP_IDS_MAX`] ids the oldest is forgotten early, and counted.
+//! The time for which an id is kept is measured by a monotonic clock, so a calendar change neither shortens nor extends
+//! it. Records without an id do not count. At [`DEDUP_IDS_MAX`] ids the oldest is forgotten early, and counted.
 //!
 //! After a restart the window is rebuilt from the journal, by the times of its records:
 //!
@@ -9,10 +9,10 @@
 //! - Between two runs, and between the newest record and the restart, no time has passed: idle and stopped time is
 //!   unknown.
 //!
-//! An id is therefore recognised for at least its time, also after an outage, as far back as retention has kept
-//! records. A rebuilt window knows less than the lost one in two cases: a calendar set forward counts as passed time,
-//! and the maximum applies. An id beyond the maximum counts as forgotten early only if its time is not over at the end
-//! of the rebuild.
+//! An id is therefore recognised for at least the configured time, also after an outage, if retention has kept its
+//! record. A rebuilt window may lack ids of the lost one for two reasons: a calendar set forward counts as passed time,
+//! and the maximum applies. An id evicted because of the maximum counts as forgotten early only if it has not expired
+//! at the end of the rebuild.
 //!
 //! ```text
 //!   numbers   │ expired, to be removed │ live                                        │
@@ -23,8 +23,8 @@
 //! ```
 //!
 //! A table is a ring of entries and slots (name → index in the ring, linear probing, at most half full). A full table
-//! is replaced by one of twice the size, and each new id moves [`DEDUP_MOVED_PER_ID`] entries there, so that no id pays
-//! for all others.
+//! is replaced by one of twice the size, and each new id moves [`DEDUP_MOVED_PER_ID`] entries there, so that no
+//! insertion moves all entries at once.
 //!
 //! An id is a keyed hash of 128 bits: 24 bytes per entry and 4 bytes for each of two slots, 32 bytes per id of
 //! capacity, which is a power of two. A full window takes 32 MiB, and 48 MiB while entries move to the last table.
@@ -38,12 +38,12 @@ use crate::hash_key::HashKey;
 use crate::limits::{DEDUP_IDS_MAX, DEDUP_MOVED_PER_ID, DEDUP_REMOVED_PER_TURN, DISK_STALL_TIMEOUT_NS};
 use crate::time::{SteadyNanos, UnixNanos};
 
-/// Parts of the time with one mark each. An id is kept for up to one part longer.
+/// Number of parts of the configured time, with one mark each. An id is kept for up to one part longer.
 const DEDUP_MARKS: u64 = 128;
 
 const CAPACITY_LEAST: usize = 64;
 
-/// An empty slot; others hold an index plus one. Zeroed memory costs nothing before its first use.
+/// An empty slot; others hold an index plus one. Zeroed memory is not allocated before its first use.
 const EMPTY: u32 = 0;
 
 #[derive(Debug)]
@@ -60,17 +60,17 @@ pub(crate) struct DedupWindow {
     begin: u64,
     live_from: u64,
     end: u64,
-    /// Entries before this one have expired; others before `live_from` were evicted because there were too many.
+    /// Entries before this one have expired; those from here to `live_from` were evicted because there were too many.
     expired_to: u64,
     marks: VecDeque<DedupMark>,
-    /// The window's own clock: nanoseconds passed, those before a restart taken from the journal.
+    /// The window's own clock: nanoseconds passed; before a restart, according to the journal.
     clock_ns: u64,
     observed_ns: Option<SteadyNanos>,
     replayed: Option<(u64, UnixNanos)>,
     evicted: u64,
 }
 
-/// The halves of a name, and a sequence. A vector of zeroed arrays costs no memory before it is used.
+/// The two halves of a name, and a sequence. A vector of zeroed arrays uses no memory before it is written.
 type DedupEntry = [u64; 3];
 
 #[derive(Clone, Copy, Debug)]
@@ -121,7 +121,7 @@ impl DedupWindow {
         self.insert(name, sequence);
     }
 
-    /// Notes the ids of a batch in the journal; called with one batch after the other at start.
+    /// Restores the ids of a batch from the journal; called in order at the start.
     pub(crate) fn restore_ids(&mut self, batch: BatchView<'_>) {
         self.replay_batch(batch.epoch, UnixNanos::from_nanos(batch.time_ns));
         for (sequence, record) in batch.records {
@@ -178,7 +178,6 @@ impl DedupWindow {
         }
     }
 
-    /// Returns the nanoseconds until there is something to [`sweep`](Self::sweep).
     pub(crate) fn sweep_in(&self) -> Option<u64> {
         if self.begin < self.live_from {
             return Some(0);
@@ -218,7 +217,7 @@ impl DedupWindow {
             self.live_from += 1;
             self.evicted += u64::from(self.observed_ns.is_some());
         }
-        // Two per insertion: expired entries never add to the live ones.
+        // Two per insertion, so that the table does not grow while it contains expired entries.
         self.reclaim(2);
         self.move_down(DEDUP_MOVED_PER_ID);
         if (self.end - self.begin) as usize == self.table.ring.len() {
@@ -270,7 +269,7 @@ impl DedupWindow {
 
     fn grow(&mut self) {
         let capacity = (2 * self.table.ring.len()).max(CAPACITY_LEAST);
-        // Moves nothing: since the last growth, more insertions came than moves were needed.
+        // Nothing remains to be moved: the insertions since the last growth have moved all entries.
         self.move_down(u64::MAX);
         self.old = std::mem::replace(&mut self.table, DedupTable::new(capacity));
         self.moved = self.end;
@@ -524,7 +523,7 @@ mod tests {
 
     /// Ids beyond the maximum count as forgotten early only if their time is not over at the end of the rebuild.
     #[test]
-    fn a_rebuild_counts_evictions_that_break_the_promise() {
+    fn a_rebuild_counts_early_evictions() {
         for (later, evicted) in [(60, 50), (400, 0)] {
             let mut window = window(120);
             window.ids_max = 100;

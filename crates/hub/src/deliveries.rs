@@ -9,8 +9,8 @@
 //! The payload of a message for several connections of a shard is stored once. Consecutive items for one connection
 //! form one entry. A payload in a shared block stays there.
 //!
-//! A shard processes a batch connection by connection, so that consecutive bytes of a connection are sent from one
-//! place. Only the order per connection is significant.
+//! A shard processes a batch connection by connection, which makes the bytes of a connection consecutive. Only the
+//! order per connection is significant.
 
 use std::ops::Range;
 
@@ -48,13 +48,12 @@ pub enum RefusalReason {
         /// Number of the stream.
         stream: u32,
     },
-    /// The disk has not responded within the stall timeout, and nothing more waits for it. The message may be sent
-    /// again later.
+    /// The disk has not responded within the stall timeout. The message may be sent again later.
     Hung {
         /// Number of the stream.
         stream: u32,
     },
-    /// The disk has had no room within the stall timeout, and nothing more waits for it. The message may be sent again
+    /// The disk has no room, and the stream is full or has waited for the stall timeout. The message may be sent again
     /// later.
     NoRoom {
         /// Number of the stream.
@@ -115,8 +114,9 @@ pub enum DeliveryItem<'a> {
     Message(&'a [u8], Payload<'a>, &'static [u8]),
     /// The outcome of a published message.
     PublishOutcome {
-        /// Ticket that the connection gave the message.
+        /// The publication's [ticket](crate::Publication::ticket).
         ticket: u32,
+        /// The result of the publication.
         outcome: PublishOutcome,
     },
     /// Send [`HubRequest::MarkReached`](crate::HubRequest::MarkReached) to the hub when everything before has been
@@ -137,7 +137,7 @@ pub struct DeliveryBatch {
     bytes: Vec<u8>,
     entries: Vec<DeliveryEntry>,
     next: usize,
-    /// Span and message number of the last body without headers and the last one with headers. Subscribers with and
+    /// Span and message number of the last body without headers, and of the last one with headers: subscribers with and
     /// without headers may alternate.
     bodies: [(ByteSpan, u64); 2],
     /// Blocks of payloads passed by reference.
@@ -331,8 +331,8 @@ impl DeliveryBatch {
         self.entries.push(DeliveryEntry { to, number, kind });
     }
 
-    /// Groups the entries by connection, in the order of each. Called before the first entry is read, when the batch is
-    /// complete.
+    /// Groups the entries by connection and keeps the order within each. Called when the batch is complete, before the
+    /// first entry is read.
     pub fn group(&mut self) {
         if std::mem::take(&mut self.is_mixed) && self.next == 0 {
             // In place: a stable sort allocates.

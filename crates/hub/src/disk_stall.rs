@@ -2,7 +2,7 @@
 //!
 //! A full disk stream parks its publishers: a slow disk causes no loss. Their later requests wait too, even those
 //! unrelated to that disk. A disk that completes nothing for [`DISK_STALL_TIMEOUT_NS`] therefore counts as hung; until
-//! it responds, its streams refuse what they cannot take, like a frozen stream.
+//! it responds, its full streams refuse publications.
 
 use crate::limits::{DISK_CHECK_EVERY_NS, DISK_STALL_TIMEOUT_NS};
 use crate::time::SteadyNanos;
@@ -20,12 +20,11 @@ struct DiskStall {
 }
 
 impl DiskStallTimer {
-    /// Starts the timer, unless it runs, because something waits for a write.
+    /// Starts the timer, unless it runs already.
     pub(crate) fn begin(&mut self, now_ns: SteadyNanos) {
         self.stall.get_or_insert(DiskStall { waited_ns: 0, observed_ns: now_ns });
     }
 
-    /// Stops the timer because the disk has responded. Returns the measured nanoseconds.
     pub(crate) fn end(&mut self) -> u64 {
         self.stall.take().map_or(0, |stall| stall.waited_ns)
     }

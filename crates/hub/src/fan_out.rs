@@ -12,9 +12,9 @@
 //! this shard, bounded by [`HubConfig::shard_queue_size_max`](crate::HubConfig). Over the bound the hub processes no
 //! publication that would add to the queue, and no request of this shard.
 //!
-//! One record may go to thousands of consumers with thousands of subscribers each, too much to hold in memory at once.
-//! It is therefore sent consumer by consumer. When a queue reaches twice its bound meanwhile, the rest becomes
-//! `unsent`, and the hub processes nothing more until the rest has been sent.
+//! One record may go to thousands of consumers with thousands of subscribers each, too many messages to hold in memory.
+//! It is therefore sent consumer by consumer. When a queue reaches twice its bound, the remaining consumers are kept as
+//! `unsent`, and the hub processes nothing else until they have been served.
 
 use std::collections::VecDeque;
 
@@ -36,10 +36,11 @@ mod unsent;
 
 /// Carries routed batches to shards.
 pub trait Outlets {
-    /// Takes a full batch for a shard and replaces it by an empty one. Returns `false` if there is no empty one.
+    /// Hands a batch to a shard in exchange for an empty one. Returns `false`, and leaves the batch, if the shard holds
+    /// all its batches.
     fn swap(&mut self, shard: usize, piece: &mut RoutedBatch) -> bool;
 
-    /// Returns whether a shard has ended: it returns no batches, and what waits for it is dropped.
+    /// Returns whether a shard has ended: it returns no more batches, and the deliveries queued for it are dropped.
     fn is_gone(&self, _shard: usize) -> bool {
         false
     }
@@ -50,8 +51,8 @@ pub(crate) struct MessageSender {
     pub(crate) client: ClientId,
     /// The publisher does not get the message back.
     pub(crate) no_echo: bool,
-    /// Number of its shard's requests before the message, if it is sent in their order: later subscriptions of the
-    /// shard do not get it.
+    /// Number of its shard's requests before the publication, for a message sent in the order of these requests: later
+    /// subscriptions of the shard do not get it. `None` for records released later.
     pub(crate) position: Option<u64>,
 }
 
@@ -69,7 +70,7 @@ pub(crate) struct FanOut<O> {
     outlets: O,
     shards: Vec<ShardQueue>,
     queue_size_max: usize,
-    /// A shard without room has gained some since the last turn.
+    /// A shard without room has room again since the last turn.
     has_regained_room: bool,
     /// Unfinished work from when a queue exceeded its bound, in order.
     unsent: VecDeque<UnsentItem>,
@@ -114,7 +115,7 @@ impl<O: Outlets> FanOut<O> {
         self.shards.iter().map(ShardQueue::size).sum()
     }
 
-    /// Begins a turn: hands out what waits, and notes whether a shard has room again.
+    /// Begins a turn: hands out waiting batches, and checks whether a shard without room has room again.
     pub(crate) fn begin_turn(&mut self) {
         self.advance();
         self.has_regained_room = false;
@@ -148,7 +149,6 @@ impl<O: Outlets> FanOut<O> {
         queue.open_piece(&mut self.outlets).processed(processed);
     }
 
-    /// Notifies a shard that there was no room for a registration.
     pub(crate) fn refuse_registration(&mut self, shard: u32, id: RegistrationId) {
         self.shards[shard as usize].open_piece(&mut self.outlets).refused(id);
     }
@@ -255,7 +255,6 @@ impl<O: Outlets> FanOut<O> {
         self.piece(client).resume(client.token);
     }
 
-    /// Closes a connection after what it was sent.
     pub(crate) fn close(&mut self, client: ClientId) {
         self.piece(client).close(client.token);
     }
@@ -269,7 +268,6 @@ impl<O: Outlets> FanOut<O> {
         }
     }
 
-    /// Appends a mark directly.
     pub(crate) fn push_mark(&mut self, to: SubscriberTarget, mark: u64) {
         let (shard, target) = match to {
             SubscriberTarget::ClientId(ClientId { shard, token }) => (shard, MarkTarget::Connection(token)),
@@ -366,7 +364,6 @@ impl<O: Outlets> FanOut<O> {
         self.ended.drain(..).for_each(|slot| router.forget(slot));
     }
 
-    /// Returns whether unfinished work waits for room.
     pub(crate) fn has_unfinished(&self) -> bool {
         !self.unsent.is_empty()
     }
@@ -384,8 +381,8 @@ impl<O: Outlets> FanOut<O> {
         self.unsent.push_back(UnsentItem::Statuses(ended));
     }
 
-    /// Takes the first unfinished item, and the others separately. What the first leaves unfinished stays in front of
-    /// the others, which the caller [puts back](Self::put_back).
+    /// Takes the first unfinished item and, separately, the others, which the caller [puts back](Self::put_back) behind
+    /// the unfinished part of the first.
     pub(crate) fn take_unsent(&mut self) -> Option<(UnsentItem, VecDeque<UnsentItem>)> {
         let first = self.unsent.pop_front()?;
         Some((first, std::mem::take(&mut self.unsent)))

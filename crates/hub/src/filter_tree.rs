@@ -6,9 +6,9 @@
 //!                  └─ >             [1, 2]     orders.>
 //! ```
 //!
-//! A lookup follows the subject's token and `*` at each step, and collects every `>` on the way. It visits at most as
-//! many nodes as there are filters with such beginnings. Inserting or removing a filter visits one node per token,
-//! regardless of the number of equal filters.
+//! A lookup follows the subject's token and `*` at each step, and collects every `>` on the way. It visits at most one
+//! node per distinct beginning of a filter that matches the subject's beginning. Inserting or removing a filter visits
+//! one node per token, regardless of the number of equal filters.
 
 use std::collections::HashMap;
 
@@ -40,7 +40,7 @@ pub struct FilterHandle(u32);
 /// Nodes and entries for which memory is kept when the tree is empty.
 const NODES_KEPT: usize = 1024;
 
-/// The root; no node has it as a child, so it also stands for "no child".
+/// The root. It is no node's child, so it also stands for "no child".
 const ROOT: u32 = 0;
 
 #[derive(Debug)]

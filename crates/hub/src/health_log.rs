@@ -1,7 +1,7 @@
 //! Log lines about a stream's condition, one per change.
 //!
-//! Each stream logs at most one line per kind within [`NOTICE_EVERY_NS`]. Changes in between are not lost: the latest
-//! of its kind is logged afterwards, with the number of those before it.
+//! Each stream logs at most one line per kind within [`NOTICE_EVERY_NS`]. Of the changes in between, the latest of each
+//! kind is logged afterwards, with the number of those omitted.
 
 use std::fmt::Write;
 use std::io;
@@ -64,7 +64,7 @@ impl HealthLog {
         }
         let what_to_do = match kind {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "make room on its volume",
-            io::ErrorKind::NotFound | io::ErrorKind::AlreadyExists => "look at its folder",
+            io::ErrorKind::NotFound | io::ErrorKind::AlreadyExists => "check its directory",
             _ => "check its disk",
         };
         let reason = format!("{reason}; {what_to_do} and restart the server");
@@ -115,12 +115,11 @@ impl HealthLog {
         };
         self.waits += 1;
         let reason = format!("{reason}; {what_to_do}, no restart is needed");
-        self.log(LogTopic::Room, format!("waits for room and asks publishers to send again later: {reason}"));
+        self.log(LogTopic::Room, format!("waits for room; publishers must retry later: {reason}"));
         self.lines[LogTopic::Room as usize].wait = Some(reason.clone());
         self.set(StreamCondition::Waiting, Some(reason));
     }
 
-    /// Notes a failed write; its records are written again in a new segment.
     pub(crate) fn write_failed(&mut self, reason: &str) {
         self.failed_writes += 1;
         let what_follows = "its records are written again in a new segment; check its disk";
@@ -167,7 +166,7 @@ impl HealthLog {
         self.is_changed = true;
     }
 
-    /// Notes records that a reader could not get. Removed records are not damage, and a range that another reader has
+    /// Notes records that a reader could not read. Removed records are not damage, and a range that another reader has
     /// reached is neither counted nor logged again.
     pub(crate) fn skipped(&mut self, gap: Gap) {
         let Gap { first, last, cause } = gap;
@@ -183,9 +182,9 @@ impl HealthLog {
             format!("records {first} to {last} were cut off by a crash")
         } else {
             self.damaged += new;
-            format!("records {first} to {last} cannot be read: they are not what was written")
+            format!("records {first} to {last} are damaged")
         };
-        let text = format!("{text}; readers are told the range; stilling journal verify shows where");
+        let text = format!("{text}; readers receive the range; `stilling journal verify` shows the location");
         self.log(LogTopic::Damage, text.clone());
         self.health.damage = Some(text.into());
         self.is_changed = true;
@@ -197,7 +196,7 @@ impl HealthLog {
 
     pub(crate) fn read_failed(&mut self, error: &io::Error) {
         self.read_failures += 1;
-        let text = format!("could not be read and is tried again: {error}; check its disk");
+        let text = format!("read failed, retrying: {error}; check its disk");
         self.log(LogTopic::Reading, text.clone());
         self.health.reading = Some(text.into());
         self.is_changed = true;
@@ -213,15 +212,13 @@ impl HealthLog {
             return;
         };
         self.retention_failures += 1;
-        let text = format!(
-            "old records could not be removed and take room until they can be: {error}; check its folder"
-        );
+        let text =
+            format!("old records could not be removed and still take space: {error}; check its directory");
         self.log(LogTopic::Retention, text.clone());
         self.health.retention = Some(text.into());
         self.is_changed = true;
     }
 
-    /// Publishes figures and health for other threads.
     pub(crate) fn publish_figures(&mut self, to: &StreamCounters) {
         to.waits.set(self.waits);
         to.failed_writes.set(self.failed_writes);
@@ -260,7 +257,7 @@ impl HealthLog {
         let replaced = std::mem::take(&mut line.replaced);
         if replaced > 0 {
             // Writing to a string does not fail.
-            let _ = write!(text, " ({replaced} earlier changes are not shown)");
+            let _ = write!(text, " ({replaced} earlier changes omitted)");
         }
         Some(text)
     }

@@ -6,12 +6,11 @@
 //!                        (refused, duplicate, condition failed: outcomes)   records, then outcomes
 //! ```
 //!
-//! Passive: the caller passes the time and carries batches. The hub never waits. A connection that publishes to a full
-//! stream, or exceeds its share of the API in a turn, is parked: its requests wait, and other connections continue. A
-//! shard that holds all its routed batches delays only its own deliveries while its queue is within its bound. When a
-//! request cannot be processed because a queue exceeds its bound or nothing more can be parked,
-//! [`process_requests`](Hub::process_requests) stops in the middle of the publication batch; a later call continues
-//! there.
+//! The hub never waits. A connection that publishes to a full stream, or exceeds its share of the API in a turn, is
+//! parked: its requests wait, and other connections continue. A shard that holds all its routed batches delays only its
+//! own deliveries while its queue is within its bound. When a queue exceeds its bound or no more requests can be
+//! parked, [`process_requests`](Hub::process_requests) stops in the middle of the publication batch; a later call
+//! continues there.
 
 use std::sync::Arc;
 
@@ -106,7 +105,7 @@ impl RequestOrigin {
 struct HubScratch {
     found: Vec<u32>,
     stripped: Vec<u8>,
-    /// Answer to a publisher.
+    /// Answer to a publisher; reused buffer.
     json: Vec<u8>,
 }
 
@@ -164,7 +163,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     /// Returns whether the hub has no work until a request arrives, a shard returns a routed batch or the storage
     /// answers.
     pub fn is_quiet(&self) -> bool {
-        // If a shard returned a batch before the end of the turn, no wake-up follows for deliveries that were blocked
+        // A shard that returned a batch during the turn does not wake the hub again for deliveries that were blocked
         // then.
         if self.fan_out.has_room_again() {
             return false;
@@ -173,7 +172,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             return true;
         }
         let is_over = self.fan_out.is_any_over();
-        // Reads for the API wait for such shards; disk answers are still received.
+        // Reads for the API wait for shards over their bound; disk answers are still received.
         let has_work = if is_over {
             self.api.has_deferred() || self.storage.has_answer()
         } else {
@@ -195,9 +194,10 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         self.fan_out.outlets()
     }
 
-    /// Returns whether everything processed is durable and all its effects have been handed out.
+    /// Returns whether everything processed is durable and all resulting deliveries have been handed out. Streams that
+    /// wait for room on their disk do not count.
     pub fn is_settled(&self) -> bool {
-        // A closed stream takes no marker. A stream that waits for room has acknowledged nothing it waits for.
+        // A closed stream stores no marker. The unwritten records of a stream that waits for room are not acknowledged.
         let is_settled = |(number, stream): (usize, &StreamWriter)| {
             let is_marked = !self.losses.has_unmarked(number) || stream.closed.is_some();
             stream.is_settled() && is_marked || stream.waiting_since.is_some()
@@ -222,7 +222,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         now: Now,
     ) -> usize {
         if !self.streams.releasing().is_empty() {
-            // Waiting records use new room first, then parked connections use the freed batches.
+            // First the waiting releases, which free batches for parked connections.
             self.release_all(now.steady_ns);
             self.unpark(now);
         }
@@ -252,7 +252,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         }
         // Answers that were unread until now do not count as disk stall time.
         self.streams.stalls().observe(now.steady_ns);
-        // After the unfinished sends: these refer to registrations by number, and numbers are reused.
+        // After unfinished sends, which refer to registrations by number: removal frees numbers for reuse.
         self.clients.begin_turn(&mut self.consumers.table, &mut self.router);
         self.router.begin_turn(now.steady_ns);
         while let Some((number, opening)) = self.storage.next_opening() {
@@ -323,8 +323,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         self.delivery().finish_unsent() && !self.fan_out.is_any_over()
     }
 
-    /// Returns whether a publication waits for a shard: its immediate effects would add to a queue over its bound.
-    /// Records of a disk stream are released later and wait on their own.
+    /// Returns whether a publication waits for a shard: its immediate deliveries would add to a queue over its bound.
+    /// Records of a disk stream are released later and wait then.
     fn waits_for_shard(
         &mut self,
         client: ClientId,
@@ -347,7 +347,6 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         }
     }
 
-    /// Returns the consumers with the parts they read from and send through.
     #[inline]
     fn delivery(&mut self) -> ConsumerDelivery<'_, S, O> {
         let Hub { consumers, storage, streams, router, fan_out, .. } = self;

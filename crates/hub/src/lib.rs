@@ -7,8 +7,8 @@
 //!
 //! - **Nothing of a disk stream is visible or acknowledged before it is durable**, and nothing of it after a failed
 //!   sync.
-//! - **The hub never waits.** Without room for deliveries or without a free batch it stops between two requests; when
-//!   the hub holds all its publication batches, a shard stops reading publishers.
+//! - **The hub never waits.** Without room for deliveries or without a free batch it stops between two requests. A
+//!   shard whose publication batches are all in the hub stops reading publishers.
 //! - **Every queue is bounded**: see [`limits`].
 #![forbid(unsafe_code)]
 

@@ -1,15 +1,15 @@
 //! Maxima of the hub: unit, default, and the effect of reaching them.
 
-/// Bytes of requests in a publication batch, payloads in shared blocks included, before a shard begins the next one.
-/// One message may make a batch longer.
+/// Bytes of requests in a publication batch, payloads in shared blocks included, before a shard begins the next one. A
+/// batch may exceed it by one message.
 pub const PUBLICATION_BATCH_SIZE: usize = 256 * 1024;
 
 /// Publication batches per shard. When the hub holds all of them, the shard does not read publishing connections until
 /// one comes back.
 pub const PUBLICATION_BATCHES: usize = 8;
 
-/// Bytes of messages and answers in a routed batch or a delivery batch, payloads in shared blocks included. One message
-/// may make either longer; a message for many subscriptions of a shard continues in the next delivery batch.
+/// Bytes of messages and answers in a routed batch or a delivery batch, payloads in shared blocks included. Either may
+/// exceed it by one message. A message to many subscriptions of a shard continues in the next delivery batch.
 pub const DELIVERY_BATCH_SIZE: usize = 256 * 1024;
 
 /// Routed batches in flight to one shard. When the shard holds all of them, its deliveries wait in its queue until one
@@ -17,12 +17,12 @@ pub const DELIVERY_BATCH_SIZE: usize = 256 * 1024;
 pub const DELIVERY_BATCHES: usize = 8;
 
 /// Bytes queued for a shard that holds all its routed batches, payloads in shared blocks included although the queue
-/// keeps references. Full: the hub processes no publication that would add to the queue and no request of this shard's
-/// connections, and later requests of the same shards wait behind them; disk stream records that would add to it are
-/// released later. Processing resumes when the shard returns a routed batch. Work that has begun may exceed the bound:
-/// a message by its size and eight bytes per registration in the shard, answers to the shard's own connections by the
-/// size of their publications, and consumer messages of one record or API request by as much again. Beyond that the hub
-/// stops for all shards until this shard takes some.
+/// keeps references. Full: a publication that would add to the queue waits, as do the requests of this shard's
+/// connections, and later requests of the same shards wait behind them. Disk stream records that would add to the queue
+/// are released later. Processing resumes when the shard returns a routed batch. Work that has begun may exceed the
+/// bound: a message by its size and eight bytes per registration in the shard, answers to the shard's own connections
+/// by the size of their publications. Consumer messages of one record or API request may fill it up to twice the bound;
+/// then the hub stops for all shards until this shard returns a routed batch.
 pub const SHARD_QUEUE_SIZE_MAX: usize = 4 * 1024 * 1024;
 
 /// Bytes from which an open batch is written although the previous one is not durable yet.
@@ -35,11 +35,11 @@ pub const SHARED_PAYLOAD_SIZE_MIN: usize = 1024;
 /// Then the hub copies them, so that a slow disk does not pin blocks.
 pub const OPEN_REFERENCES_NS_MAX: u64 = 20_000_000;
 
-/// Nanoseconds between checks for references to a stream's batches while the stream waits for one. Shards wake the hub
-/// when they return deliveries; references may end slightly later.
+/// Nanoseconds between checks for a free batch while deliveries refer to all batches of a stream. Shards wake the hub
+/// when they return deliveries, but the references may end slightly later.
 pub const REFERENCES_CHECK_EVERY_NS: u64 = 1_000_000;
 
-/// Nanoseconds a disk stream without room waits for a disk that completes nothing. Then the stream refuses publications
+/// Nanoseconds that a full disk stream waits for a disk that completes no write. Then the stream refuses publications
 /// (503, `err_code` 10023), counted as `hung`, until the disk responds.
 pub const DISK_STALL_TIMEOUT_NS: u64 = 15_000_000_000;
 
@@ -50,49 +50,50 @@ pub const DISK_SLOW_NS: u64 = 1_000_000_000;
 /// the latest and their number.
 pub const NOTICE_EVERY_NS: u64 = 10_000_000_000;
 
-/// Ranges of damaged records that a stream remembers as counted, some 32 bytes each. Full: a further range is counted
-/// and logged each time a reader reaches it, until retention removes others.
+/// Ranges of damaged records that a stream has counted, some 32 bytes each. Full: a further range is counted and logged
+/// each time a reader reaches it, until retention removes earlier ranges.
 pub const DAMAGED_RANGES_MAX: usize = 4096;
 
 /// Log lines queued for the hub thread. Further lines wait in their streams.
 pub const NOTICES_MAX: usize = 64;
 
-/// Batches that each of two disk streams may have open, with the journal, or waiting for shards; more streams share
-/// twice as many equally. Full: the stream takes no publications until one of its batches is durable, so that other
-/// streams still find batches.
+/// Batches of each of two disk streams, open, with the journal, or waiting for shards; more streams share twice as many
+/// equally, and a single stream has no such bound. Full: the stream accepts no publications until one of its batches is
+/// released, so that other streams still find batches.
 pub const BATCHES_PER_STREAM_MAX: usize = 32;
 
 /// Nanoseconds between checks of the disk while a stream waits.
 pub const DISK_CHECK_EVERY_NS: u64 = 1_000_000_000;
 
 /// Messages of one stream that may wait for the disk, unless configured. Full: connections that publish to the stream
-/// are parked and not read until the disk has written; other connections continue.
+/// are parked (their requests wait, and they are not read) until the disk has written; other connections continue.
 pub const PENDING_DEFAULT: u32 = 262_144;
 
-/// Bytes of reply subjects of such messages per stream. Full: as for [`PENDING_DEFAULT`].
+/// Bytes of reply subjects of messages that wait for the disk, per stream. Full: as for [`PENDING_DEFAULT`].
 pub const REPLIES_SIZE_MAX: usize = 32 * 1024 * 1024;
 
-/// Bytes of requests of all connections parked for full streams; each request counts [`PARKED_REQUEST_SIZE`] beside its
-/// parts, and their memory may be twice that. The connections parked for one stream may use as much as all streams
-/// leave free, at most half. Full: a shard with a further such request waits in front of the hub with all its
-/// connections; other shards continue.
+/// Bytes of requests of all connections parked for full streams; each request counts [`PARKED_REQUEST_SIZE`] in
+/// addition to its parts, and the memory may be twice that. The connections parked for one stream may use as many bytes
+/// as remain free for all streams, so at most half of the total. Full: a shard whose next request would be parked waits
+/// with all its connections; other shards continue.
 pub const PARKED_SIZE_MAX: usize = 96 * 1024 * 1024;
 
 /// Bytes of parked requests of one connection. A parked connection is not read, so only requests already read count: at
 /// most one `POST /publish` body of maximum size. Full: as for [`PARKED_SIZE_MAX`].
 pub const PARKED_PER_CLIENT_SIZE_MAX: usize = 20 * 1024 * 1024;
 
-/// Bytes that a parked request counts for beside its parts.
+/// Bytes that a parked request counts for in addition to its parts.
 pub const PARKED_REQUEST_SIZE: usize = 64;
 
-/// `PING`s parked per connection although there is no room; its disconnect is always parked. Full: as for
-/// [`PARKED_SIZE_MAX`].
+/// `PING`s parked per connection although there is no room; its request to close after all answers needs no room
+/// either. Full: as for [`PARKED_SIZE_MAX`].
 pub const PARKED_BARRIERS_MAX: usize = 64;
 
-/// Requests of parked connections processed in one turn of the hub. The others wait for the next turns.
+/// Requests of parked connections that the hub processes in one turn. The others wait for the next turns.
 pub const UNPARKED_PER_TURN: usize = 4096;
 
-/// Bytes of such requests, counted as for [`PARKED_SIZE_MAX`]. The last request may exceed it.
+/// Bytes of parked requests that the hub processes in one turn, counted as for [`PARKED_SIZE_MAX`]. The last request
+/// may exceed it.
 pub const UNPARKED_SIZE_PER_TURN: usize = 256 * 1024;
 
 /// Pending acknowledgements per batch for which memory is kept after use. Larger memory is freed.
@@ -101,7 +102,7 @@ pub const PENDING_ACKS_KEPT_MAX: usize = 16_384;
 /// Bytes of reply subjects per batch for which memory is kept after use. Larger memory is freed.
 pub const REPLIES_KEPT_SIZE_MAX: usize = 1024 * 1024;
 
-/// Sets of such memory kept per stream. Further sets are freed.
+/// Sets of memory for pending acknowledgements kept per stream. Further sets are freed.
 pub const SPARE_PENDING_ACKS_MAX: usize = 4;
 
 /// Subscriptions per shard, and registrations of all shards. Further ones are refused with `-ERR 'maximum subscriptions
@@ -120,7 +121,7 @@ pub const FILTER_TOKENS_PER_CLIENT_MAX: usize = 100_000;
 /// [`SUBSCRIPTIONS_MAX`].
 pub const FILTER_TOKENS_MAX: usize = 8_000_000;
 
-/// Nanoseconds for which a stream recognises a message id, unless configured. Then the id is forgotten.
+/// Nanoseconds for which a stream recognises a message id, unless configured. Then the stream forgets the id.
 pub const DEDUP_TIME_NS: u64 = 120_000_000_000;
 
 /// Message ids that a stream recognises, 32 bytes of memory each, half as much again while the table grows. Full: the
@@ -130,18 +131,18 @@ pub const DEDUP_IDS_MAX: u64 = 1_000_000;
 /// Message ids moved to a larger table per new id, until all are moved.
 pub const DEDUP_MOVED_PER_ID: u64 = 4;
 
-/// Expired message ids of one stream freed in one turn of the hub. The others are not recognised any more, and are
-/// freed in the next turns.
+/// Expired message ids of one stream freed in one turn of the hub. The others are freed in the next turns; expired ids
+/// are not recognised in any case.
 pub const DEDUP_REMOVED_PER_TURN: u64 = 1024;
 
-/// Nanoseconds between two rounds in which an idle hub frees expired message ids.
+/// Nanoseconds between two wake-ups of an idle hub that free expired message ids.
 pub const SWEEP_EVERY_NS: u64 = 10_000_000;
 
-/// Consumers in all. Further ones are refused with an error object (`err_code` 10026).
+/// Total consumers. Further ones are refused with an error object (`err_code` 10026).
 pub const CONSUMERS_MAX: usize = 10_000;
 
-/// Existing consumers created by one connection. Further ones are refused with an error object (`err_code` 10026) until
-/// others are removed.
+/// Consumers created by one connection and not removed. Further ones are refused with an error object (`err_code`
+/// 10026) until others are removed.
 pub const CONSUMERS_PER_CLIENT_MAX: usize = 1000;
 
 /// Bytes of the request that creates a consumer. A longer one is refused with an error object (`err_code` 10003).
@@ -166,35 +167,37 @@ pub const CONSUMER_FILTER_TOKENS_MAX: usize = 4_000_000;
 pub const INACTIVE_NS_MAX: u64 = 24 * 3600 * 1_000_000_000;
 
 /// Maximum nanoseconds that a consumer without subscribers is kept after its client has disconnected. When a new
-/// consumer finds no room, the consumer without its client for longest is removed at once.
+/// consumer finds no room, the consumers of disconnected clients without subscribers are removed at once, those of the
+/// earliest disconnect first.
 pub const INACTIVE_ORPHAN_NS_MAX: u64 = 60 * 1_000_000_000;
 
-/// Steps per turn of the hub that remove the consumers and pull requests of disconnected clients. The rest waits for
-/// the next turns.
+/// Steps per turn of the hub for the consumers and pull requests of disconnected clients. The others wait for the next
+/// turns.
 pub const DEPARTED_CONSUMER_STEPS_PER_TURN: usize = 256;
 
-/// Steps that remove registrations of disconnected clients, at most once per [`DEPARTED_REGISTRATIONS_EVERY_NS`], and
-/// as many per turn for registrations that messages would have matched. Such registrations receive nothing, but each
-/// message to their subject takes longer until they are removed. A new registration also removes one. A step is a
-/// registration, or the comparison of its filter with 16 streams. A shard removes as many subscriptions per turn.
+/// Steps of one round that removes registrations of disconnected clients; rounds are at least
+/// [`DEPARTED_REGISTRATIONS_EVERY_NS`] apart. Each turn has as many further steps for departed registrations that its
+/// messages would have matched. Such registrations receive nothing, but each message to their subject takes longer
+/// until they are removed. A new registration also removes one. A step is the removal of a registration, or the
+/// comparison of its filter with 16 streams. A shard removes as many subscriptions per turn.
 ///
 /// A step takes 1 to 2 µs because its memory is cold: a message that arrives during the removal waits some 25 µs, and
 /// one removal per millisecond takes less than a thirtieth of the hub's thread. Without pauses the thread would be busy
 /// without interruption, and other threads on its core would wait for a scheduling slice of several milliseconds.
 pub const DEPARTED_REGISTRATIONS_PER_TURN: usize = 16;
 
-/// Ended subscriptions, not in use by the hub any more, that a new subscription of the same shard removes.
+/// Ended subscriptions that a new subscription of the same shard removes, once the hub has processed their end.
 pub const ENDED_SUBSCRIPTIONS_PER_SUB: usize = 2;
 
-/// Matches of messages with such registrations that allow one more removal step per turn. A match takes nanoseconds, so
-/// the removal takes about as long as the matches that allow it, and a departed registration is matched about as many
-/// times at most.
+/// Matches of messages with departed registrations that add one removal step to the turn. A match takes nanoseconds, so
+/// the removal takes about as long as these matches, and a departed registration is matched about this many times at
+/// most.
 pub const DEPARTED_MATCHES_PER_STEP: u64 = 128;
 
-/// Nanoseconds between two turns that remove such registrations.
+/// Minimum nanoseconds between two rounds that remove departed registrations.
 pub const DEPARTED_REGISTRATIONS_EVERY_NS: u64 = 1_000_000;
 
-/// Consumers checked for expiry and heartbeats per 50 ms. With more consumers each check comes later.
+/// Consumers checked for expiry and heartbeats per 50 ms. With more consumers each one is checked less often.
 pub const CONSUMERS_CHECKED_PER_TICK: usize = 1024;
 
 /// Consumers that read or send a chunk in one turn of the hub. The others come first in the next turn.
@@ -217,7 +220,8 @@ pub const API_SIZE_PER_TURN: usize = 1024 * 1024;
 /// the next turns.
 pub const API_READ_SIZE_PER_TURN: usize = 1024 * 1024;
 
-/// Concurrent disk reads for such requests. Further ones wait; the other reads remain for consumers.
+/// Concurrent disk reads for requests for single records. Further ones wait; the other reads are reserved for
+/// consumers.
 pub const API_DISK_READS_MAX: usize = 16;
 
 /// Unanswered requests for single records per connection. Further ones are refused (503, `err_code` 10008).
@@ -229,7 +233,7 @@ pub const PULLS_PER_CONSUMER_MAX: usize = 512;
 /// Pull requests that may wait per connection. Further ones are answered `409 Exceeded MaxWaiting`.
 pub const PULLS_PER_CLIENT_MAX: usize = 8192;
 
-/// Pull requests that may wait in all. Further ones are answered `409 Exceeded MaxWaiting`.
+/// Pull requests that may wait in total. Further ones are answered `409 Exceeded MaxWaiting`.
 pub const PULLS_MAX: usize = 65_536;
 
 /// Bytes of a message with its headers, unless configured. A longer message is refused, and the publisher gets an
@@ -245,12 +249,12 @@ pub const MEMORY_STREAM_SIZE: u64 = 64 * 1024 * 1024;
 /// Nanoseconds within which records of a memory stream have the same time.
 pub const MEMORY_TIME_STEP_NS: u64 = 1_000_000;
 
-/// Minimum nanoseconds between two rounds of retention, each for one stream. A stream exceeds its bounds by the records
-/// of that time and by a segment.
+/// Minimum nanoseconds between two rounds of retention, each for one stream in turn. A stream may exceed its bounds by
+/// a segment and by the records between two of its rounds.
 pub const RETAIN_EVERY_NS: u64 = 1_000_000_000;
 
-/// Nanoseconds between two rounds in which an idle hub checks the ages of records.
+/// Nanoseconds between two wake-ups of an idle hub for retention by age.
 pub const AGES_EVERY_NS: u64 = 10_000_000_000;
 
-/// Minimum nanoseconds between two loss markers in one stream. Losses in between are in the next marker.
+/// Minimum nanoseconds between two loss markers in one stream. The next marker includes the losses in between.
 pub const MARKER_EVERY_NS: u64 = 1_000_000_000;

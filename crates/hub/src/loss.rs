@@ -15,9 +15,9 @@ pub enum Loss {
     Malformed,
     /// The source is not allowed.
     Forbidden,
-    /// The stream's disk did not respond within the stall timeout.
+    /// The stream's disk did not respond within the stall timeout, or its directory was not open.
     Hung,
-    /// The stream's disk had no room within the stall timeout.
+    /// The stream's disk had no room, and the stream was full or had waited for the stall timeout.
     NoRoom,
     /// The connection ended inside the message. The received part is stored, unless the connection failed.
     Cut,

@@ -86,17 +86,15 @@ impl LossTracker {
         sum.to_ns = sum.to_ns.max(to_ns);
     }
 
-    /// Returns whether a stream has losses without a marker.
     pub(crate) fn has_unmarked(&self, stream: usize) -> bool {
         self.markers[stream].next.is_some()
     }
 
-    /// Returns whether any stream has losses without a marker.
     pub(crate) fn has_any_unmarked(&self) -> bool {
         self.markers.iter().any(|markers| markers.next.is_some())
     }
 
-    /// Takes the next marker of a stream, if there is one and the last one is old enough.
+    /// Takes the next marker of a stream, if there is one and the minimum interval has passed.
     pub(crate) fn take_due_marker(&mut self, stream: usize, now_ns: SteadyNanos) -> Option<LossMarker> {
         let markers = &mut self.markers[stream];
         if markers.last_ns.is_some_and(|last| now_ns < last.after(MARKER_EVERY_NS)) {

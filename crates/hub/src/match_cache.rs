@@ -2,11 +2,11 @@
 //!
 //! A publisher often sends many messages to one subject. Its acknowledgements go to `_INBOX.<own>.<number>`, where all
 //! subjects have the same matches unless a filter names the last token; a separate cache stores such subjects without
-//! their last token. Any change of a filter invalidates all entries.
+//! their last token. Inserting or removing any filter invalidates all entries.
 
 use crate::publication_batch::ClientId;
 
-/// Cache entries; a client's entry may be replaced by another client's.
+/// Cache entries. Clients whose ids map to the same entry replace each other's.
 const SLOTS: usize = 64;
 
 /// Maximum bytes of a cached subject.

@@ -1,4 +1,4 @@
-//! A message on its way to subscriptions.
+//! Messages to subscriptions.
 
 use crate::payload::Payload;
 

@@ -1,5 +1,5 @@
-//! Parked connections: each waits alone for a full stream, its requests in order, while others continue. A connection
-//! with an API request beyond the turn's budget waits the same way.
+//! Parked connections: a connection that publishes to a full stream waits, with its requests in order, while other
+//! connections continue. A connection with an API request beyond the turn's budget waits the same way.
 //!
 //! ```text
 //!   a publication finds its stream full ─▶ its connection is parked and paused; its later requests wait behind it
@@ -20,7 +20,7 @@ use crate::limits::{
 };
 use crate::publication_batch::{ClientId, ClientOptions, HubRequest, Publication, PublicationBatch};
 
-/// Reason why a request cannot be processed now; a parked connection waits for it to end.
+/// Reason why a request cannot be processed now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum StallReason {
     /// This stream has no room.
@@ -49,7 +49,8 @@ struct ParkedRequests {
 }
 
 impl ParkedRequests {
-    /// Returns whether a request is parked without room: such requests are small and few per connection.
+    /// Returns whether a request is parked although there is no room, and counts it: such requests are small and few
+    /// per connection.
     fn is_exempt_from_limit(&mut self, request: &HubRequest<'_>) -> bool {
         match request {
             HubRequest::CloseAfterAcks | HubRequest::Disconnect => true,
@@ -86,7 +87,7 @@ pub(crate) struct ParkedClients {
     sizes: Vec<usize>,
     parked: u64,
     turn: TurnBudget,
-    /// First queue of the next turn, when a turn ends before all queues had theirs.
+    /// First queue of the next turn if a turn's budget does not suffice for all queues.
     first_queue: usize,
 }
 
@@ -115,8 +116,9 @@ fn cost(request: &HubRequest<'_>) -> usize {
         }
 }
 
-/// Returns whether a request keeps its place among its connection's requests. Reports about sent messages and losses
-/// need no order, nor do subscription changes of the shard: a message carries its position among the shard's requests.
+/// Returns whether a request must stay in order with its connection's other requests. Reports about sent messages and
+/// losses need no order, nor do subscription changes of the shard: a message carries its position among the shard's
+/// requests.
 fn is_ordered(request: &HubRequest<'_>) -> bool {
     match request {
         HubRequest::Interest(_)
@@ -152,7 +154,6 @@ impl ParkedClients {
         !self.turn.is_cut_short
     }
 
-    /// Counts a processed request of `size` bytes against the turn's budget.
     pub(crate) fn note_processed(&mut self, size: usize) {
         self.turn.requests += 1;
         self.turn.size += size;
@@ -193,7 +194,7 @@ impl ParkedClients {
     }
 
     /// Parks a connection with a request that could not be processed; `position` is the number of its shard's requests
-    /// before it. Returns whether there is room; never for a shard.
+    /// before it. Returns `false` if there is no room, or if the request waits for a shard.
     #[must_use]
     pub(crate) fn park(
         &mut self,
@@ -245,7 +246,7 @@ impl ParkedClients {
         }
         let mut request = *request;
         if let HubRequest::Publish(publication) = &mut request {
-            // By value: a reference would hold its block as long as the stream waits.
+            // Copied: a reference would pin its block as long as the stream waits.
             publication.payload = publication.payload.bytes().into();
         }
         requests.publication_batch.push(client.token, client_options, &request);
@@ -262,8 +263,8 @@ impl ParkedClients {
         self.queues[queue].len()
     }
 
-    /// Takes the requests of the longest-waiting connection in a queue, which is not parked until they are [put
-    /// back](Self::put_back).
+    /// Takes the requests of the longest-waiting connection in a queue. The connection is not parked until they are
+    /// [put back](Self::put_back).
     pub(crate) fn take_first(&mut self, queue: usize) -> Option<(ClientId, UnparkedRequests)> {
         let client = self.queues[queue].pop_front()?;
         let requests = self.requests.remove(&client)?;
@@ -290,8 +291,8 @@ impl ParkedClients {
         if is_same && !is_of_api { queue.push_front(client) } else { queue.push_back(client) }
     }
 
-    /// Returns the queue for a stall reason. `None` for a shard: a parked connection stays in its queue meanwhile, and
-    /// no connection is parked for a shard.
+    /// Returns the queue for a stall reason; `None` for a shard: no connection is parked for one, and a parked
+    /// connection stays in its queue.
     pub(crate) fn queue(&self, stalled: StallReason) -> Option<usize> {
         match stalled {
             StallReason::Stream(stream) => Some(stream),
@@ -300,12 +301,12 @@ impl ParkedClients {
         }
     }
 
-    /// Returns whether the turn's budget deferred requests: they continue in the next turn without further events.
+    /// Returns whether requests were deferred because the turn's budget was used up. They continue in the next turn
+    /// without further events.
     pub(crate) fn is_cut_short(&self) -> bool {
         self.turn.is_cut_short
     }
 
-    /// Returns the next non-empty queue from `from` on.
     #[cfg(test)]
     fn next_queue(&self, from: usize) -> Option<usize> {
         (from..self.queues.len()).find(|queue| !self.queues[*queue].is_empty())

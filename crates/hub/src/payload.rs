@@ -1,4 +1,4 @@
-//! A payload on its way through the hub: its bytes, and their shared block if they have one.
+//! Message payloads: bytes, and the shared block that contains them, if any.
 
 use std::ops::Range;
 
@@ -58,7 +58,7 @@ impl<'a, const N: usize> From<&'a [u8; N]> for Payload<'a> {
     }
 }
 
-/// Payloads are equal if their bytes are, wherever these are stored.
+/// Compares the bytes, regardless of where they are stored.
 impl PartialEq for Payload<'_> {
     fn eq(&self, other: &Payload<'_>) -> bool {
         self.bytes == other.bytes

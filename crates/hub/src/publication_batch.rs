@@ -15,7 +15,7 @@ use crate::loss::Loss;
 use crate::payload::{Payload, keep_block};
 use crate::time::UnixNanos;
 
-/// A connection as identified in the hub: its shard and its token there.
+/// Identifies a connection in the hub: its shard and its token in that shard.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub struct ClientId {
     /// Number of the shard.
@@ -29,7 +29,7 @@ pub struct ClientId {
 pub struct ClientOptions {
     /// The client supports headers; otherwise they are omitted.
     pub headers: bool,
-    /// The client requests an immediate answer to requests without subscribers.
+    /// The client gets an immediate `503 No Responders` status for a request without subscribers.
     pub no_responders: bool,
     /// The client does not receive its own publications.
     pub no_echo: bool,
@@ -78,7 +78,7 @@ pub struct Publication<'a> {
     pub headers: &'a [u8],
     /// Payload of the message.
     pub payload: Payload<'a>,
-    /// Ticket of a publish outcome to send instead of an answer to `reply`.
+    /// Ticket for a [`PublishOutcome`](crate::PublishOutcome), which is sent instead of an answer to `reply`.
     pub ticket: Option<u32>,
 }
 
@@ -91,7 +91,7 @@ pub enum HubRequest<'a> {
     Interest(InterestChange<'a>),
     /// Requests a `PONG` after all earlier requests have been processed.
     Barrier,
-    /// Continues a consumer: its last messages have been sent.
+    /// Continues the consumer that waits for this mark: its last messages have been sent.
     MarkReached {
         /// Mark behind those messages.
         mark: u64,
@@ -127,11 +127,11 @@ pub enum InterestChange<'a> {
         /// Queue group: one member gets each message. Empty: none.
         queue: &'a [u8],
     },
-    /// Further connections share the filter, which only this one had.
+    /// Further connections now share the filter, which only this one had.
     Share {
         /// Identifier of the registration.
         id: RegistrationId,
-        /// Filter: if the hub had no room for it, it is registered now.
+        /// Checked filter; registered now if the hub had no room for it before.
         filter: &'a [u8],
     },
     /// Only this connection still has the filter.
@@ -139,13 +139,13 @@ pub enum InterestChange<'a> {
         /// Identifier of the registration.
         id: RegistrationId,
     },
-    /// Requests the number of processed requests, after everything sent before.
+    /// Requests the number of processed requests, to be sent after all earlier deliveries.
     Sync,
     /// The only connection, or all of several, ended the subscription.
     Unregister {
         /// Identifier of the registration.
         id: RegistrationId,
-        /// Total messages after which it ends; `None`: now.
+        /// Total number of messages after which the registration ends; `None`: at once.
         after: Option<u32>,
         /// Several connections shared it.
         is_shared: bool,

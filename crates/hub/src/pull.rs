@@ -1,7 +1,7 @@
 //! Pull requests, and the statuses that end them.
 //!
-//! Each status contains the requested messages and bytes that were not delivered, which clients use for their next
-//! requests.
+//! Each status contains the numbers of requested messages and bytes that were not delivered; clients use them for their
+//! next requests.
 
 use crate::publication_batch::ClientId;
 use crate::time::SteadyNanos;

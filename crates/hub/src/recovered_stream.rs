@@ -1,4 +1,4 @@
-//! A stream as recovered from its directory.
+//! Streams recovered from their directories.
 
 use std::sync::Arc;
 

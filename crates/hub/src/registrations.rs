@@ -22,7 +22,7 @@ use crate::publication_batch::{ClientId, RegistrationId};
 /// First number of streams in the filter tree; lower numbers are slots of registrations.
 pub(crate) const STREAMS: u32 = 1 << 31;
 
-/// Token that stands for several connections of a shard with the same filter. It never disconnects.
+/// Token of the owner of registrations that several connections of a shard share. This owner never disconnects.
 const SHARED: u64 = u64::MAX;
 
 #[derive(Debug)]
@@ -61,7 +61,6 @@ impl Registration {
         (self.client.token != SHARED).then_some(self.client)
     }
 
-    /// Returns the subscribed connections.
     pub(crate) fn listener(&self) -> SubscriberTarget {
         let Registration { client: ClientId { shard, .. }, id, .. } = *self;
         self.single().map_or(SubscriberTarget::Shared { shard, id }, SubscriberTarget::ClientId)
@@ -86,7 +85,7 @@ pub(crate) enum MatchingStreams {
     #[default]
     None,
     One(u32),
-    /// Several streams, to be found by their subjects.
+    /// Several streams; removal compares the filter with the subjects of all.
     Many,
 }
 
@@ -112,7 +111,6 @@ pub(crate) struct Registrations {
     left_count: usize,
     tokens: usize,
     queues: HashMap<Box<[u8]>, u32, HashKey>,
-    /// Member counts, names and turns of queue groups.
     groups: Vec<QueueGroup>,
     free_groups: Vec<u32>,
 }
@@ -161,7 +159,6 @@ impl Registrations {
         self.slots.len() - self.free.len() - self.left_count
     }
 
-    /// Returns whether registrations of disconnected clients remain to be removed.
     pub(crate) fn has_left(&self) -> bool {
         !self.left.is_empty()
     }
@@ -293,7 +290,7 @@ impl Registrations {
         Some(RemovedRegistration { filter, streams })
     }
 
-    /// Removes a registration from everything except its owner's list.
+    /// Removes a registration, except from its owner's list.
     fn take(&mut self, interest: &mut FilterTree, slot: u32) -> Option<Registration> {
         let registration = self.slots.get_mut(slot as usize)?.take()?;
         self.free.push(slot);
@@ -318,7 +315,7 @@ impl Registrations {
         self.left.push_back(DepartedClient { owner, slots: slots.into_iter() });
     }
 
-    /// Takes the next registration of the client that disconnected first, and removes it if it still exists.
+    /// Removes the next registration of the client that disconnected first, unless it is removed already.
     pub(crate) fn remove_next_departed(&mut self, interest: &mut FilterTree) -> Option<RemovedRegistration> {
         let left = self.left.front_mut()?;
         let next = left.slots.next();
@@ -344,7 +341,7 @@ impl Registrations {
         Some(RemovedRegistration { filter, streams })
     }
 
-    /// Returns the next of `members` of a queue group in turn.
+    /// Returns the index of the next of `members` of a queue group, in rotation.
     #[inline]
     pub(crate) fn choose(&mut self, queue: u32, members: usize) -> usize {
         let Some(group) = self.groups.get_mut(queue as usize) else { return 0 };

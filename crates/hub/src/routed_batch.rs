@@ -30,7 +30,7 @@ pub struct RoutedBatch {
     shared_size: usize,
     /// Number of the message in the last entry.
     last_message: Option<u64>,
-    /// Progress of the shard.
+    /// Progress of the shard in expanding the batch.
     pub(crate) position: ExpandPosition,
 }
 
@@ -249,7 +249,6 @@ impl RoutedBatch {
         self.position = ExpandPosition { entry: self.position.entry + 1, ..ExpandPosition::default() };
     }
 
-    /// Returns the registrations that get a message.
     #[inline]
     pub(crate) fn targets(&self, entry: &MessageEntry) -> &[RegistrationId] {
         &self.targets[entry.targets as usize..entry.targets_end as usize]

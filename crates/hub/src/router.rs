@@ -1,11 +1,11 @@
-//! Routing: the stream that matches a subject, the registrations that get a message, and turns in queue groups.
+//! Routing: the stream that matches a subject, the registrations that get a message, and the rotation in queue groups.
 //!
 //! ```text
 //!   subject ─▶ find ─▶ stream, registrations ─▶ choose ─▶ targets: all without a queue, one per queue group
 //! ```
 //!
 //! Registrations of disconnected clients are removed a few at a time, which bounds the length of a turn. Messages and
-//! new registrations pay for further removals in proportion to their own work:
+//! new registrations add further removals in proportion to their number:
 //!
 //! ```text
 //!   disconnect ─▶ at once:   no registration of the client counts
@@ -42,7 +42,7 @@ pub(crate) struct Router {
     streams: Vec<StreamSubjects>,
     /// Queue groups and their members among the matches of a message; reused buffer.
     members: Vec<(u32, u32)>,
-    /// Matches of a subject that is only queried; reused buffer.
+    /// Matches of a subject that is looked up without a message; reused buffer.
     found: Vec<u32>,
     /// Departed registrations that the current message would have matched, and the remaining removal steps of this
     /// turn.
@@ -98,7 +98,6 @@ impl Router {
         }
     }
 
-    /// Number of registrations of connected clients.
     pub(crate) fn registrations(&self) -> usize {
         self.registrations.len()
     }
@@ -253,7 +252,6 @@ impl Router {
         self.register(shared(client.shard), id, (filter, b""))
     }
 
-    /// Makes `client` the only connection of its shard with the registration.
     pub(crate) fn unshare(&mut self, client: ClientId, id: RegistrationId) {
         self.registrations.unshare(client, id);
     }
@@ -280,12 +278,10 @@ impl Router {
         }
     }
 
-    /// Handles a disconnect: the client's own registrations stop counting.
     pub(crate) fn leave(&mut self, client: ClientId) {
         self.registrations.leave(client);
     }
 
-    /// Returns whether registrations of disconnected clients remain to be removed.
     pub(crate) fn has_left(&self) -> bool {
         self.registrations.has_left()
     }
@@ -307,7 +303,7 @@ impl Router {
         }
     }
 
-    /// Takes the next departed registration and removes it if it still exists. Returns the number of steps.
+    /// Removes the next departed registration, unless it is removed already. Returns the number of steps.
     fn remove_next_departed(&mut self) -> usize {
         match self.registrations.remove_next_departed(&mut self.interest) {
             Some(removed) => {
@@ -328,8 +324,8 @@ impl Router {
     }
 
     /// Notes that the current message would have matched a departed registration. It is removed after the message if
-    /// the turn has steps left; each [`DEPARTED_MATCHES_PER_STEP`] matches add a step, which bounds the time of such
-    /// matches per registration, regardless of the number of messages.
+    /// the turn has steps left; every [`DEPARTED_MATCHES_PER_STEP`] matches add a step. This bounds the matches per
+    /// departed registration, regardless of the number of messages.
     fn note_left_match(&mut self, id: u32) {
         self.work.left_matches += 1;
         if self.work.left_matches.is_multiple_of(DEPARTED_MATCHES_PER_STEP) {
@@ -432,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_a_subject_is_searched_again_when_a_filter_has_come_or_gone() {
+    fn matches_are_looked_up_again_after_a_filter_change() {
         let mut router = router();
         let mut found = Vec::new();
         for _ in 0..2 {

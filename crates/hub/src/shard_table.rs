@@ -12,8 +12,8 @@
 //! that the hub had processed. If a SUB or an UNSUB changes nothing in the hub, the shard requests that number
 //! ([`InterestChange::Sync`]); an ended subscription is removed when the number arrives.
 //!
-//! A disconnecting client may have ten thousand subscriptions. They receive nothing more at once, and are removed a few
-//! at a time, which bounds the length of a turn:
+//! A disconnecting client may have ten thousand subscriptions. From then on they receive nothing; they are removed a
+//! few at a time, which bounds the length of a turn:
 //!
 //! ```text
 //!   each turn:              DEPARTED_REGISTRATIONS_PER_TURN     (ShardTable::remove_some)
@@ -63,7 +63,7 @@ struct Subscription {
     owner: u32,
     /// Index of its registration in `registered`.
     registered: u32,
-    /// Serial number: later subscriptions have higher ages.
+    /// Serial number of the subscription.
     age: u64,
     sid: ShortBytes,
     takes_headers: bool,
@@ -76,14 +76,13 @@ struct Subscription {
 }
 
 impl Subscription {
-    /// Returns whether it has received its maximum of messages.
     fn is_satisfied(&self) -> bool {
         self.ends_after.is_some_and(|after| self.delivered >= after)
     }
 }
 
-/// A registered filter with its subscriptions, or one queue subscription. With very many filters each message reads
-/// another one from cold memory, so it occupies exactly one cache line.
+/// A registered filter with its subscriptions, or one queue subscription. It occupies exactly one cache line, because
+/// with very many filters each message reads another one from cold memory.
 #[derive(Debug)]
 #[repr(align(64))]
 struct FilterRegistration {
@@ -153,7 +152,7 @@ pub struct ShardTable {
     filters: HashMap<Arc<[u8]>, u32, HashKey>,
     registered: Vec<Option<FilterRegistration>>,
     free_registered: Vec<u32>,
-    /// Serial of the last registration. It wraps around after longer than anything is in flight.
+    /// Serial of the last registration. It wraps around only after everything with the same serial has left the hub.
     serial: u32,
     /// Age of the latest subscription.
     age: u64,
@@ -166,7 +165,7 @@ pub struct ShardTable {
     /// Messages expanded, and deliveries to subscriptions.
     messages: u64,
     delivered: u64,
-    /// Ended subscriptions, which still receive what the hub sent before their end.
+    /// Ended subscriptions, which still receive what the hub sends before it processes their end.
     ended: VecDeque<u32>,
     is_syncing: bool,
     /// Number of processed requests in the last answer.
@@ -231,7 +230,7 @@ impl ShardTable {
         self.len() == 0
     }
 
-    /// Returns the number of registrations in the hub. Visits all; for tests.
+    /// Returns the number of registrations in the hub. For tests: visits all.
     #[must_use]
     pub fn registrations(&self) -> usize {
         let registered = self.registered.iter().flatten();
@@ -244,7 +243,7 @@ impl ShardTable {
         self.clients.contains_key(&token)
     }
 
-    /// Publishes the shard's figures.
+    /// Publishes the shard's counters.
     pub fn publish_figures(&self, counters: &ShardCounters) {
         counters.subscriptions.set(self.len() as u64);
         counters.delivered.set(self.delivered);
@@ -354,7 +353,7 @@ impl ShardTable {
         Ok(())
     }
 
-    /// Makes room for a new subscription: removes some ended or departed ones, so that subscribing cannot outpace
+    /// Makes room for a new subscription: removes some ended or departed ones, so that subscribing does not outpace
     /// removal, and further ones as needed.
     fn make_room(&mut self) -> Result<(), SubscriptionLimit> {
         let is_full = |table: &ShardTable| table.subscriptions.len() - table.free.len() >= SUBSCRIPTIONS_MAX;
@@ -477,8 +476,8 @@ impl ShardTable {
         }
         let (number, age) = (subscription.registered, subscription.age);
         let Some(registered) = &mut self.registered[number as usize] else { return };
-        // If it has always been the only one, the hub stops at that number too: later messages go elsewhere or are
-        // answered as having no subscribers.
+        // If it has always been the only subscription, the hub counts too and ends the registration: later messages go
+        // to others or are answered as having no subscribers.
         if registered.members.only() == Some(age) && !registered.has_had_others {
             if !std::mem::replace(&mut registered.is_exclusive, true) {
                 self.filters.remove(&registered.filter);
@@ -519,7 +518,6 @@ impl ShardTable {
         }
     }
 
-    /// Handles the number of processed requests.
     fn synced(&mut self, processed: u64) {
         (self.is_syncing, self.processed) = (false, processed);
         self.remove_ended(DEPARTED_REGISTRATIONS_PER_TURN);
@@ -609,7 +607,7 @@ impl ShardTable {
         self.remove_ended(DEPARTED_REGISTRATIONS_PER_TURN);
     }
 
-    /// Takes the next subscription of the client that disconnected first, and removes it if it still exists.
+    /// Removes the next subscription of the client that disconnected first, unless it is removed already.
     fn remove_next_departed(&mut self) {
         let Some(left) = self.left.front_mut() else { return };
         let (owner, next) = (left.owner, left.sids.next());

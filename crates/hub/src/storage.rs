@@ -1,4 +1,4 @@
-//! Storage of streams: the seam between the hub and the journal, or a simulation.
+//! Storage of streams: the interface between the hub and the journal, or a simulation.
 
 use std::sync::Arc;
 
@@ -15,21 +15,20 @@ pub trait Storage {
     fn batch(&mut self, stream: StreamIndex) -> Option<Batch>;
 
     /// Returns the state of a stream's batches that are not being written. [`Shared`](IdleBatches::Shared): deliveries
-    /// refer to their records, and one becomes free when the shards have sent these.
+    /// refer to their records, and a batch becomes free when the shards have sent them.
     fn idle(&self, stream: StreamIndex) -> IdleBatches;
 
     /// Returns the index of the journal that writes a stream, below the number of streams; `None` while the stream is
-    /// not open. Streams with the same index share batches and the disk that they wait for.
+    /// not open. Streams with the same index share batches and a disk.
     fn writer(&self, _: StreamIndex) -> Option<usize> {
         Some(0)
     }
 
-    /// Takes back an unused batch of that stream. References to its records may exist.
+    /// Returns a batch of that stream to the free ones. References to its records may exist.
     fn return_batch(&mut self, stream: StreamIndex, batch: Batch);
 
     /// Appends a batch of a stream, to be written after earlier ones. The batch came from [`batch`](Storage::batch) for
-    /// this stream, so there is room. Records from `deduplicate_from` on are needed for the de-duplication window after
-    /// a restart.
+    /// this stream. Records from `deduplicate_from` on are needed for the de-duplication window after a restart.
     fn append(&mut self, stream: StreamIndex, batch: Batch, deduplicate_from: u64);
 
     /// Requests the removal of old records. Returns whether there was room.
@@ -38,10 +37,10 @@ pub trait Storage {
     /// Requests records. Returns whether there was room.
     fn read(&mut self, order: ReadOrder) -> bool;
 
-    /// Submits the requests; once per turn.
+    /// Submits the requests made since the last call; called once per turn.
     fn publish(&mut self);
 
-    /// Takes an answer with its batch, which the caller returns.
+    /// Takes an answer with its batch, if it is about one; the caller [returns](Storage::return_batch) the batch.
     fn next_answer(&mut self) -> Option<(JournalAnswer, Option<Batch>)>;
 
     /// Takes a chunk of requested records.
@@ -53,7 +52,7 @@ pub trait Storage {
         None
     }
 
-    /// Returns whether an answer or an opening is available: the hub receives these although shards have no room.
+    /// Returns whether an answer or an opening is available. The hub receives these even if shards have no room.
     fn has_answer(&self) -> bool;
 
     /// Returns whether no answer, chunk or opening is available.

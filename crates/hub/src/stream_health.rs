@@ -39,7 +39,7 @@ impl StreamCondition {
 pub struct StreamHealth {
     /// Current condition.
     pub condition: StreamCondition,
-    /// Reason of a limited condition, and the remedy.
+    /// Reason of a condition other than [`Open`](StreamCondition::Open), and the remedy.
     pub reason: Option<Arc<str>>,
     /// Latest damage, found at the start or by a reader.
     pub damage: Option<Arc<str>>,
@@ -56,7 +56,7 @@ impl StreamHealth {
     }
 }
 
-/// A [`StreamHealth`] that the hub writes and other threads read. Neither side waits for a suspended thread of the
+/// A [`StreamHealth`] that the hub writes and other threads read. Neither side blocks on a suspended thread of the
 /// other.
 ///
 /// The hub writes the older copy and then marks it as the newest. If a reader still holds the older copy, the hub

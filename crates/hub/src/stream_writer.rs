@@ -11,7 +11,7 @@
 //! ```
 //!
 //! [`decide`](StreamWriter::decide) decides about a message; only [`apply`](StreamWriter::apply) assigns a sequence and
-//! notes the id in the de-duplication window: a rejected message leaves no trace.
+//! adds the id to the de-duplication window: a rejected message changes nothing.
 
 use std::collections::VecDeque;
 use std::io;
@@ -63,7 +63,7 @@ pub(crate) enum StoreDecision {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ApplyError {
-    /// It must wait until the disk has written.
+    /// No batch is free: the message must wait.
     NoBatch,
     /// It is longer than a batch.
     TooLarge,
@@ -94,8 +94,8 @@ pub(crate) struct StreamWriter {
     turn_ns: SteadyNanos,
     /// A record found no batch in this turn because deliveries refer to the idle ones.
     waits_for_references: bool,
-    /// Maximum bytes of a filled batch: it fits into a segment, so that retention never removes more than that at once.
-    /// A longer record gets a batch of its own.
+    /// Maximum bytes of a filled batch: a batch fits into a segment, so that retention never removes more than a
+    /// segment at once. A longer record gets its own batch.
     batch_limit: usize,
     acks: AckQueue,
     /// Batches answered by the journal and not yet completely released.
@@ -106,11 +106,11 @@ pub(crate) struct StreamWriter {
     /// Time since which the stream waits for room.
     pub(crate) waiting_since: Option<SteadyNanos>,
     was_overdue: bool,
-    /// Time for which the oldest written batch has been with the journal.
+    /// Time for which the oldest batch has been with the journal.
     stall: DiskStallTimer,
     pub(crate) health: HealthLog,
     pub(crate) created_ns: UnixNanos,
-    /// Reason why its directory is not open although publications are refused meanwhile.
+    /// Reason why its directory is not open; until it is, publications are refused.
     pub(crate) closed: Option<Arc<str>>,
     skipped: SkippedRecords,
     /// The journal's counts of its records, once its directory is open.
@@ -217,8 +217,8 @@ impl StreamWriter {
         (id.flatten(), refusal)
     }
 
-    /// Stores an accepted record under the next sequence, which is returned. It is visible at once, except in a disk
-    /// stream.
+    /// Stores an accepted record under the next sequence, which is returned. Except in a disk stream, the record is
+    /// visible at once.
     pub(crate) fn apply<S: Storage>(
         &mut self,
         record: &Record<'_, Payload<'_>>,
@@ -291,7 +291,7 @@ impl StreamWriter {
         Err(ApplyError::TooLarge)
     }
 
-    /// Hands the open batch to the journal, with its acknowledgements.
+    /// Hands the open batch to the journal; its acknowledgements wait for the answer.
     fn seal<S: Storage>(&mut self, storage: &mut S) {
         if let Some(batch) = self.open.take() {
             self.unbuilt_since = None;
@@ -334,13 +334,12 @@ impl StreamWriter {
         (self.config.durability == Durability::Memory).then(|| self.memory.take_last_payload(size)).flatten()
     }
 
-    /// Puts back the block of [`take_stored_payload`](Self::take_stored_payload).
     pub(crate) fn put_stored_back(&mut self, block: SharedBlock) {
         self.memory.put_block_back(block);
     }
 
-    /// Ends a turn: hands over the open batch if the journal has none of this stream, or if it is long enough. While
-    /// one batch is written the next one grows, which makes commits cheap under load.
+    /// Ends a turn: hands over the open batch if the journal has none of this stream, or if it has reached
+    /// [`SEAL_SIZE`]. While one batch is written the next one grows (group commit).
     pub(crate) fn flush<S: Storage>(&mut self, storage: &mut S) {
         let is_due =
             |batch: &Batch| !batch.is_empty() && (self.acks.under_way() == 0 || batch.size() >= SEAL_SIZE);
@@ -361,12 +360,12 @@ impl StreamWriter {
         self.acks.count_record(ingress);
     }
 
-    /// Adds an acknowledgement for when the last record is durable. Requires [room](Self::has_room_for).
+    /// Adds an acknowledgement, due when the last record is durable. Requires [room](Self::has_room_for).
     pub(crate) fn push_ack(&mut self, ack: PendingAck, reply: &[u8]) {
         self.acks.push(self.open.is_some(), ack, reply);
     }
 
-    /// Returns whether a record is not durable yet, or its answer must still wait.
+    /// Returns whether a record is not durable yet, or releases wait: then its answers must wait too.
     pub(crate) fn is_pending(&self, sequence: u64) -> bool {
         sequence > self.visible || self.is_releasing()
     }
@@ -398,8 +397,8 @@ impl StreamWriter {
         self.pending_most = self.pending_most.max(self.pending());
     }
 
-    /// Takes the connections to be closed after unwritten batches. Those with answers that wait for room are closed
-    /// after these answers.
+    /// Takes the connections to be closed after unwritten batches. If releases wait, the connections are closed after
+    /// the last release instead, and none is returned.
     pub(crate) fn take_closing(&mut self) -> Vec<ClientId> {
         let clients = self.acks.take_closing();
         let Some(last) = self.releases.back_mut() else { return clients };
@@ -423,7 +422,8 @@ impl StreamWriter {
         !self.releases.is_empty()
     }
 
-    /// Takes the oldest release. Its records become visible now, since deliveries report the number of later ones.
+    /// Takes the oldest release. Its records become visible now, because deliveries report the number of later visible
+    /// records.
     pub(crate) fn take_release(&mut self) -> Option<Release> {
         let release = self.releases.pop_front()?;
         self.visible = self.visible.max(release.watermark);
@@ -433,19 +433,17 @@ impl StreamWriter {
         Some(release)
     }
 
-    /// Puts back a release that found no room.
     pub(crate) fn put_release_back(&mut self, release: Release) {
         self.releases.push_front(release);
     }
 
-    /// Completes a release. Returns its batch.
     pub(crate) fn end_release(&mut self, release: Release) -> Option<Batch> {
         self.acks.finish(release.acks);
         release.batch
     }
 
-    /// Number of messages that wait for the disk, or have answers that wait for room, including messages without an
-    /// answer; duplicates count as well.
+    /// Number of messages, with or without an answer, that wait for the disk or whose answers wait for room; duplicates
+    /// count as well.
     fn pending(&self) -> usize {
         let records = if self.has_unwritten() { self.next - 1 - self.visible } else { 0 };
         self.acks.count().max(records as usize)
@@ -460,13 +458,13 @@ impl StreamWriter {
         !self.has_unwritten() && !self.is_releasing()
     }
 
-    /// Restores a batch from before the start, in order.
+    /// Restores a batch from before the start; called in order.
     pub(crate) fn restore_ids(&mut self, batch: BatchView<'_>) {
         self.newest_ns = Some(UnixNanos::from_nanos(batch.time_ns));
         self.dedup.restore_ids(batch);
     }
 
-    /// Continues at the end of its opened directory. Records stored before, which there should not be, keep their
+    /// Continues at the end of the opened directory. Any records stored before (none are expected) keep their
     /// sequences.
     pub(crate) fn open(&mut self, found: RecoveredParts) {
         let RecoveredParts { resumed, dedup, newest_ns, health, extent } = found;
@@ -480,7 +478,6 @@ impl StreamWriter {
         }
     }
 
-    /// Refuses messages with this reason until its directory is [opened](Self::open).
     pub(crate) fn keep_closed(&mut self, reason: Arc<str>) {
         self.health.close(&reason);
         self.closed = Some(reason);
@@ -493,21 +490,21 @@ impl StreamWriter {
         self.stall.end();
     }
 
-    /// Notes that the journal holds its batches until its disk has room.
+    /// Notes that the journal holds the stream's batches until the disk has room.
     pub(crate) fn wait(&mut self, reason: &str, kind: io::ErrorKind, now_ns: SteadyNanos) {
         self.end_stall();
         self.health.wait(reason, kind);
         self.waiting_since.get_or_insert(now_ns);
     }
 
-    /// Notes that its batches are written again.
+    /// Ends a [wait](Self::wait): the journal writes the stream's batches again.
     pub(crate) fn resume(&mut self, now_ns: SteadyNanos) {
         if let Some(since) = self.waiting_since.take() {
             self.health.resume(now_ns.since(since));
         }
     }
 
-    /// Returns whether it has waited for room for longer than publishers are kept waiting.
+    /// Returns whether the stream has waited for room for the stall timeout.
     fn has_waited_too_long(&self, now_ns: SteadyNanos) -> bool {
         self.waiting_since.is_some_and(|since| now_ns.since(since) >= DISK_STALL_TIMEOUT_NS)
     }
@@ -558,7 +555,6 @@ impl StreamWriter {
         self.skipped.removed += count;
     }
 
-    /// Notes records that a reader could not get.
     pub(crate) fn note_skipped(&mut self, gap: Gap) {
         match gap.cause {
             GapCause::Removed => {
@@ -567,7 +563,7 @@ impl StreamWriter {
                 self.first = self.first.max(gap.last + 1);
             }
             GapCause::Damaged => self.skipped.damaged += gap.count(),
-            // A crash cut off a write that had not been acknowledged.
+            // Not counted: the crash cut off a write that had not been acknowledged.
             GapCause::Torn => {}
         }
         self.health.skipped(gap);

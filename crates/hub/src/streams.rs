@@ -24,7 +24,7 @@ pub(crate) struct StreamTable {
     /// Streams with releases, each once, in the order of their turns.
     releasing: VecDeque<usize>,
     /// Time of the next round of retention, and the stream of the last one. The first round is due at once, so that
-    /// servers with short runs keep their bounds too.
+    /// retention also runs in short runs of the server.
     retain_at_ns: SteadyNanos,
     retained: usize,
 }
@@ -125,7 +125,6 @@ impl StreamTable {
         stream.end_release(release)
     }
 
-    /// Puts back a release that found no room; the other streams come first.
     pub(crate) fn put_release_back(&mut self, number: usize, release: Release) {
         self.writers[number].put_release_back(release);
         self.releasing.push_back(number);
@@ -157,7 +156,6 @@ impl StreamTable {
         }
     }
 
-    /// Returns the next stream due for retention with its bounds, one stream after the other.
     pub(crate) fn next_retention(&mut self, now_ns: SteadyNanos) -> Option<(StreamIndex, LogRetention)> {
         if self.writers.is_empty() || now_ns < self.retain_at_ns {
             return None;

@@ -81,15 +81,14 @@ pub struct Now {
 const SIMULATED_START_NS: UnixNanos = UnixNanos(1_700_000_000_000_000_000);
 
 impl Now {
-    /// Returns the clocks of a simulation after `nanos` nanoseconds. They start at different numbers, which exposes a
-    /// confusion of the two.
+    /// Returns the clocks of a simulation after `nanos` nanoseconds. They start at different numbers, which exposes
+    /// code that confuses them.
     #[must_use]
     pub const fn simulated(nanos: u64) -> Now {
         Now { unix_ns: SIMULATED_START_NS.after(nanos), steady_ns: SteadyNanos(nanos) }
     }
 }
 
-/// Formats a point in time as in RFC 3339.
 pub(crate) fn rfc3339(unix_ns: UnixNanos) -> String {
     Timestamp::from_nanosecond(i128::from(unix_ns.as_nanos())).unwrap_or_default().to_string()
 }

@@ -3,8 +3,8 @@
 //!     cargo run --release -p stilling-journal --example append -- [DIRECTORY [MEBIBYTES [ROUNDS]]]
 //!
 //! Prints a table in Markdown: for each method the records per second and the CPU seconds per million records, the time
-//! to open the stream again and the read rate: the median of the rounds, with the least and the greatest. The methods
-//! take turns, so that other load affects all of them.
+//! to open the stream again and the read rate: the median of the rounds, with minimum and maximum. The methods
+//! alternate, so that other load affects all of them.
 #![allow(clippy::print_stdout)]
 
 use std::error::Error;
@@ -44,7 +44,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
         WriteMethod::Buffered { reason } => println!("No O_DIRECT with RWF_DSYNC here: {reason}.\n"),
     }
-    println!("| way | records per write | records/s | CPU s per million | open ms | read, records/s |");
+    println!("| method | records per write | records/s | CPU s per million | open ms | read, records/s |");
     println!("|---|---|---|---|---|---|");
     for group in GROUPS {
         let mut figures = vec![Vec::new(); ways.len()];
@@ -82,7 +82,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The median with the least and the greatest, of at least one value.
+/// The median with minimum and maximum, of at least one value.
 fn spread(mut values: Vec<f64>, places: usize) -> String {
     values.sort_by(f64::total_cmp);
     let (median, last) = (values[values.len() / 2], values[values.len() - 1]);

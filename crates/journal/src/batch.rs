@@ -38,9 +38,9 @@ pub enum BatchPushError {
 impl fmt::Display for BatchPushError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            BatchPushError::Full => "the batch is full: it has to be written before more records fit",
+            BatchPushError::Full => "the batch is full: write it before adding records",
             BatchPushError::TooLarge => {
-                "the record is longer than a batch can be: make batches larger or messages smaller"
+                "the record is longer than a batch: enlarge batches or send smaller messages"
             }
         })
     }
@@ -56,7 +56,7 @@ pub struct Batch {
     size_max: usize,
     /// Bytes in use; like the fields below relative to `start`.
     used: usize,
-    /// Bytes up to which records are added after the first one.
+    /// Records after the first one are added only up to this many bytes.
     limit: usize,
     first: u64,
     count: u32,
@@ -107,7 +107,7 @@ impl Batch {
     /// # Panics
     /// If it [is shared](Batch::is_shared).
     pub fn begin_within(&mut self, first: u64, time_ns: u64, limit: usize) {
-        assert!(self.renew(), "a batch does not begin anew while references to its records exist");
+        assert!(self.renew(), "a batch is not reused while references to its records exist");
         self.limit = limit;
         self.first = first;
         self.time_ns = time_ns;
@@ -230,8 +230,8 @@ impl Batch {
         Records::new(self.peek(BATCH_HEADER_SIZE, self.used), self.first, self.count)
     }
 
-    /// A reference to its records, which do not change any more; for a batch that was written or will not be. Records
-    /// may be appended.
+    /// A reference to its records, which become immutable. Only for a batch that was written or will not be written,
+    /// because sealing changes its header. Further records may be appended.
     ///
     /// # Panics
     /// If it has not been [built](Batch::build).
@@ -240,7 +240,7 @@ impl Batch {
         self.memory.share()
     }
 
-    /// Extends a reference to records appended since. False: the reference is to another batch.
+    /// Extends a reference to include the records appended since. Returns false if it refers to another batch.
     ///
     /// # Panics
     /// If it has not been [built](Batch::build).
@@ -261,7 +261,7 @@ impl Batch {
         self.memory.position(record.payload)
     }
 
-    /// The position of the last `size` bytes of its last record in that block.
+    /// The position of the last `size` bytes of its last record in the block that [`share`](Batch::share) refers to.
     #[must_use]
     pub fn last_range(&self, size: usize) -> Range<usize> {
         let end = self.start + self.used;
@@ -310,7 +310,7 @@ impl Batch {
 
 /// Bytes of a block that are not shared.
 fn bytes_mut(memory: &mut BlockWriter, at: usize, size: usize) -> &mut [u8] {
-    let at = at.checked_sub(memory.committed()).expect("records that are shared do not change");
+    let at = at.checked_sub(memory.committed()).expect("shared records do not change");
     &mut memory.spare()[at..at + size]
 }
 
@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "does not begin anew while references")]
+    #[should_panic(expected = "is not reused while references")]
     fn a_batch_with_references_does_not_begin() {
         let mut batch = Batch::new(BLOCK_SIZE);
         let _shared = batch.share();

@@ -95,7 +95,7 @@ impl RequestSender {
     /// Makes both threads end after the requests sent so far.
     pub(crate) fn close(&mut self) {
         self.publish();
-        // This end first: if only the other one is closed, the builder has panicked.
+        // This channel first: if only the other one is closed, the builder has panicked.
         let (direct, _) = mailbox(1);
         drop(std::mem::replace(&mut self.direct, direct));
         self.writer.force();
@@ -171,7 +171,7 @@ impl BatchBuilder {
 
     pub(crate) fn run(mut self, wake: &Wake) {
         loop {
-            // Checked before the turn: if it is closed, no further request can arrive after that turn.
+            // Checked before the turn: once it is closed, no request can arrive after that turn.
             let is_last = self.is_closed();
             if self.turn() {
                 continue;

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   no space (disk full, quota, too many open files)   waiting: nothing is lost, the batches are appended again later
-//!   a write or its sync fails otherwise                one retry in a new segment; its header tells what counts before
-//!   the retry fails; a file is gone or cut             frozen until the next start
+//!   a write or its sync fails otherwise                one retry in a new segment, which records the end of this one
+//!   the retry fails; a file is gone or truncated       frozen until the next start
 //! ```
 
 use std::fmt;
@@ -63,7 +63,7 @@ impl AppendError {
 impl fmt::Display for AppendError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            AppendError::Waiting { reason, .. } => write!(f, "the stream waits for room: {reason}"),
+            AppendError::Waiting { reason, .. } => write!(f, "the stream waits for space: {reason}"),
             AppendError::Frozen(frozen) => frozen.fmt(f),
         }
     }
@@ -88,8 +88,7 @@ impl LogFailure {
 
     /// A change of the stream's files by another process.
     pub(crate) fn of_files(what: String, found: &str, kind: io::ErrorKind) -> LogFailure {
-        let advice =
-            "was it removed, moved or changed by another program? Put it back and restart the server";
+        let advice = "it may have been removed, moved or changed by another program: restore it and restart the server";
         LogFailure { what, error: io::Error::new(kind, format!("{found}: {advice}")), is_final: true }
     }
 

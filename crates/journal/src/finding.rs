@@ -80,7 +80,7 @@ impl Finding {
 }
 
 impl Finding {
-    /// Whether the stream itself has changed; otherwise the finding concerns another file beside it.
+    /// Whether the stream itself is damaged; other findings concern files beside it.
     #[must_use]
     pub fn is_damage(&self) -> bool {
         match self {
@@ -129,32 +129,35 @@ impl fmt::Display for Finding {
         match self {
             Finding::Damage { file, offset, length, lost: Some((first, last)) } => write!(
                 f,
-                "{file}: {length} bytes at {offset} are not what was written: records {first} to {last} are lost; the disk or something beside this program has changed them"
+                "{file}: {length} bytes at {offset} are damaged: records {first} to {last} are lost; the disk or another program has changed them"
             ),
             Finding::Damage { file, offset, length, lost: None } => {
-                write!(f, "{file}: {length} bytes at {offset} are not what was written; no record is lost")
+                write!(f, "{file}: {length} bytes at {offset} are damaged; no record is lost")
             }
             Finding::Torn { file, offset, sequences: (first, last) } if last < first => {
-                write!(f, "{file}: bytes behind the last batch, at {offset}, are no batch; no record is lost")
+                write!(
+                    f,
+                    "{file}: bytes after the last batch, at {offset}, are not a batch; no record is lost"
+                )
             }
             Finding::Torn { file, offset, sequences: (first, last) } => write!(
                 f,
-                "{file}: the last write, at {offset}, is not whole and is cut off; it had records from {first} on, {last} at most, which may have been acknowledged if the disk has lost what it had synced"
+                "{file}: the last write, at {offset}, is incomplete and cut off; it contained records from {first} to {last} at most, which may have been acknowledged if the disk lost synced bytes"
             ),
             Finding::Header { file } => {
-                write!(f, "{file}: its header is not what was written; its batches are read all the same")
+                write!(f, "{file}: its header is damaged; its batches are read nevertheless")
             }
             Finding::Missing { before, lost: (first, last) } => write!(
                 f,
-                "segments before {before} are missing: records {first} to {last} are lost; put the files back if they were moved away"
+                "segments before {before} are missing: records {first} to {last} are lost; restore the files if they were moved"
             ),
-            Finding::Foreign { file, reason } => write!(f, "{file} is left alone: {reason}"),
+            Finding::Foreign { file, reason } => write!(f, "{file} is ignored: {reason}"),
             Finding::Hidden { file, by } => write!(
                 f,
-                "{file} is not read: it belongs to another stream of this name than the newest segment, {by}; move away the one that was copied here"
+                "{file} is not read: it belongs to another stream of this name than the newest segment, {by}; move away the file that was copied here"
             ),
             Finding::Unfinished { file } => {
-                write!(f, "{file} has no content: a crash came while it was made; it will be removed")
+                write!(f, "{file} has no content: a crash interrupted its creation; it will be removed")
             }
         }
     }
@@ -241,14 +244,14 @@ impl fmt::Display for OpenError {
             OpenError::Lock(error) => error.fmt(f),
             OpenError::Disk { place, source } => write!(f, "cannot read {place}: {source}"),
             OpenError::Write { place, source } => {
-                write!(f, "cannot make durable what was found in {place}: {source}")
+                write!(f, "cannot make the end of {place} durable: {source}")
             }
             OpenError::Version { place, file, version } => write!(
                 f,
                 "{place}/{file} has format {version} and this program reads format {FORMAT_VERSION}: open it with the version of stilling that wrote it"
             ),
             OpenError::Name(name) => {
-                write!(f, "a stream cannot be named {name:?}: it takes 1 to 255 bytes")
+                write!(f, "invalid stream name {name:?}: a name has 1 to 255 bytes")
             }
         }
     }

@@ -24,8 +24,8 @@ const RETRY_DELAY_MAX: Duration = Duration::from_millis(RETRY_DELAY_MS_MAX);
 
 struct PendingBatches {
     batches: Vec<Batch>,
-    /// Start of the de-duplication window after the pending batches. Applied when they are durable: after a crash, a
-    /// segment created in between may be the only one.
+    /// Start of the de-duplication window after the pending batches. Applied only when they are durable: a segment
+    /// created before may be the last one after a crash, and its header must match the records before it.
     dedup_start: Option<u64>,
     /// When a stream that waits for space is retried, and the delay before that.
     retry: Option<(Instant, Duration)>,
@@ -35,7 +35,7 @@ struct PendingBatches {
 
 pub(crate) struct GroupCommit {
     streams: Vec<PendingBatches>,
-    /// The streams with batches, in the order of their first.
+    /// Streams with pending batches, in the order in which their first batches arrived.
     dirty: VecDeque<StreamIndex>,
     capacity: usize,
     done: Sender<JournalReply>,
@@ -63,7 +63,7 @@ impl GroupCommit {
         }
     }
 
-    /// Takes all queued requests. Returns whether there was one.
+    /// Receives all queued requests. Returns whether there was one.
     pub(crate) fn receive_requests<D: Disk>(
         &mut self,
         requests: &mut RequestReceiver,
@@ -252,7 +252,7 @@ impl GroupCommit {
 }
 
 fn unknown_stream(stream: StreamIndex) -> JournalAnswer {
-    let reason = format!("there is no stream {stream}").into();
+    let reason = format!("no stream {stream}").into();
     let frozen = Frozen { reason, kind: io::ErrorKind::NotFound };
     JournalAnswer::Frozen { stream, watermark: 0, frozen, is_batch_lost: false }
 }

@@ -1,9 +1,8 @@
-//! Inspection of a directory for operators: its segments, their content, and whether all of it is as it was written.
-//! Reads only and takes no lock, so it may inspect a stream that is in use.
+//! Inspection of a directory for operators: its segments, their content and their integrity. Reads only and takes no
+//! lock, so it may inspect a stream that is in use.
 //!
-//! It then sees the state at the time of each read. A write in progress may look torn or, if one read came before the
-//! write and the next one after it, damaged; a second inspection does not confirm such a finding:
-//! [`Findings::confirm`].
+//! A stream in use changes between the reads: a write in progress may look torn or damaged. A second inspection does
+//! not confirm such a finding: [`Findings::confirm`].
 
 use std::fmt;
 use std::sync::Arc;
@@ -22,7 +21,7 @@ pub struct SegmentInfo {
     pub file: String,
     /// The first sequence.
     pub first: u64,
-    /// The last counted sequence; below the first if there is none.
+    /// The last valid sequence; below the first if there is none.
     pub last: u64,
     /// Bytes of the file.
     pub size: u64,
@@ -89,7 +88,7 @@ pub struct VerifyReport {
 }
 
 impl VerifyReport {
-    /// Whether every counted byte is as it was written.
+    /// Whether no part of the stream is damaged.
     #[must_use]
     pub fn is_intact(&self) -> bool {
         !self.findings.entries.iter().any(Finding::is_damage)
@@ -105,9 +104,9 @@ impl VerifyReport {
 impl fmt::Display for VerifyReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let report = match (self.is_intact(), self.lost()) {
-            (true, _) => "all of it is what was written",
-            (false, 0) => "it is damaged; nothing is lost that had been acknowledged for certain",
-            (false, _) => "it is damaged",
+            (true, _) => "intact",
+            (false, 0) => "damaged; no record is lost that was certainly acknowledged",
+            (false, _) => "damaged",
         };
         let VerifyReport { records, bytes, segments, .. } = self;
         write!(f, "{records} records, {bytes} bytes in {segments} segments: {report}")?;

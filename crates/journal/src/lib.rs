@@ -12,13 +12,14 @@
 //!
 //! - **Durable first.** A watermark is published after the sync that covers it; readers see nothing beyond it. After a
 //!   failed write or sync the stream is [`Frozen`] until the next start: nothing is acknowledged, reading continues.
-//! - **Any bytes open.** [`Log::open`] succeeds on any directory content, in time linear in the last segment, and
-//!   reports what is wrong with it: [`Finding`]. Damage costs the batch that contains it. Records cut off by a crash
-//!   never come back, and their sequences are not used again.
+//! - **Any content opens.** [`Log::open`] succeeds on any directory content and reports each deviation as a
+//!   [`Finding`]. It reads the last segment completely, and others only if a header is damaged or a segment is missing.
+//!   Damage costs the batch that contains it. Records cut off by a crash never come back, and their sequences are not
+//!   used again.
 //! - **Bounded.** All memory is allocated at the start and reused; a record costs no allocation.
 //!
-//! [`mod@format`] describes the bytes on disk. [`Disk`] describes what a machine's disk may do to them;
-//! [`SimulatedDisk`](disk::simulated::SimulatedDisk) does all of it.
+//! [`mod@format`] describes the bytes on disk. [`Disk`] documents what a disk guarantees;
+//! [`SimulatedDisk`](disk::simulated::SimulatedDisk) simulates every crash and error that this permits.
 //!
 //! ```
 //! use stilling_journal::disk::simulated::SimulatedDisk;

@@ -19,16 +19,16 @@ pub const BATCH_SIZE_DEFAULT: usize = 256 * 1024;
 /// Largest batch in bytes, hence largest record with subject and headers; a batch that claims a larger size is damaged.
 pub const BATCH_SIZE_MAX: usize = 16 * 1024 * 1024;
 
-/// Payload size in bytes, in a shared block, from which on the payload is copied when its batch is built. Shorter
-/// payloads are copied at once.
+/// Smallest payload in bytes that stays in its shared block until its batch is built. Smaller payloads are copied at
+/// once.
 pub const BUILT_LATER_SIZE_MIN: usize = 1024;
 
-/// Bytes of unbuilt payloads up to which the hub builds a batch itself while the journal is idle, because waking the
+/// Most bytes of unbuilt payloads in a batch that the hub builds itself while the journal is idle, because waking the
 /// builder's thread would take longer. More: the builder builds it.
 pub const BUILT_AT_ONCE_SIZE_MAX: usize = 64 * 1024;
 
-/// Bytes of unbuilt payloads up to which the hub builds a batch itself while the journal has other batches: building
-/// costs no more than the wake. More: the builder builds it.
+/// Most bytes of unbuilt payloads in a batch that the hub builds itself while the journal has other batches, because
+/// building costs no more than the wake. More: the builder builds it.
 pub const BUILT_BESIDE_SIZE_MAX: usize = 16 * 1024;
 
 /// Batches per durable write. More are written with the next one.
@@ -46,33 +46,34 @@ pub const SEQUENCE_MAX: u64 = 1 << 62;
 /// Largest epoch of a stream: one for each opening that writes. Headers that claim a larger one are ignored as foreign.
 pub const EPOCH_MAX: u64 = 1 << 62;
 
-/// Findings of a recovery or an inspection that are kept individually; further ones are only counted.
+/// Findings listed by a recovery or an inspection. More: further ones are only counted.
 pub const FINDINGS_MAX: usize = 1000;
 
 /// Bytes per read from a segment. The memory of a reader: this, or the longest batch it meets.
 pub const READ_SIZE: usize = 256 * 1024;
 
-/// Bytes of a segment between two remembered positions for readers that search a sequence. They read at most as many
-/// bytes too much; a segment uses sixteen bytes of memory for each.
+/// Bytes between two entries of a segment's offset index, with which readers search a sequence. A search reads at most
+/// as many additional bytes; an entry uses 16 bytes of memory.
 pub const MARK_DISTANCE: u64 = 1024 * 1024;
 
-/// Largest step in bytes by which fresh space is zeroed ahead of small durable writes, so that these need no new
-/// extents.
+/// Largest step in bytes by which fresh space is zeroed ahead of small durable writes, so that these do not change the
+/// extents of the file.
 pub const ZERO_AHEAD_SIZE: usize = 8 * 1024 * 1024;
 
-/// First step in bytes by which fresh space is zeroed ahead, small for streams with few records; each step is as long
-/// as all before it, up to [`ZERO_AHEAD_SIZE`].
+/// First step in bytes by which fresh space is zeroed ahead, small for streams with few records; each step doubles the
+/// zeroed space, up to [`ZERO_AHEAD_SIZE`].
 pub const ZERO_AHEAD_SIZE_FIRST: usize = 256 * 1024;
 
-/// Size of a durable write in bytes from which on it goes to fresh space directly: zeroing would cost more than the
-/// extents.
+/// Smallest durable write in bytes that goes to fresh space directly, because zeroing would cost more than the change
+/// of extents.
 pub const ZERO_AHEAD_BELOW: usize = 256 * 1024;
 
-/// Small writes in a row to a segment before fresh space is zeroed ahead of the next: a single one among long writes
-/// does not justify it.
+/// Small writes in a row to a segment before fresh space is zeroed ahead of the next one; a single small write among
+/// large ones does not justify it.
 pub const ZERO_AHEAD_AFTER: u32 = 4;
 
-/// Segments of a stream checked for existence at once, once a second. More: the others are checked in the next rounds.
+/// Segments of a stream whose files are checked per round, once a second. More: the others are checked in the next
+/// rounds.
 pub const CHECKED_SEGMENTS_MAX: usize = 256;
 
 /// First delay in milliseconds before a stream that waits for space is retried; each further delay is twice as long, up
@@ -85,16 +86,16 @@ pub const RETRY_DELAY_MS_MAX: u64 = 1000;
 /// Milliseconds between two checks that the files of all streams exist.
 pub const CHECK_INTERVAL_MS: u64 = 1000;
 
-/// Unread notices of each stream that belong to no batch (failed write, waiting, resumed, frozen). More: a wait that
-/// has ended before its notice was read is not reported, and of several failed writes only the latest is.
+/// Unread notices per stream that belong to no batch (failed write, waiting, resumed, frozen). More: a wait that ends
+/// before its notice is read is not reported, and of several failed writes only the latest is.
 pub const NOTICES_PER_STREAM: usize = 6;
 
 /// Streams per journal thread. More: the journal does not start.
 pub const STREAMS_MAX: usize = 1024;
 
-/// Bytes of records per chunk. A single record may exceed it.
+/// Bytes of records per chunk that the replay thread reads. A single record may exceed it.
 pub const CHUNK_SIZE: usize = 256 * 1024;
 
-/// Readers that the replay thread keeps open between two orders. More: the least recently used one is closed and
-/// searches its position again.
+/// Readers that the replay thread keeps open between two orders. More: the least recently used one is closed, and its
+/// next order searches its position again.
 pub const OPEN_READERS_MAX: usize = 64;

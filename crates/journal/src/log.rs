@@ -3,11 +3,12 @@
 //!
 //! The watermark advances after a batch is written and synced. A segment receives batches after it was created, its
 //! header synced and its name made durable. After a failed write the content of the disk is unknown: unacknowledged
-//! batches are written again into a new segment; its header tells what counts in the previous one ([`crate::failure`]).
+//! batches are written again into a new segment, whose header records the end of the valid content of the previous one
+//! ([`crate::failure`]).
 //!
-//! Apart from that, no location is written twice, with one exception: when a stream that was not closed is opened, the
-//! end of its last segment is rewritten as it was found ([`crate::unsynced_tail`]). Each opening that writes starts a
-//! segment and an epoch of its own.
+//! No location is written twice, with one exception: opening a stream that was not closed rewrites the end of its last
+//! segment as it was found ([`crate::unsynced_tail`]). Each opening that writes starts a segment and an epoch of its
+//! own.
 
 mod file_check;
 mod retention;
@@ -82,7 +83,7 @@ pub struct Log<D: Disk> {
     active: Option<ActiveSegment<D::File>>,
     /// Files without content, left by a crash.
     unfinished: Vec<String>,
-    /// The last segment, if it is not active, and the size to which it can be cut.
+    /// The last segment, if it is not active, and the size to which it can be truncated.
     cut: Option<(String, u64)>,
     /// An empty segment that was removed for the next one, until that one is created.
     replaced: Option<Arc<Segment>>,
@@ -262,7 +263,7 @@ impl<D: Disk> Log<D> {
                     let reason = self.describe(&failure);
                     return Err(AppendError::Waiting { reason, kind: failure.error.kind() });
                 }
-                // One retry in a new segment; its header tells what counts in this one.
+                // One retry in a new segment, whose header records the end of this one.
                 Err(failure) if count > 0 && !has_failed && !failure.is_final => {
                     has_failed = true;
                     self.failed_write = Some(self.describe(&failure));
@@ -273,7 +274,7 @@ impl<D: Disk> Log<D> {
         Ok(self.shared.durable())
     }
 
-    /// Number of these batches that the next write takes; 0 if the segment has no room for the first.
+    /// Number of batches in the next write; 0 if the segment has no room for the first.
     fn count_fitting(&self, batches: &[Batch]) -> usize {
         let room = self.active.as_ref().map_or(0, |active| active.segment.size() - active.offset);
         let mut length = 0;
@@ -284,13 +285,13 @@ impl<D: Disk> Log<D> {
         batches.iter().take(WRITE_BATCHES_MAX).take_while(fits).count()
     }
 
-    /// Takes the report of a failed write; its batches were or will be written again in a new segment.
+    /// Returns and clears the report of a failed write; its batches were or will be written again in a new segment.
     pub fn take_failed_write(&mut self) -> Option<Arc<str>> {
         self.failed_write.take()
     }
 
-    /// Closes the stream's last segment, which tells the next opening that nothing is missing. Without it all durable
-    /// records are found as well.
+    /// Ends the last segment with an empty batch, which proves to the next opening that nothing is missing after it.
+    /// All durable records are found without it, too.
     ///
     /// # Errors
     /// [`Frozen`], as for [`append`](Log::append).
@@ -304,7 +305,7 @@ impl<D: Disk> Log<D> {
             end.begin(self.next, self.active.as_ref().map_or(0, |active| active.segment.newest_ns()));
             self.write(std::slice::from_mut(&mut end)).map_err(|failure| self.freeze(&failure))?;
             if let Some(active) = &self.active {
-                // Only space is at stake.
+                // A failure only wastes space.
                 let _ = self.disk.truncate(&active.segment.name, active.offset);
             }
         }
@@ -316,7 +317,7 @@ impl<D: Disk> Log<D> {
         let watermark = self.shared.durable();
         let (mut next, mut chain) = (self.next, self.chain);
         for batch in batches.iter_mut() {
-            assert_eq!(batch.first(), next, "a batch of {} begins with the sequence that is next", self.name);
+            assert_eq!(batch.first(), next, "a batch of {} begins with the next sequence", self.name);
             chain = batch.seal(self.stream_id, self.epoch, watermark, chain);
             next = batch.next();
         }
@@ -355,13 +356,13 @@ impl<D: Disk> Log<D> {
         let name = file_name(self.next);
         let size = self.config.segment_size.max(BLOCK_SIZE as u64 + length);
         self.make_segment(&name, size, now_ns)
-            .map_err(|error| LogFailure::new(format!("making {name}"), error))
+            .map_err(|error| LogFailure::new(format!("creating {name}"), error))
     }
 
     /// Creates a segment. Until its name is durable it is listed as unfinished, and it is removed if a step fails.
     fn make_segment(&mut self, name: &str, size: u64, now_ns: u64) -> io::Result<()> {
         if self.next >= SEQUENCE_MAX {
-            return Err(io::Error::other("the stream has had all the sequences that there are"));
+            return Err(io::Error::other("the stream has used all sequences"));
         }
         if self.created_ns == 0 {
             self.created_ns = now_ns;
@@ -375,8 +376,8 @@ impl<D: Disk> Log<D> {
         let mut file = self.disk.create(name, size)?;
         self.unfinished.push(name.to_owned());
         if let Err(error) = self.begin_segment(&mut file, predecessor.previous, size, now_ns) {
-            // A crash may restore the new file, and its header tells what counts before it: nothing more may be written
-            // there.
+            // A crash may bring the new file back, and its header excludes everything written to the previous segment
+            // after this.
             if let Some(active) = self.active.take() {
                 self.cut = Some((active.segment.name.clone(), active.offset));
             }
@@ -390,7 +391,7 @@ impl<D: Disk> Log<D> {
         self.unfinished.pop();
         (self.cut, self.replaced, self.active) = (None, None, None);
         if let Some((segment, end)) = predecessor.cut {
-            // Cut now that the new header tells what counts in it. Only space is at stake.
+            // Truncated now that the new header records its end. A failure only wastes space.
             if self.disk.truncate(&segment.name, end).is_ok() {
                 segment.cut(end);
             }
@@ -499,7 +500,8 @@ fn ignore_not_found(error: io::Error) -> io::Result<()> {
     if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
 }
 
-/// The previous segment as described in the next header, and where it can be cut once that header is durable.
+/// The previous segment as described in the next header, and the size to which it can be truncated once that header is
+/// durable.
 struct PrecedingSegment {
     previous: Option<PreviousSegment>,
     cut: Option<(Arc<Segment>, u64)>,

@@ -4,8 +4,8 @@
 //! most [`READ_SIZE`] bytes unless a single batch is longer, and reports exactly which sequences are missing. It never
 //! reads beyond the durable end; after the end it can be called again later.
 //!
-//! A search starts at the last remembered position before the target, at most a mebibyte away in data written or read
-//! since the start.
+//! A search starts at the last index entry before the target: at most 1 MiB away in data written or read since the
+//! start.
 //!
 //! [`READ_SIZE`]: crate::limits::READ_SIZE
 
@@ -45,7 +45,7 @@ impl<D: Disk> Clone for LogSource<D> {
 
 impl<D: Disk> fmt::Debug for LogSource<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Source").field("durable", &self.durable()).finish_non_exhaustive()
+        f.debug_struct("LogSource").field("durable", &self.durable()).finish_non_exhaustive()
     }
 }
 
@@ -77,7 +77,7 @@ impl<D: Disk> LogSource<D> {
             StartAt::Sequence(sequence) => (sequence.max(1), 0),
             StartAt::Time(time_ns) => {
                 let list = self.shared.list();
-                // Records before a segment's creation are older than it.
+                // Records in earlier segments are older than a segment's creation.
                 let at = list.iter().rposition(|segment| segment.created_ns <= time_ns).unwrap_or(0);
                 (list.get(at).map_or(1, |segment| segment.first), time_ns)
             }
@@ -241,7 +241,7 @@ impl<D: Disk> Reader<D> {
         };
         let (offset, behind) = (position.offset, position.offset + u64::from(header.length));
         if header.last() > position.last {
-            // Cut off by a crash: the counted part of this segment ends before it.
+            // Cut off by a crash: the valid part of this segment ends before it.
             position.offset = position.end;
             return Ok(None);
         }

@@ -1,8 +1,9 @@
-//! Opening a directory: determines its segments, their counted content and the damage.
+//! Opening a directory: determines its segments, their valid content and the damage.
 //!
 //! Every block of the last segment is read, since only there a write can have been in progress. Of the other segments
-//! only the header is read: the header of the next one tells what counts in them. Damage inside them is found by
-//! readers and by [`inspect`](crate::inspect). If a header is damaged, the segment before it is read completely.
+//! only the header is read: the header of the next one records the end of their valid content. Damage inside them is
+//! found by readers and by [`inspect`](crate::inspect). A segment is also read completely if its own header or the next
+//! one's is damaged, or if a segment between them is missing.
 //!
 //! Nothing is changed on disk here.
 
@@ -26,7 +27,7 @@ pub struct Recovery {
     pub findings: Findings,
     /// The first stored sequence; the next one if there is none.
     pub first: u64,
-    /// The last counted sequence; 0 if there never was one.
+    /// The last valid sequence; 0 if there never was one.
     pub last: u64,
     /// The sequence of the next record. It lies beyond the sequences that a torn write may have used.
     pub next: u64,
@@ -45,9 +46,9 @@ pub(crate) struct DirectorySurvey {
     pub(crate) segments: Vec<Arc<Segment>>,
     /// Files that are removed when the next segment is created.
     pub(crate) unfinished: Vec<String>,
-    /// The last segment and the size to which it can be cut, if only preallocated space follows.
+    /// The last segment and the size to which it can be truncated, if only preallocated space follows.
     pub(crate) cut: Option<(String, u64)>,
-    /// The counted part of the last segment that may not be durable.
+    /// The valid part of the last segment that may not be durable.
     pub(crate) unsynced: Option<UnsyncedTail>,
     pub(crate) stream_id: Option<u64>,
     pub(crate) epoch: u64,
@@ -148,7 +149,7 @@ impl DirectorySurvey {
     fn report_foreign(&mut self, segment_file: &SegmentFile, written: u64) {
         let file = segment_file.entry.name.clone();
         if segment_file.first <= self.recovery.last {
-            let reason = "there is no batch in it, and other segments have its sequences";
+            let reason = "it contains no batch, and other segments have its sequences";
             return self.recovery.findings.add(Finding::Foreign { file, reason });
         }
         let highest = (segment_file.first + written / RECORD_HEADER_SIZE as u64).min(SEQUENCE_MAX - 1);
@@ -161,7 +162,7 @@ impl DirectorySurvey {
         self.recovery.next = self.recovery.next.max(highest + 1);
     }
 
-    /// Determines the counted content of a file that has a next one.
+    /// Determines the valid content of a file that has a next one.
     fn analyze_followed<D: Disk>(
         &mut self,
         disk: &D,
@@ -169,8 +170,8 @@ impl DirectorySurvey {
         next: &SegmentFile,
     ) -> Result<(ExpectedSegment, SegmentAnalysis), OpenError> {
         let follows = next.header.as_ref().filter(|header| header.previous_first == segment_file.first);
-        // The header of the next one determines it. The file is cut when the next one is created, but a crash may undo
-        // that: blank space and the bytes of a failed write then follow the end.
+        // The next file's header determines it. The file is truncated when the next one is created, but a crash may
+        // undo that: blank space and the bytes of a failed write then follow the end.
         if let (Some(header), Some(own)) = (follows, &segment_file.header) {
             let size = segment_file.entry.size;
             let analysis = SegmentAnalysis {
@@ -294,7 +295,7 @@ fn find_segment_files<D: Disk>(
     };
     for entry in entries {
         let Some(first) = first_of(&entry.name) else {
-            findings.add(Finding::Foreign { file: entry.name, reason: "it is not named like a segment" });
+            findings.add(Finding::Foreign { file: entry.name, reason: "its name is not that of a segment" });
             continue;
         };
         let place = || format!("{}/{}", disk.place(), entry.name);
@@ -306,7 +307,7 @@ fn find_segment_files<D: Disk>(
         let header = match first_block {
             FirstBlock::Header(header) => {
                 let reason = if header.first != first {
-                    Some("its header tells another first sequence than its name")
+                    Some("the first sequence in its header differs from its name")
                 } else if stream.is_some_and(|stream| stream != header.name) {
                     Some("it belongs to a stream of another name")
                 } else {

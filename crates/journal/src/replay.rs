@@ -1,12 +1,12 @@
-//! The replay thread: reads streams for consumers that are behind, so that the hub never waits for a disk.
+//! The replay thread: reads streams for consumers that are behind, so that the hub does not wait for reads.
 //!
 //! ```text
 //!   hub ── orders ──▶ replay thread: one reader per ticket, the most recently used ones kept open
 //!   hub ◀── chunks ──┘                (one wake per round)
 //! ```
 //!
-//! Bounded: unanswered orders are limited to the room for chunks, and a chunk has at most [`CHUNK_SIZE`] bytes unless a
-//! single record is longer.
+//! Memory is bounded: at most as many orders are unanswered as there is room for chunks, and a chunk has at most
+//! [`CHUNK_SIZE`] bytes unless a single record is longer.
 
 use std::fmt;
 use std::io;
@@ -52,7 +52,8 @@ pub struct Chunk {
     /// range and no other hole between the order's start (or its first record, if the order started at a time) and
     /// `next`.
     pub gap: Option<Gap>,
-    /// The I/O error that ended the read, with file and offset. To be retried later; it is neither a gap nor the end.
+    /// The I/O error that ended the read, with file and offset. The order is to be repeated later: this is neither a
+    /// gap nor the end.
     pub failure: Option<io::Error>,
     bytes: Vec<u8>,
     entries: Vec<ChunkEntry>,
@@ -172,7 +173,7 @@ pub struct Replay {
     thread: Option<JoinHandle<Option<()>>>,
 }
 
-/// A thread that waits for streams to read.
+/// A started thread that does not have streams to read yet.
 #[derive(Debug)]
 pub struct ReplayThread(SpareThread<()>);
 
@@ -260,7 +261,7 @@ impl Replay {
         Some(chunk)
     }
 
-    /// Whether no chunk is pending; checked after [`Wake::park`], it misses none.
+    /// Whether no chunk is pending. To be called after [`Wake::park`], so that no wake-up is lost.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         self.chunks.is_empty()
@@ -282,7 +283,7 @@ impl Drop for Replay {
 
 fn run<D: Disk>(mut worker: ReplayWorker<D>, wake: &Wake) {
     loop {
-        // Checked before the turn: if it is closed, no further order can arrive after that turn.
+        // Checked before the turn: once it is closed, no order can arrive after that turn.
         let is_last = worker.order_receiver.is_closed();
         if worker.turn() {
             continue;
@@ -325,6 +326,7 @@ impl<D: Disk> ReplayWorker<D> {
     }
 
     #[must_use]
+    /// Whether a request waits.
     pub fn has_work(&self) -> bool {
         !self.order_receiver.is_empty()
     }

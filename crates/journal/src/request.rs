@@ -29,7 +29,7 @@ pub enum JournalAnswer {
         watermark: u64,
         /// The reason.
         frozen: Frozen,
-        /// Whether a batch is lost that does not return with this answer: a thread panicked with it.
+        /// Whether the batch does not return with this answer, because it was lost in the panic of a thread.
         is_batch_lost: bool,
     },
     /// The stream cannot be written now, and nothing is lost: the journal keeps the batches and retries, until it sends

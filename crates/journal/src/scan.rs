@@ -1,4 +1,4 @@
-//! Scanning one segment from its first to its last byte, whatever its content, and analyzing what of it counts.
+//! Scans one segment from its first to its last byte, whatever its content, and determines which part of it is valid.
 //!
 //! The scan reads every block once. A batch with an intact header has a known length, even if its body is damaged;
 //! without an intact header the scan continues at the next block. The analysis then distinguishes:
@@ -36,7 +36,7 @@ pub(crate) struct ExpectedSegment {
     pub(crate) epoch: Option<u64>,
     pub(crate) chain: Option<u32>,
     /// Bytes of the file until it is closed cleanly; `None` if the header could not be read or the file may have been
-    /// cut to its counted content.
+    /// truncated to its valid content.
     pub(crate) size: Option<u64>,
 }
 
@@ -219,12 +219,12 @@ impl FileWindow {
     }
 }
 
-/// The counted content of a segment.
+/// The valid content of a segment.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct SegmentAnalysis {
-    /// The last counted sequence, lost ones included; one before the first if there is none.
+    /// The last valid sequence, damaged records included; one before the first if there is none.
     pub(crate) last: u64,
-    /// The end of the last counted batch.
+    /// The end of the last valid batch.
     pub(crate) end: u64,
     pub(crate) chain: u32,
     pub(crate) newest_ns: u64,
@@ -235,7 +235,7 @@ pub(crate) struct SegmentAnalysis {
     pub(crate) is_ended: bool,
     /// Damaged ranges: offset, length, first and last lost sequence (none if the last is below the first).
     pub(crate) damages: Vec<(u64, u64, u64, u64)>,
-    /// Offset of the first counted batch that is not proven to have been synced.
+    /// Offset of the first valid batch that is not proven to have been synced.
     pub(crate) unsynced: Option<u64>,
     /// Offset of the torn end, which may never have been acknowledged, and the highest sequence that it may contain.
     pub(crate) torn: Option<(u64, u64)>,
@@ -271,7 +271,7 @@ pub(crate) fn analyze_segment(
         let follows = bad_range.is_none()
             && header.first == next
             && chain.is_none_or(|chain| chain == header.previous_crc);
-        // After a hole, a batch counts only if the missing sequence is proven to have been durable.
+        // After a hole, a batch is valid only if the missing sequence is proven to have been durable.
         let resumes = header.first >= next && next <= proven;
         if !is_good || is_cut || !(follows || resumes) {
             bad_range.get_or_insert_with(|| BadRange::at(offset)).take(
@@ -295,8 +295,8 @@ pub(crate) fn analyze_segment(
         chain = Some(header.crc);
         analysis.chain = header.crc;
     }
-    // A file is shorter than its original size only after a clean close, with an empty batch, or if another program cut
-    // it.
+    // A file is shorter than its original size only after a clean close, with an empty batch, or if another program
+    // truncated it.
     let ends_cleanly = match scanned_ranges.last() {
         Some(ScannedRange::Batch { header, .. }) => bad_range.is_none() && header.count == 0,
         _ => false,
@@ -319,13 +319,13 @@ pub(crate) fn analyze_segment(
     analysis
 }
 
-/// A range between two counted batches, or after the last.
+/// A range between two valid batches, or after the last.
 struct BadRange {
     offset: u64,
     end: u64,
     /// Bytes of blocks that are not blank.
     written: u64,
-    /// Those of them that no intact header covers.
+    /// Those of these bytes that no intact header covers.
     unknown: u64,
     /// The highest sequence claimed by an intact header in it.
     last: u64,

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::limits::{BLOCK_SIZE, MARK_DISTANCE, SEGMENT_SIZE_MAX};
 use crate::scan::ExpectedSegment;
 
-/// Remembered positions per segment. More: the remainder of the segment is scanned in a search.
+/// Entries of the offset index per segment. More: a search scans the remainder of the segment.
 const MARKS_MAX: usize = (SEGMENT_SIZE_MAX / MARK_DISTANCE) as usize;
 
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub(crate) struct Segment {
     newest_ns: AtomicU64,
     /// Retention is removing its file, or has removed it.
     is_leaving: AtomicBool,
-    /// Sequences and the offsets of their batches, in order.
+    /// The offset index: sequences and the offsets of their batches, in order.
     marks: Mutex<Vec<(u64, u64)>>,
 }
 
@@ -36,12 +36,12 @@ pub(crate) struct Segment {
 pub(crate) struct PreviousSegment {
     pub(crate) first: u64,
     pub(crate) last: u64,
-    /// End of its counted content in bytes; 0 if unknown.
+    /// End of its valid content in bytes; 0 if unknown.
     pub(crate) end: u64,
 }
 
 impl Segment {
-    /// A segment with content that counts up to `end`, and the last sequence `last`.
+    /// A segment with valid content up to the offset `end` and the sequence `last`.
     pub(crate) fn new(name: String, expected: ExpectedSegment, size: u64, last: u64, end: u64) -> Segment {
         // A segment has at most a gibibyte, unless a batch is longer.
         let marks = usize::try_from(size / MARK_DISTANCE).unwrap_or(0).min(MARKS_MAX);
@@ -98,7 +98,7 @@ impl Segment {
         (self.last() + 1).saturating_sub(self.first)
     }
 
-    /// Remembers the offset of the batch with `sequence`, if the last remembered position is far enough before it.
+    /// Adds the batch with `sequence` to the offset index, if the last entry is far enough before it.
     pub(crate) fn mark(&self, sequence: u64, offset: u64) {
         let mut marks = self.marks();
         let (sequence_before, before) = marks.last().copied().unwrap_or((0, 0));
@@ -160,8 +160,8 @@ impl Extent {
 pub(crate) struct SharedLog {
     extent: Arc<Extent>,
     durable: AtomicU64,
-    /// The last sequence that a write cut off by a crash may have used when the stream was opened; at most the last
-    /// durable one of that time if there was no such write.
+    /// The last sequence that a torn write may have used, as found when the stream was opened. Without such a write at
+    /// most the last durable sequence of that time.
     torn_until: u64,
     list: Mutex<Vec<Arc<Segment>>>,
 }
@@ -194,7 +194,7 @@ impl SharedLog {
         self.extent.last_ns.store(newest_ns, Ordering::Relaxed);
     }
 
-    /// The last sequence after the durable ones that is lost, as long as no following segment records it.
+    /// The end of the torn sequences after the durable ones, until the header of a following segment records them.
     pub(crate) fn torn_until(&self) -> u64 {
         self.torn_until
     }

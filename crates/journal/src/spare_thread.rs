@@ -6,8 +6,8 @@ use std::thread::{self, JoinHandle, Thread};
 
 type SpareThreadTask<T> = Box<dyn FnOnce() -> T + Send>;
 
-/// A thread that waits for its only task. A server starts its threads when it starts itself, so that a later start
-/// cannot fail. If it is dropped without a task, the thread ends.
+/// A thread that waits for its only task. A server starts such threads at its own start, so that a later start of a
+/// journal cannot fail for lack of one. Dropped without a task, the thread ends.
 #[derive(Debug)]
 pub struct SpareThread<T> {
     work: SyncSender<SpareThreadTask<T>>,

@@ -5,10 +5,9 @@
 //!   hub ◀── watermarks, and the batches for reuse ──────┘        (one wake per round)
 //! ```
 //!
-//! Group commit needs no timer: while one round is written, the next one collects in the mailbox. All memory
-//! circulates: the number of batches is fixed, the hub stops reading its sources when it has none, and since each
-//! answer carries one batch the answer mailbox never overflows. A batch is reused after all references to its records
-//! are dropped.
+//! Group commit needs no timer: while one round is written, the next one collects in the mailbox. The number of batches
+//! is fixed: the hub stops reading its sources when none is free, and the answer mailbox never overflows, because each
+//! answer returns a batch. A batch is reused after all references to its records are dropped.
 
 use std::io;
 use std::sync::{Arc, OnceLock};
@@ -30,10 +29,10 @@ use crate::request::{JournalAnswer, JournalReply, JournalRequest, StreamIndex};
 use crate::spare_thread::SpareThread;
 use crate::worker::{JournalWorker, run};
 
-/// Memory that circulates between the hub and the journal thread.
+/// Number and size of the batches that circulate between the hub and the journal thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct JournalLimits {
-    /// Batches in total, and requests that may wait. All in use: the hub holds its records back until one returns.
+    /// Batches in total, and queued requests. All in use: the hub waits until one returns.
     pub batches: usize,
     /// Bytes of a batch with its header. A record that does not fit into an empty one is refused.
     pub batch_size: usize,
@@ -45,7 +44,7 @@ impl Default for JournalLimits {
     }
 }
 
-/// State of a stream at the hub's end, from which it is answered after a panic of the thread.
+/// State of a stream at the hub's end, for the answers after a panic of the thread.
 #[derive(Clone, Copy, Debug)]
 struct StreamProgress {
     /// The last durable sequence reported.
@@ -72,7 +71,7 @@ impl Drop for WakeOnDrop {
     }
 }
 
-/// Threads that wait for streams to write.
+/// Started threads that do not have streams to write yet.
 #[derive(Debug)]
 pub struct JournalThreads {
     writer: SpareThread<Vec<Frozen>>,
@@ -189,7 +188,7 @@ impl Journal {
         (wakes, now): ((Arc<Wake>, Arc<Wake>), Instant),
     ) -> io::Result<(Journal, BatchBuilder, JournalWorker<D>)> {
         if logs.len() > STREAMS_MAX {
-            let what = format!("{} streams, and one journal writes at most {STREAMS_MAX}", logs.len());
+            let what = format!("{} streams, the maximum of one journal is {STREAMS_MAX}", logs.len());
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }
         let batches = limits.batches.max(1);
@@ -279,7 +278,7 @@ impl Journal {
             progress.watermark = progress.watermark.min(batch.first().saturating_sub(1));
         }
         if self.replies.is_closed() {
-            // The thread has ended; the batch is answered as if it had been lost with the thread.
+            // The thread has ended: the batch is answered like those lost with it.
             self.return_batch(batch);
             self.outstanding += 1;
             if let Some(progress) = self.streams.get_mut(stream as usize) {
@@ -340,7 +339,7 @@ impl Journal {
     /// If the thread has panicked, all streams are frozen: there is one answer for each batch that was lost with it,
     /// and at least one for each stream.
     pub fn next_answer_and_batch(&mut self) -> Option<(JournalAnswer, Option<Batch>)> {
-        // Checked before the mailbox: if it is closed, no further answer can arrive after this read.
+        // Checked before the mailbox is read, so that an answer sent just before the end is not missed.
         let is_dead = self.replies.is_closed();
         if let Some(notice) = self.notices.pop() {
             return Some((notice, None));
@@ -376,7 +375,7 @@ impl Journal {
         Some(JournalAnswer::Frozen { stream, watermark: progress.watermark, frozen, is_batch_lost })
     }
 
-    /// Whether no answer is pending; checked after [`Wake::park`], it misses none.
+    /// Whether no answer is pending. To be called after [`Wake::park`], so that no wake-up is lost.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         let is_dead = self.replies.is_closed();
@@ -413,7 +412,7 @@ impl Drop for Journal {
     }
 }
 
-const DIED: &str = "a thread of the journal has died of a panic";
+const DIED: &str = "a thread of the journal has panicked";
 
 #[cfg(test)]
 mod tests {
@@ -449,7 +448,7 @@ mod tests {
                 match journal.next_answer() {
                     Some(JournalAnswer::Durable { watermark, .. }) => durable = watermark,
                     Some(JournalAnswer::Frozen { stream, frozen: why, .. }) => {
-                        assert!(why.reason.contains("died"), "{}", why.reason);
+                        assert!(why.reason.contains("panicked"), "{}", why.reason);
                         frozen[stream as usize] = true;
                     }
                     Some(other) => panic!("{other:?}"),

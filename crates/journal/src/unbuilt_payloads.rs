@@ -1,4 +1,4 @@
-//! Payloads with reserved room in a batch and their bytes still in shared blocks.
+//! Payloads that have reserved space in a batch while their bytes are still in shared blocks.
 
 use std::ops::Range;
 

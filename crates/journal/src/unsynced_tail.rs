@@ -3,8 +3,8 @@
 //! A batch that recovery finds intact may exist only in the page cache or in the disk's own cache: its process was
 //! killed between write and sync, or the sync failed and left the pages marked as clean. If it were trusted, a retried
 //! message would be acknowledged as stored, and a power failure would revoke that. A sync alone has no effect on pages
-//! marked as clean, so the bytes are written again, durably, in place. A write of identical bytes is harmless wherever
-//! it is interrupted.
+//! marked as clean, so the bytes are written again, durably, in place. A write of identical bytes is harmless even if
+//! interrupted.
 //!
 //! The directory is synced too, to cover earlier removals.
 //!
@@ -48,6 +48,6 @@ pub(crate) fn make_durable<D: Disk>(disk: &D, unsynced: &UnsyncedTail) -> Result
         written.map_err(|source| OpenError::Write { place: place(), source })?;
         offset += length as u64;
     }
-    // Otherwise a segment that was created and removed could come back, with a header that counts less.
+    // Otherwise a segment that was created and removed could come back, and its header would exclude these bytes.
     disk.sync().map_err(|source| OpenError::Write { place: disk.place(), source })
 }

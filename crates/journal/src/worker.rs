@@ -19,7 +19,7 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(CHECK_INTERVAL_MS);
 
 pub(crate) fn run<D: Disk>(mut worker: JournalWorker<D>, wake: &Wake) -> Vec<Frozen> {
     loop {
-        // Checked before the turn: if it is closed, no further request can arrive after that turn.
+        // Checked before the turn: once it is closed, no request can arrive after that turn.
         let is_last = worker.is_closed();
         let is_over = worker.requests.has_lost_builder();
         if worker.turn(Instant::now()) {
@@ -80,8 +80,8 @@ impl<D: Disk> JournalWorker<D> {
         while self.builder.as_mut().is_some_and(BatchBuilder::turn) {}
     }
 
-    /// Takes all queued requests, writes the batches, and checks the files when that is due. Returns whether there was
-    /// a request.
+    /// Receives all queued requests, writes the batches, and checks the files when that is due. Returns whether there
+    /// was a request.
     pub fn turn(&mut self, now: Instant) -> bool {
         self.build();
         let has_any = self.group_commit.receive_requests(&mut self.requests, &mut self.logs);
@@ -102,7 +102,7 @@ impl<D: Disk> JournalWorker<D> {
         self.requests.has_next() || self.builder.as_ref().is_some_and(BatchBuilder::has_work)
     }
 
-    /// When the next [`turn`](JournalWorker::turn) is due without a request.
+    /// When the next [`turn`](JournalWorker::turn) is due if no request arrives.
     #[must_use]
     pub fn due_at(&self) -> Instant {
         self.group_commit.retry_at().map_or(self.check_at, |at| at.min(self.check_at))
@@ -125,6 +125,6 @@ impl<D: Disk> JournalWorker<D> {
 
 impl<D: Disk> fmt::Debug for JournalWorker<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Worker").field("logs", &self.logs).finish_non_exhaustive()
+        f.debug_struct("JournalWorker").field("logs", &self.logs).finish_non_exhaustive()
     }
 }

@@ -63,7 +63,7 @@ fn a_record_costs_no_allocation_from_batch_to_watermark_and_back() {
             }
         }
     };
-    // Lists grow permanently when more batches than ever before are in flight.
+    // Lists grow when more batches than ever before are in flight, and keep that size.
     let mut until = 2000;
     write(until);
     let settled = run_until_allocation_free(8, || {

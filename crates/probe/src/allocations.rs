@@ -35,7 +35,7 @@ pub fn process_allocations() -> u64 {
     PROCESS_ALLOCATIONS.load(Ordering::Relaxed)
 }
 
-/// Excludes the calling thread from the total from now on, because it plays the other side.
+/// Excludes the calling thread, such as the test's peer, from the total from now on.
 pub fn exclude_this_thread() {
     IS_EXCLUDED.set(true);
 }
@@ -79,11 +79,10 @@ unsafe impl GlobalAlloc for CountingAllocator {
     }
 }
 
-/// Consecutive rounds without an allocation that prove the absence of allocations.
 const CLEAN_ROUNDS: usize = 3;
 
-/// Repeats a round until three in a row have allocated nothing: an allocation per message occurs in all of them,
-/// permanent growth only in earlier rounds.
+/// Repeats a round until three in a row have allocated nothing: an allocation per message occurs in every round, the
+/// growth of a buffer only in early ones.
 ///
 /// # Errors
 /// The allocations of each round, if that has not happened within `rounds_max` rounds.

@@ -20,7 +20,6 @@ use socket2::{Domain, SockRef, Socket, Type};
 /// Time after which a wait counts as a hang.
 pub const HANG: Duration = Duration::from_secs(60);
 
-/// Pause between two checks of a polled condition.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Polls until `condition` returns a value, and returns it.
@@ -74,7 +73,6 @@ impl TestResponse {
 #[derive(Debug)]
 pub struct TestPeer {
     stream: TcpStream,
-    /// Received bytes that are not yet consumed.
     buffer: Vec<u8>,
 }
 
@@ -121,7 +119,7 @@ impl TestPeer {
     /// Sends bytes.
     #[track_caller]
     pub fn send(&mut self, bytes: impl AsRef<[u8]>) {
-        self.stream.write_all(bytes.as_ref()).expect("the server takes bytes");
+        self.stream.write_all(bytes.as_ref()).expect("the server accepts bytes");
     }
 
     /// Sends bytes to a server that may have closed; false if it has.

@@ -141,7 +141,7 @@ impl ScriptedServer {
     /// Returns the client's next operation.
     #[track_caller]
     pub fn next_operation(&mut self) -> ReceivedOperation {
-        self.try_next_operation().expect("the client says something, or goes")
+        self.try_next_operation().expect("the client sends an operation or closes")
     }
 
     fn try_next_operation(&mut self) -> Option<ReceivedOperation> {
@@ -168,7 +168,7 @@ impl ScriptedServer {
                 let total = *sizes.last().expect("at least one");
                 let headers = if sizes.len() == 2 { sizes[0] } else { 0 };
                 let Some(bytes) = self.read_exactly(total + 2) else { return Some(ReceivedOperation::Gone) };
-                assert_eq!(&bytes[total..], b"\r\n", "a message ends where it says");
+                assert_eq!(&bytes[total..], b"\r\n", "a message ends after its announced size");
                 ReceivedOperation::Pub(ReceivedPub {
                     subject: names[0].to_owned(),
                     reply: names.get(1).copied().unwrap_or_default().to_owned(),
@@ -176,7 +176,7 @@ impl ScriptedServer {
                     payload: bytes[headers..total].to_vec(),
                 })
             }
-            other => panic!("no client says {other:?}"),
+            other => panic!("unexpected client operation {other:?}"),
         })
     }
 
@@ -190,7 +190,7 @@ impl ScriptedServer {
     /// Reads `count` bytes and resets the connection.
     #[track_caller]
     pub fn reset_after(mut self, count: usize) {
-        assert!(self.read_exactly(count).is_some(), "the client says so much");
+        assert!(self.read_exactly(count).is_some(), "the client sends {count} bytes");
         self.reset();
     }
 

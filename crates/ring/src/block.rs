@@ -18,7 +18,7 @@ use crate::sync::Arc;
 use crate::sync::UnsafeCell;
 
 struct BlockMemory {
-    /// From a `Box<[u8]>` of `size` bytes.
+    /// Allocated as a `Box<[u8]>` of `size` bytes.
     start: NonNull<u8>,
     size: usize,
     /// One cell per byte, so that loom sees each access.
@@ -156,7 +156,7 @@ impl BlockWriter {
         unsafe { self.block.memory.read(range) }
     }
 
-    /// The range of `bytes` if they are committed bytes of this block.
+    /// The position of `bytes` in the block, if they are a part of its committed memory (compared by address).
     #[must_use]
     pub fn position(&self, bytes: &[u8]) -> Option<Range<usize>> {
         let start = (bytes.as_ptr() as usize).checked_sub(self.block.memory.start.as_ptr() as usize)?;
@@ -170,23 +170,22 @@ impl BlockWriter {
         self.block.clone()
     }
 
-    /// Borrows the reference to the committed part: costs nothing and does not prevent a [reset](Self::renew).
+    /// The writer's own reference to the committed part, borrowed: it does not prevent a [reset](Self::renew).
     #[must_use]
     pub fn shared(&self) -> &SharedBlock {
         &self.block
     }
 
-    /// Whether a reference exists. If not, [`renew`](BlockWriter::renew) succeeds until [`share`](BlockWriter::share)
-    /// makes one.
+    /// Whether a reference other than the writer's own exists. If not, [`renew`](BlockWriter::renew) succeeds.
     #[must_use]
     pub fn is_shared(&self) -> bool {
         Arc::strong_count(&self.block.memory) > 1
     }
 
-    /// Resets the block to nothing committed. Returns false, without effect, while a reference exists.
+    /// Resets the block: no byte is committed. Returns false, without effect, while a reference other than the writer's
+    /// own exists.
     pub fn renew(&mut self) -> bool {
-        // Synchronises with the drop of the last reference other than the writer's own, which `&mut self` proves not
-        // borrowed.
+        // Synchronises with the drop of the last other reference; `&mut self` excludes a borrow of the writer's own.
         let may_begin = Arc::get_mut(&mut self.block.memory).is_some() || crate::planted!("early reuse");
         if may_begin {
             self.block.committed = 0;
@@ -235,7 +234,7 @@ impl SharedBlock {
     }
 }
 
-/// The bytes as a block of their own, all committed. They are not moved, unless the vector has spare capacity.
+/// A block of the vector's bytes, all committed. They are copied only if the vector has spare capacity.
 impl From<Vec<u8>> for SharedBlock {
     fn from(bytes: Vec<u8>) -> SharedBlock {
         let memory = BlockMemory::new(bytes.into_boxed_slice());

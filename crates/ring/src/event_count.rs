@@ -1,8 +1,8 @@
-//! An event count: wakes some of many idle sleepers, such as workers that wait for a job.
+//! An event count: wakes some of many idle threads, such as workers that wait for a job.
 //!
-//! It turns "check, and sleep if there is no work" into an operation that loses no wake, without a lock on the
-//! producer's side. A sleeper takes a ticket, checks once more, and waits only while nothing has been notified since
-//! the ticket. A producer reads one counter and makes a system call only if a thread sleeps.
+//! It makes "check, and sleep if there is no work" safe against a lost wake, without a lock on the producer's side. A
+//! sleeper gets a ticket, checks once more, and waits unless there has been a notification since the ticket. A producer
+//! reads one counter and makes a system call only if a thread sleeps.
 //!
 //! ```text
 //!   sleeper                                producer
@@ -24,7 +24,7 @@ pub struct EventCount {
     epoch: Futex,
 }
 
-/// The right to [`wait`](EventCount::wait), taken before the last check for work.
+/// The epoch from before the last check for work, to [`wait`](EventCount::wait) on or [`cancel`](EventCount::cancel).
 #[must_use = "a ticket counts as a sleeper until it is waited on or cancelled"]
 #[derive(Debug)]
 pub struct WaitTicket(u32);
@@ -51,7 +51,7 @@ impl EventCount {
         self.sleepers.0.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Gives the ticket back: the last check found work.
+    /// Unregisters the sleeper: the last check found work.
     pub fn cancel(&self, ticket: WaitTicket) {
         let WaitTicket(_) = ticket;
         self.sleepers.0.fetch_sub(1, Ordering::Relaxed);
@@ -108,7 +108,7 @@ mod tests {
     #[test]
     fn a_notification_after_listen_makes_wait_return() {
         let events = EventCount::new();
-        assert!(!events.notify_one(), "nobody sleeps");
+        assert!(!events.notify_one(), "no thread sleeps");
         let ticket = events.listen();
         assert!(events.notify_one());
         events.wait(ticket);

@@ -1,7 +1,7 @@
 //! A closure that moves through a queue without an allocation.
 //!
-//! A boxed closure would cost the shard an allocation per request. Instead the captures are stored inline in a fixed
-//! area, beside two function pointers for the erased type:
+//! A boxed closure would cost the shard an allocation per request. Instead the captures are stored inline, beside two
+//! function pointers for the erased type:
 //!
 //! ```text
 //!   0                                96        104       112
@@ -11,9 +11,9 @@
 //! A closure that does not fit is rejected at compile time, at the line that makes it: put the large part into a `Box`
 //! or an `Arc`.
 //!
-//! Row 4.11: a job is constructed in its slot of the queue, without an allocation. One copy of two cache lines remains,
-//! when a worker pops it: run in the slot, a slow job would occupy it and block the ring of its shard. `call` then
-//! moves the captures to its own stack, as a `FnOnce` by value requires.
+//! Row 4.11: a job is constructed in its slot of the queue, without an allocation. A worker copies it (two cache lines)
+//! out of the slot before it runs: a slow job in its slot would block the queue of its shard. `call` then moves the
+//! captures to its own stack, as a `FnOnce` by value requires.
 #![allow(unsafe_code)]
 
 use std::fmt;

@@ -3,16 +3,16 @@
 //! Shards own everything they touch; the few places where two threads meet are in this crate:
 //!
 //! - [`mailbox`]: a bounded queue between exactly two threads;
-//! - [`Wake`]: wakes the one consumer that sleeps in its own event loop;
-//! - [`EventCount`]: wakes some of many idle workers;
+//! - [`Wake`]: wakes one consumer that sleeps in its own event loop;
+//! - [`EventCount`]: wakes idle threads, one per piece of work;
 //! - [`BlockWriter`], [`SharedBlock`]: memory that one thread fills and others read;
 //! - [`InlineFn`]: a closure that moves through a queue without an allocation;
 //! - [`Clock`]: monotonic time.
 //!
-//! They are written over [`sync`], so that the loom models in `tests/loom.rs` check the code that ships.
+//! They import their atomics from [`sync`], so that the loom models in `tests/loom.rs` check the code that ships.
 //! [`SplitMix64`], the pseudo-random number generator, is here because every crate depends on this one.
 //!
-//! A consumer sleeps without losing a wake: it parks first, then checks its mailboxes once more.
+//! To sleep without losing a wake, a consumer parks first, then checks its mailboxes once more.
 //!
 //! ```
 //! use std::sync::Arc;

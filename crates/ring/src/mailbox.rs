@@ -32,7 +32,7 @@ pub const CAPACITY_MAX: usize = 1 << 30;
 pub fn mailbox<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
     assert!(
         (1..=CAPACITY_MAX).contains(&capacity),
-        "a mailbox holds 1 to {CAPACITY_MAX} items, asked for {capacity}"
+        "mailbox capacity {capacity} is not in 1..={CAPACITY_MAX}"
     );
     let shared = Arc::new(SharedRing {
         slots: vacant_slots(capacity.next_power_of_two()),
@@ -55,7 +55,7 @@ impl<T> fmt::Debug for MailboxFull<T> {
 
 impl<T> fmt::Display for MailboxFull<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the mailbox is full: its receiver has not taken enough yet")
+        f.write_str("the mailbox is full")
     }
 }
 
@@ -100,8 +100,7 @@ impl<T> Sender<T> {
         }
     }
 
-    /// The next free slot, or `None` if the mailbox is full: for callers that must know that an item fits before they
-    /// make it.
+    /// The next free slot, or `None` if the mailbox is full. For callers that build an item only if it fits.
     #[inline]
     pub fn vacancy(&mut self) -> Option<Vacancy<'_, T>> {
         let capacity = self.capacity() as u64;
@@ -182,7 +181,7 @@ impl<T> Vacancy<'_, T> {
     }
 }
 
-/// The receiving end. If it is dropped, unread items are dropped together with the sender.
+/// The receiving end. If it is dropped, unread items are dropped when the sender is.
 pub struct Receiver<T> {
     shared: Arc<SharedRing<T>>,
     next: u64,
@@ -220,8 +219,8 @@ impl<T> Receiver<T> {
         self.next
     }
 
-    /// Whether there is nothing to pop. Called after [`Wake::park`](crate::Wake::park), it cannot miss an item that was
-    /// published before a [`notify`](crate::Wake::notify) that found the consumer not parked.
+    /// Whether there is nothing to pop. After [`Wake::park`](crate::Wake::park) it is exact for a consumer that is
+    /// about to sleep: it sees every item whose [`notify`](crate::Wake::notify) did not wake the consumer.
     #[must_use]
     #[inline]
     pub fn is_empty(&self) -> bool {

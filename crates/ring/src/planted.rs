@@ -1,4 +1,4 @@
-//! Deliberate bugs that prove that the simulator finds them.
+//! Deliberate bugs: the simulator must find each of them.
 //!
 //! Builds with `--cfg stilling_planted` contain the classic faults below, each behind [`planted!`](crate::planted!)
 //! with its name; at most one is active, chosen for the whole process. In every other build the macro is the literal
@@ -14,12 +14,13 @@
 //! | `unbuilt payload` | journal | a batch is written without the bytes of every fourth payload in a shared block |
 //! | `early block release` | a turn's output | a block is released for reuse before its range has been sent |
 //! | `previous peer` | a turn's output | a datagram goes to the peer of the one before |
-//! | `range sent twice` | a shard | the rest kept after a short send starts at the piece in which it stopped |
+//! | `range sent twice` | a shard | after a short send, the piece in which it stopped is sent again from its start |
 //! | `stale generation` | simulated driver | a completion reaches the next connection in its slot |
 //! | `lost completion` | simulated driver | a completion is never reported |
 //! | `double-freed buffer` | simulated driver | a receive buffer is freed twice |
 //! | `early watermark` | journal | a watermark is published before the write that it covers |
 //! | `unsynced directory` | journal | records are reported before their segment's name is durable |
+//! | `unsynced parent` | journal | records are reported before the name of their directory is durable |
 //! | `double acknowledgement` | hub | a publisher gets two acknowledgements for one message |
 //! | `unsynced acknowledgement` | journal | the records of a failed write are acknowledged |
 //! | `lost retry` | journal | records that wait for disk space are acknowledged and dropped |
@@ -31,7 +32,10 @@
 //! | `forgotten window` | server | message ids from before a restart are lost |
 //! | `unsynced duplicate` | hub | a duplicate is acknowledged although its original is not durable |
 //! | `previous tenant` | a shard | mail for a closed connection reaches the next one in its slot |
+//! | `fullness closes the asking connection` | a shard | a full output store disconnects the connection that sends |
 //! | `early sight` | hub | a subscriber gets a message before it is durable, and its publisher gets no answer |
+//! | `early subscription` | hub | a subscription gets messages from before its SUB was processed |
+//! | `early unsubscription` | hub | a subscription misses messages from before its UNSUB was processed |
 //! | `overtaken publication` | hub | a PING is answered while the connection's stream is full, before its publications |
 //! | `dropped delivery` | hub | a delivery for a shard that holds all its batches is dropped instead of queued |
 //! | `early opening` | server | a successor opens the streams before its predecessor has released them; there are no locks |

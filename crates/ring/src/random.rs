@@ -1,7 +1,7 @@
 //! The pseudo-random number generator.
 //!
-//! SplitMix64: one word of state, every seed good, a few instructions per draw. Its draws need not be unpredictable;
-//! they must be the same on every machine and in every version, which a library's generator does not guarantee.
+//! SplitMix64: one word of state, no weak seeds, a few instructions per draw. Not cryptographic. Its draws are the same
+//! on every machine and in every version, which a library's generator does not guarantee.
 
 /// A seeded generator. Equal seeds give equal draws.
 ///
@@ -43,12 +43,12 @@ impl SplitMix64 {
         self.below(len as u64) as usize
     }
 
-    /// True with a probability of `rate` in a thousand.
+    /// True with a probability of `rate` per thousand.
     pub fn chance(&mut self, rate: u16) -> bool {
         self.below(1000) < u64::from(rate)
     }
 
-    /// An independent generator: its draws do not change those of this one.
+    /// A generator seeded by the next draw: from then on the two are independent.
     #[must_use]
     pub fn fork(&mut self) -> Self {
         SplitMix64(self.bits())

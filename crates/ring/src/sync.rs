@@ -1,8 +1,8 @@
 //! Synchronisation types: std's in a normal build, loom's under `cfg(loom)`.
 //!
-//! Everything that orders memory between threads is imported from here, also by crates built on the mailboxes, so that
-//! their protocols can be modelled together with these. Two types are defined here: a cell that lends raw pointers
-//! (loom has to see each access), and a word that threads can sleep on.
+//! Everything that orders memory between threads is imported from here, also in crates that use the mailboxes, so that
+//! one loom model can include their protocols. Two types are defined here: a cell that passes raw pointers to closures
+//! (loom has to see each access), and a futex.
 
 #[cfg(not(loom))]
 pub use std::sync::{
@@ -19,7 +19,7 @@ pub use loom::sync::{
 #[cfg(loom)]
 pub(crate) use loom::cell::UnsafeCell;
 
-/// A cell that two threads use in turns; the caller proves exclusive access.
+/// A cell that two threads access alternately; the caller guarantees exclusive access.
 #[cfg(not(loom))]
 #[repr(transparent)]
 pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
@@ -37,8 +37,8 @@ impl<T> UnsafeCell<T> {
     }
 }
 
-/// A word that threads can sleep on until it changes: a futex, or under loom a mutex and a condition variable with the
-/// same meaning (comparing and falling asleep are one atomic step to a waker).
+/// A futex; under loom a mutex and a condition variable with the same meaning (to a waker, the comparison and the sleep
+/// are one atomic step).
 pub(crate) struct Futex {
     pub(crate) word: AtomicU32,
     #[cfg(loom)]

@@ -48,7 +48,7 @@ impl Time {
     }
 }
 
-/// A clock, real or manual. Cheap to clone and to read; all clones agree.
+/// A clock, real or manual. Cheap to clone and to read; all clones show the same time.
 #[derive(Clone, Debug)]
 pub struct Clock(ClockSource);
 
@@ -59,21 +59,21 @@ enum ClockSource {
 }
 
 impl Clock {
-    /// The machine's monotonic clock. All real clocks of a process count from the same start.
+    /// The machine's monotonic clock. All real clocks of a process have the same start.
     #[must_use]
     pub fn real() -> Clock {
         static START: OnceLock<Instant> = OnceLock::new();
         Clock(ClockSource::Monotonic(*START.get_or_init(Instant::now)))
     }
 
-    /// A clock that stands still until its [`ManualTime`] moves it.
+    /// A clock that advances only by its [`ManualTime`].
     #[must_use]
     pub fn manual() -> (Clock, ManualTime) {
         let nanos = Arc::new(AtomicU64::new(0));
         (Clock(ClockSource::Manual(Arc::clone(&nanos))), ManualTime(nanos))
     }
 
-    /// Whether this clock is manual: in a simulator or a test, where no thread may really wait.
+    /// Whether this clock is manual: a simulator or a test, where no thread may sleep in real time.
     #[must_use]
     pub fn is_manual(&self) -> bool {
         matches!(self.0, ClockSource::Manual(_))
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_manual_clock_moves_only_when_told_and_only_forward() {
+    fn a_manual_clock_moves_only_by_hand_and_only_forward() {
         let (clock, hand) = Clock::manual();
         let copy = clock.clone();
         assert!(copy.is_manual() && !Clock::real().is_manual());

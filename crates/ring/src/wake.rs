@@ -1,4 +1,4 @@
-//! Wakes one consumer that sleeps in a wait of its own: a shard inside its driver.
+//! Wakes one consumer that sleeps in its own event loop, as a shard does in its driver.
 //!
 //! A producer pays no system call while the consumer is awake, and the consumer never sleeps through a message. One
 //! flag and two fences achieve both:
@@ -11,11 +11,10 @@
 //! ```
 //!
 //! The side with the later fence sees the other side's write: the consumer finds the message, or the producer finds the
-//! flag. Of several producers exactly one clears the flag. A wake may arrive when the consumer is already awake:
-//! consumers tolerate spurious wakes.
+//! flag. Of several producers exactly one clears the flag. Consumers tolerate spurious wakes.
 //!
-//! The flag changes by read-modify-write only. Plain stores would suffice, but swaps make its history one chain that
-//! the model checker follows exactly, and their cost is negligible beside a sleep.
+//! Plain stores of the flag would suffice; swaps let the model checker follow its history exactly, and their cost is
+//! negligible beside a sleep.
 
 use std::fmt;
 use std::sync::atomic::AtomicU64 as Statistic;
@@ -48,14 +47,14 @@ impl Wake {
         Wake::new(move || thread.get().into_iter().for_each(Thread::unpark))
     }
 
-    /// Consumer: announces a sleep. The consumer then checks all its mailboxes once more, sleeps only if they are
-    /// empty, and calls [`unpark`](Wake::unpark) afterwards in either case.
+    /// Consumer: announces a sleep. The consumer then checks all its mailboxes once more, sleeps if they are empty, and
+    /// calls [`unpark`](Wake::unpark) in either case.
     pub fn park(&self) {
         self.parked.swap(true, Ordering::AcqRel);
         fence(Ordering::SeqCst);
     }
 
-    /// Consumer: withdraws the announcement; it is awake.
+    /// Consumer: withdraws the announcement.
     pub fn unpark(&self) {
         self.parked.swap(false, Ordering::AcqRel);
     }
@@ -76,7 +75,7 @@ impl Wake {
         true
     }
 
-    /// Runs the action whether or not the consumer is parked: for control, such as a request to stop.
+    /// Runs the action whether or not the consumer is parked, for example to stop it.
     pub fn force(&self) {
         (self.action)();
     }

@@ -140,7 +140,7 @@ fn closed_means_nothing_more_will_come() {
     });
 }
 
-/// Row 4.38: the consumer sleeps between items and is woken for each one that it would miss.
+/// Row 4.38: the consumer sleeps between items, and no wake is lost.
 #[test]
 fn parking_loses_no_wake() {
     model(4, || {
@@ -165,7 +165,7 @@ fn parking_loses_no_wake() {
     });
 }
 
-/// Row 4.38: two producers compete for one announcement; one of them wakes, and nothing is missed.
+/// Row 4.38: two producers find one parked consumer: exactly one wakes it, and no item is missed.
 #[test]
 fn parking_loses_no_wake_with_two_producers() {
     model(3, || {
@@ -191,7 +191,7 @@ fn parking_loses_no_wake_with_two_producers() {
     });
 }
 
-/// Takes one piece of work; sleeps as an idle worker does.
+/// Removes one piece of work; sleeps as an idle worker does.
 fn take(events: &EventCount, open: &AtomicU32) {
     let try_take = || open.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok();
     loop {
@@ -233,7 +233,7 @@ fn an_event_count_loses_no_wake_with_two_producers() {
     });
 }
 
-/// Row 4.38: one batch of two wakes both sleepers, because each takes one.
+/// Row 4.38: a batch of two wakes both sleepers.
 #[test]
 fn an_event_count_wakes_as_many_as_there_is_work() {
     model(3, || {

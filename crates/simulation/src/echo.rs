@@ -94,8 +94,8 @@ impl EchoServer {
 
     /// The connection of an event. A connection closed in an earlier turn may only get `Closed`.
     fn of(&mut self, token: Token) -> &mut EchoConnection {
-        let it = self.connections[token.index() as usize].as_mut().expect("news only of what is attached");
-        assert_eq!(it.token, token, "news of a former tenant");
+        let it = self.connections[token.index() as usize].as_mut().expect("events only of attached sources");
+        assert_eq!(it.token, token, "an event of an earlier source of the slot");
         assert!(!it.closing || it.closed_in == self.turns, "news after close");
         it
     }
@@ -111,7 +111,7 @@ impl EchoServer {
             DriverEvent::Accepted { socket, .. } => self.accepted(socket),
             DriverEvent::AcceptStopped { error, .. } => {
                 match error.and_then(|error| error.raw_os_error()) {
-                    Some(libc::EMFILE) => assert!(self.driver.refuse_one(LISTENER), "somebody waits"),
+                    Some(libc::EMFILE) => assert!(self.driver.refuse_one(LISTENER), "a client waits"),
                     other => assert_eq!(other, Some(libc::ENOMEM)),
                 }
                 self.driver.accept(LISTENER);
@@ -297,7 +297,7 @@ fn play(seed: u64, faults: FaultRates) -> Result<RunReport, String> {
             network.stop_faults();
         }
         if network.now() > WORLD_ENDS {
-            return Err("somebody waits for ever".to_owned());
+            return Err("a client waits for ever".to_owned());
         }
     }
     echo.driver.close(LISTENER);

@@ -1,5 +1,5 @@
 //! Runs simulated worlds by seed: `stilling-sim --seed 42 --verbose`, `stilling-sim --seeds 100000 --from 5000`.
-#![allow(clippy::print_stdout, reason = "a program for people")]
+#![allow(clippy::print_stdout, reason = "a command-line program")]
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;

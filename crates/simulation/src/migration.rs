@@ -224,7 +224,7 @@ impl MovingWorld {
                 return Ok(());
             }
         }
-        Err("the shards spin: they turn and turn, and no time passes".to_owned())
+        Err("the shards spin: too many turns while time stands still".to_owned())
     }
 
     /// Passes connections that are due to a random shard.
@@ -296,7 +296,7 @@ fn play(seed: u64, faults: FaultRates) -> Result<MovingReport, String> {
             world.network.stop_faults();
         }
         if world.network.now() > WORLD_ENDS {
-            return Err("somebody waits for ever".to_owned());
+            return Err("a client waits for ever".to_owned());
         }
     }
     world.network.stop_faults();

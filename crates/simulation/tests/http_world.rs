@@ -75,9 +75,9 @@ fn every_world_ends_well_and_all_that_can_happen_does() {
         }
     }
     assert!(answers > 20 * SEEDS, "only {answers} answers");
-    assert!(messages_received > 20 * SEEDS, "only {messages_received} messages were heard");
+    assert!(messages_received > 20 * SEEDS, "only {messages_received} messages were received");
     assert!(records_audited > 5 * SEEDS, "only {records_audited} records were read in the end");
-    assert!(retries > 0, "no connection of an honest client was ever harmed");
+    assert!(retries > 0, "no connection of a well-behaved client was ever damaged");
     assert!(broken > 0 && broken * 20 < answers, "{broken} of {answers} answers broke off");
 }
 

@@ -75,7 +75,7 @@ fn errno<T: std::fmt::Debug>(result: std::io::Result<T>) -> Option<i32> {
 
 /// Row 0.8: the backlog holds clients; further clients retry and connect when there is room.
 #[test]
-fn a_full_backlog_makes_clients_knock_again() {
+fn a_full_backlog_makes_clients_retry() {
     let network = network(FaultRates::NONE, 1);
     let mut shard = TestShard::new(&network);
     let at = shard.listen(1, None);
@@ -91,7 +91,7 @@ fn a_full_backlog_makes_clients_knock_again() {
 }
 
 #[test]
-fn nobody_listening_refuses_and_a_closed_listener_resets_its_queue() {
+fn a_missing_listener_refuses_and_a_closed_listener_resets_its_queue() {
     let network = network(FaultRates::NONE, 1);
     let mut shard = TestShard::new(&network);
     let nobody = network.connect(Address::Tcp(address("10.0.0.1:81")), None);
@@ -154,7 +154,7 @@ fn what_was_sent_before_a_close_arrives_unless_unread_bytes_turn_the_close_into_
 }
 
 #[test]
-fn writing_to_who_has_left_is_answered_by_a_reset_on_tcp_and_at_once_on_unix_sockets() {
+fn writing_to_a_closed_peer_is_reset_on_tcp_and_fails_at_once_on_unix_sockets() {
     let network = network(FaultRates::NONE, 1);
     let mut shard = TestShard::new(&network);
     let at = shard.listen(5, None);

@@ -5,8 +5,8 @@
 //! curl -N telnet://127.0.0.1:9000        # then: GET /shout HTTP/1.1, Host: a, an empty line, words
 //! ```
 //!
-//! `/shout` answers every line in capitals from an ordinary blocking loop in a worker. `/echo` hands the socket to a
-//! shard that the worker creates for this connection.
+//! `/shout` answers every line in capitals from a blocking loop in a worker thread. `/echo` hands the socket to a shard
+//! that the worker creates for this connection.
 
 use std::io::{BufRead, BufReader, Write};
 use std::sync::Arc;
@@ -48,7 +48,7 @@ fn echo(mut client: DelegatedConnection) -> std::io::Result<()> {
     shard.run()
 }
 
-/// The service of a shard with one connection; the shard ends with it.
+/// The service of a shard with one connection; the shard stops when it is closed.
 struct UpgradedService;
 
 struct UpgradedSession;
@@ -73,7 +73,7 @@ impl Session for UpgradedSession {
     type Service = UpgradedService;
 
     fn received(&mut self, bytes: &[u8], io: &mut Io<'_>, _: &mut UpgradedService) -> usize {
-        // Backpressure: takes only as many bytes as can be sent.
+        // Backpressure: consumes only as many bytes as can be sent.
         let count = bytes.len().min(io.room());
         if io.send(&bytes[..count]).is_err() {
             io.abort(CloseReason::OutputFull);

@@ -16,7 +16,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let address = arguments.next().unwrap_or("127.0.0.1:9000".to_owned()).parse()?;
     let folder = arguments.next().unwrap_or(".".to_owned());
     let routes = Routes::new()
-        // More exact patterns win over the directory.
+        // More specific patterns have precedence over the directory.
         .inline(Method::Get, "/about", |_| Response::html("<p>Files, and this page.</p>\n"))
         .inline(Method::Get, "/old", |_| {
             Response::new(Status::PermanentRedirect).with_header("Location", "/about")

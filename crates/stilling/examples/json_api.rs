@@ -9,7 +9,7 @@
 //! curl -i -d '{"name":""}' http://127.0.0.1:9000/items    # 422, with the reason
 //! ```
 //!
-//! All of it is quick and in memory, so the handlers run in the shards; the lock is held for a few instructions.
+//! All handlers are quick, so they run in the shards; the lock is held briefly.
 //! Handlers that query a database belong in `worker` routes, which look the same.
 
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use stilling::ServeConfig;
 use stilling::http::{Method, Request, Response, Routes, Status};
 
-/// Maximum number of items. More: 503, the nearest relative of 507.
+/// Maximum number of items. More: 503.
 const ITEMS_MAX: usize = 10_000;
 
 /// Maximum bytes of a name.
@@ -49,7 +49,7 @@ struct ShopItems {
 
 type SharedShop = Arc<Mutex<ShopItems>>;
 
-/// A handler that panicked has left no item half-made.
+/// Locks the items. A poisoned lock is safe to use: a handler that panics leaves no item incomplete.
 fn lock(shop: &SharedShop) -> MutexGuard<'_, ShopItems> {
     shop.lock().unwrap_or_else(PoisonError::into_inner)
 }

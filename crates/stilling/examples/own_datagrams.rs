@@ -33,9 +33,9 @@ impl Service for DatagramCounter {
                 Err(error) => format!("`{number}`: {error}"),
             },
             ["read"] => self.total.to_string(),
-            _ => "say `add NUMBER` or `read`".to_owned(),
+            _ => "send `add NUMBER` or `read`".to_owned(),
         };
-        // The reply is short, so there is room; and a datagram may be lost anyway.
+        // Ignored: a short reply has room, and datagrams may be lost anyway.
         let _ = io.reply(answer.as_bytes());
     }
 

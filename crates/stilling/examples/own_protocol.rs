@@ -5,7 +5,7 @@
 //! curl telnet://127.0.0.1:9000
 //! ```
 //!
-//! One shard per core, each on a thread of its own with its own listener on the same port; nothing is shared.
+//! One shard per core, each with its own thread and its own listener on the same port. The shards share nothing.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -34,7 +34,7 @@ impl Session for OwnProtocolSession {
     type Service = OwnProtocolService;
 
     fn received(&mut self, bytes: &[u8], io: &mut Io<'_>, _: &mut OwnProtocolService) -> usize {
-        // Backpressure: takes only as many bytes as can be sent.
+        // Backpressure: consumes only as many bytes as can be sent.
         let count = bytes.len().min(io.room());
         if io.send(&bytes[..count]).is_err() {
             io.abort(CloseReason::OutputFull);

@@ -1,13 +1,13 @@
-//! Slow work in workers, beside responses that do not wait for it.
+//! Slow work in worker threads, and quick responses that do not wait for it.
 //!
 //! ```sh
 //! cargo run --example slow_work
 //! curl -N http://127.0.0.1:9000/count/5            # a line at a time
 //! curl --data-binary @Cargo.lock http://127.0.0.1:9000/digest
-//! curl http://127.0.0.1:9000/quick                 # at once, however many count
+//! curl http://127.0.0.1:9000/quick                 # at once, however many clients count
 //! ```
 //!
-//! Two workers count for two clients at a time. When sixteen requests wait, further ones are answered 503.
+//! Two worker threads serve two clients at a time. Sixteen requests may wait; further ones are answered 503.
 
 use std::error::Error;
 use std::io::{self, Read};
@@ -29,20 +29,20 @@ impl Read for SlowLines {
         std::thread::sleep(Duration::from_millis(100));
         let line = format!("{}\n", self.next);
         self.next += 1;
-        // The server's buffers are much longer than a line; a shorter one would lose the rest.
+        // The server's buffers are much longer than a line, so no line is truncated.
         let count = line.len().min(into.len());
         into[..count].copy_from_slice(&line.as_bytes()[..count]);
         Ok(count)
     }
 }
 
-/// Sends each line when it is ready: a body of unknown length is sent as it is read.
+/// Streams the lines: a body of unknown length is sent as it is read.
 fn count(request: &Request<'_>) -> Result<Response, Status> {
     let last = request.param("to").and_then(|to| to.parse().ok()).ok_or(Status::BadRequest)?;
     Ok(Response::stream("text/plain; charset=utf-8", SlowLines { next: 1, last }))
 }
 
-/// FNV-1a, as something to compute.
+/// An FNV-1a hash of the body.
 fn digest(request: &Request<'_>) -> String {
     let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
     format!("{:016x}\n", request.body().iter().fold(0xcbf2_9ce4_8422_2325, step))

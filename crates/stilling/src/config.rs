@@ -177,9 +177,7 @@ impl ServeConfig {
             in_range("app.processes.processes", processes, 1, PROCESSES_MAX)?;
             in_range("app.processes.slots", slots, 1, SLOTS_MAX)?;
             if app.timeout.is_zero() {
-                return Err(ServeError::Config(
-                    "app.timeout is zero: no process can answer in no time".into(),
-                ));
+                return Err(ServeError::Config("app.timeout is zero; it must be positive".into()));
             }
             if has_routes {
                 return Err(ServeError::Config(
@@ -198,7 +196,7 @@ impl ServeConfig {
         }
         if self.direct_descriptors && !self.hub.syslog_tcp.is_empty() {
             return Err(ServeError::Config(
-                "direct descriptors do not tell where connections come from, and syslog over TCP is for certain sources only: choose one of the two"
+                "direct descriptors do not provide peer addresses, which syslog over TCP needs for syslog-source: use only one of the two"
                     .into(),
             ));
         }
@@ -280,19 +278,19 @@ pub enum ServeError {
 impl fmt::Display for ServeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ServeError::Config(what) => write!(f, "the server cannot be configured so: {what}"),
+            ServeError::Config(what) => write!(f, "invalid configuration: {what}"),
             ServeError::Listen(address, error) => {
                 write!(f, "cannot listen on {address}: {}", why_not(address, error))
             }
             ServeError::SocketFile(path, error) if error.kind() == io::ErrorKind::AddrInUse => write!(
                 f,
-                "cannot receive at {}: another process reads there, or it is a file that is no socket; stop it, remove it, or choose another path",
+                "cannot receive at {}: another process receives there, or the file is not a socket; stop the process, remove the file, or choose another path",
                 path.display()
             ),
             ServeError::SocketFile(path, error) => write!(f, "cannot receive at {}: {error}", path.display()),
             ServeError::Overlap { wanted, old } => write!(
                 f,
-                "cannot listen on {wanted}: the server that is succeeded listens on {old}, which is a part of it; ask for both, or stop it first"
+                "cannot listen on {wanted}: the predecessor listens on {old}, which overlaps it; configure both, or stop the predecessor first"
             ),
             ServeError::Driver(error) => {
                 write!(f, "io_uring is not available here ({error}); use --driver poll, or auto")
@@ -313,7 +311,7 @@ impl fmt::Display for ServeError {
             ),
             ServeError::Activation(error) => error.fmt(f),
             ServeError::PassedListener(name, error) if error.kind() == io::ErrorKind::InvalidInput => {
-                write!(f, "the parent process passed `{name}`, which is no listening TCP socket")
+                write!(f, "the parent process passed `{name}`, which is not a listening TCP socket")
             }
             ServeError::PassedListener(name, error) => {
                 write!(f, "cannot listen on `{name}`, which the parent process passed: {error}")
@@ -335,7 +333,7 @@ fn why_not(address: &SocketAddr, error: &io::Error) -> String {
     match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::ADDRINUSE) => "another process listens there; stop it or choose another port".to_owned(),
         Some(Errno::ADDRNOTAVAIL) => {
-            format!("no network interface of this machine has that address; {all} stands for all that it has")
+            format!("no network interface of this machine has that address; {all} listens on all interfaces")
         }
         Some(Errno::AFNOSUPPORT) => "this machine has no IPv6".to_owned(),
         Some(Errno::ACCESS) if address.port() < 1024 => format!(
@@ -425,7 +423,7 @@ mod tests {
                     config.hub.syslog_tcp = vec![SocketAddr::from(([127, 0, 0, 1], 514))];
                 },
                 false,
-                "where connections come from",
+                "do not provide peer addresses",
             ),
             (
                 |config| {

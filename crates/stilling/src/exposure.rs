@@ -84,7 +84,7 @@ impl ServeConfig {
                     option: PROTOCOLS,
                     reason: format!(
                         "{address} is reachable from other machines, and only the protocol there can authenticate \
-                         clients; have it do that, or listen on 127.0.0.1"
+                         clients; let it authenticate them, or listen on 127.0.0.1"
                     ),
                 }),
             }

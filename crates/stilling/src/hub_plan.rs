@@ -60,7 +60,7 @@ pub fn hub_in_memory(
 }
 
 /// Reason for refusing publications while the predecessor holds their streams for too long.
-const NOT_RELEASED: &str = "the server before this one has not released it yet";
+const NOT_RELEASED: &str = "the predecessor has not released it yet";
 
 /// The predecessor, with respect to its streams.
 #[derive(Clone, Copy, Debug)]
@@ -295,7 +295,7 @@ impl<S: StreamStore> HubPlan<S> {
 
     /// Lines that describe the hub before it runs.
     pub(crate) fn banner(&self) -> Vec<String> {
-        let place = if self.has_thread { "on a thread of its own" } else { "in shard 0" };
+        let place = if self.has_thread { "on its own thread" } else { "in shard 0" };
         let mut lines: Vec<String> = self.opened.findings().chain(self.opened.write_methods()).collect();
         let when =
             if self.opened.are_held_by_predecessor() { ", to be opened when they are released" } else { "" };

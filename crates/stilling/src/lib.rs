@@ -1,7 +1,7 @@
 //! Stilling: a server for bursts, as a library.
 //!
-//! A server is a table of routes. A handler is a plain function: `inline` handlers run in the shard and must be
-//! quick; `worker` handlers run in a bounded pool and may block.
+//! A server is a table of routes. A handler is a plain function: `inline` handlers run in a shard, an event loop on a
+//! thread of its own, and must be quick; `worker` handlers run in a bounded thread pool and may block.
 //!
 //! ```no_run
 //! use stilling::http::{Method, Response, Routes, Status};
@@ -69,8 +69,8 @@ pub use stilling_engine::driver::choice::DriverChoice;
 pub use stilling_workers::processes::ProcessLimits;
 pub use stilling_workers::{Growth, QueueTarget};
 
-/// Parts of a server, for programs that assemble them differently, such as the simulator. An HTTP server needs only
-/// [`HttpCounters`](parts::HttpCounters), to read an [`Overview`].
+/// Parts of a server, for programs that assemble their own, such as the simulator. A program that only reads an
+/// [`Overview`] needs [`HttpCounters`](parts::HttpCounters).
 pub mod parts {
     pub use crate::hand_over::succession::{PredecessorEvent, Retirement, Succession, SuccessionAction};
     pub use crate::http::parts::*;
@@ -88,7 +88,7 @@ pub mod parts {
 
 use std::io::Write;
 
-/// Serves `routes` until SIGTERM or SIGINT, prints the listening addresses on standard output, and drains at the end.
+/// Binds, prints the listening addresses on standard output, serves `routes` until SIGTERM or SIGINT, and drains.
 /// [`Server`] offers the same in steps.
 ///
 /// # Errors

@@ -82,7 +82,12 @@ impl OverviewCollector {
         gauge(to, "connections_max", "Most connections open at once in a shard", self.largest_open())?;
         self.encode_accepted(to)?;
         counter(to, "connected", "Connections opened by this side", overview.engine(|c| &c.connected))?;
-        counter(to, "adopted", "Connections that came open from elsewhere", overview.engine(|c| &c.adopted))?;
+        counter(
+            to,
+            "adopted",
+            "Open connections taken over from elsewhere",
+            overview.engine(|c| &c.adopted),
+        )?;
         self.encode_closed(to)?;
         self.encode_refused(to)?;
         counter(
@@ -115,7 +120,7 @@ impl OverviewCollector {
         counter(to, "datagrams_dropped_by_kernel", help, missed)?;
         counter(to, "datagrams_sent", "Datagrams to be sent", overview.engine(|c| &c.datagrams_sent))?;
         let dropped = overview.engine(|c| &c.datagrams_dropped);
-        counter(to, "datagrams_dropped", "Datagrams that the system did not take", dropped)?;
+        counter(to, "datagrams_dropped", "Datagrams that the system refused to send", dropped)?;
         counter(to, "blocked_sends", "Sends taken only in part", overview.engine(|c| &c.blocked_sends))
     }
 
@@ -128,7 +133,7 @@ impl OverviewCollector {
         counter(to, "turns", "Turns of the event loops", overview.engine(|c| &c.turns))?;
         counter(to, "driver_enters", "System calls of the drivers", overview.engine(|c| &c.enters))?;
         counter(to, "driver_starved", "Receives that waited for a buffer", overview.engine(|c| &c.starved))?;
-        counter(to, "driver_stale", "Completions for a former tenant", overview.engine(|c| &c.stale))?;
+        counter(to, "driver_stale", "Completions for a closed connection", overview.engine(|c| &c.stale))?;
         counter(to, "driver_overflows", "Completion queue overflows", overview.engine(|c| &c.overflows))
     }
 
@@ -139,14 +144,14 @@ impl OverviewCollector {
         let help = "Requests that wait for bodies, workers or worker processes";
         gauge(to, "http_requests_held_bytes", help, held)?;
         let shed = overview.http(|c| &c.requests_shed);
-        counter(to, "http_requests_shed", "Requests refused for want of memory", shed)?;
+        counter(to, "http_requests_shed", "Requests refused for lack of memory", shed)?;
         let held = overview.http.iter().map(|counters| counters.answers_held()).sum();
         let help = "Answers of handlers and worker processes that wait for slow clients";
         gauge(to, "http_answers_held_bytes", help, held)?;
         let delegated = overview.http.iter().map(|counters| counters.delegated()).sum();
         gauge(to, "http_delegated", "Connections that hold a worker now, or wait for one", delegated)?;
         let shed = overview.http(|c| &c.answers_shed);
-        counter(to, "http_answers_shed", "Requests refused for want of memory for answers", shed)?;
+        counter(to, "http_answers_shed", "Requests refused for lack of memory for responses", shed)?;
         let panics = overview.http(|c| &c.handler_panics);
         counter(to, "http_handler_panics", "Handlers that panicked in a shard", panics)
     }
@@ -161,7 +166,7 @@ impl OverviewCollector {
         let one = ConstGauge::new(1_i64);
         let mut family = to.encode_descriptor(
             "driver",
-            "The driver that runs, and why not another",
+            "The driver in use, and why not another",
             None,
             one.metric_type(),
         )?;
@@ -241,7 +246,7 @@ impl OverviewCollector {
             ("cancelled", pool.cancelled),
             ("refused", pool.refused),
         ];
-        family(to, "jobs", "Jobs, by what became of them in the pool", "outcome", outcomes)?;
+        family(to, "jobs", "Jobs, by outcome in the pool", "outcome", outcomes)?;
         let unanswered = [
             ("queue_full", self.0.http(|c| &c.jobs_refused)),
             ("queue_timeout", self.0.http(|c| &c.jobs_expired)),
@@ -249,7 +254,7 @@ impl OverviewCollector {
         ];
         family(to, "http_jobs_shed", "Requests for workers answered 503, by reason", "reason", unanswered)?;
         let late = self.0.http(|c| &c.late_results);
-        counter(to, "http_results_late", "Results for requests that were answered 503 before", late)
+        counter(to, "http_results_late", "Results for requests already answered 503", late)
     }
 }
 
@@ -277,7 +282,7 @@ impl OverviewCollector {
             ("killed", counters.killed),
             ("recycled", counters.recycled),
         ];
-        family(to, "app_lives", "Worker processes, by what has become of them", "event", events)?;
+        family(to, "app_process_events", "Worker process starts and ends, by kind", "event", events)?;
         let backoff = ConstGauge::new(counters.backoff.as_secs_f64());
         let help = "Longest wait of a worker process until it is started again";
         backoff.encode(to.encode_descriptor(
@@ -289,13 +294,13 @@ impl OverviewCollector {
         counter(
             to,
             "app_answers_other",
-            "Answers with a status of no other counter",
+            "Responses with a status without a counter of its own",
             self.0.http(|c| &c.answers_other),
         )?;
         counter(
             to,
-            "app_leftovers",
-            "Requests that a worker process had still when nobody waited for them any more",
+            "app_requests_abandoned",
+            "Requests that a worker process still had after their clients had left",
             self.0.http(|c| &c.app_requests_abandoned),
         )?;
         counter(

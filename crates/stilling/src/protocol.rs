@@ -4,15 +4,15 @@
 //! ([`ServeConfig::protocols`](crate::ServeConfig::protocols)). Its connections share the shards with all others and
 //! end with the server's drain. Their sessions may publish messages.
 //!
-//! - **Authentication** is the session's task: the server publishes everything that the session publishes.
+//! - **Authentication** is the session's task: the server stores and forwards whatever the session publishes.
 //! - **Time**: a connection that sends nothing for the idle timeout
-//!   ([`ServeConfig::timeouts`](crate::ServeConfig::timeouts)) ends, unless its session sets deadlines of its own.
+//!   ([`ServeConfig::timeouts`](crate::ServeConfig::timeouts)) is closed, unless its session sets deadlines of its own.
 //! - **Panics**: a session that panics is discarded, and its connection closed with
 //!   [`SessionPanicked`](CloseReason::SessionPanicked); the panic hook of the process reports it. (A program built
 //!   with `panic = "abort"` ends.)
-//! - **Hub**: with a custom protocol the server has a hub and opens its streams, also without listeners for NATS or
-//!   syslog. A server with sessions that publish nothing needs no folder for streams if
-//!   [`MessagingConfig::streams`](crate::settings::MessagingConfig::streams) is empty.
+//! - **Hub**: a custom protocol enables the hub and its streams, also without listeners for NATS or syslog. If the
+//!   sessions publish nothing, leave [`MessagingConfig::streams`](crate::settings::MessagingConfig::streams) empty:
+//!   then the server needs no folder for streams.
 //!
 //! ```
 //! use std::net::IpAddr;
@@ -72,7 +72,7 @@ pub trait CustomProtocol: Send + Sync {
 /// A protocol with the address of its listener.
 #[derive(Clone)]
 pub struct CustomListener {
-    /// The address to listen on; port 0 takes a free port.
+    /// The address to listen on; port 0: the system chooses a free port.
     pub address: SocketAddr,
     /// The protocol of its connections.
     pub protocol: Arc<dyn CustomProtocol>,
@@ -84,10 +84,11 @@ impl fmt::Debug for CustomListener {
     }
 }
 
-/// One connection. All methods but `received` have a default. They run on the shard's thread and must not block.
+/// The session of one connection. All methods but `received` have a default. They run on the shard's thread and must
+/// not block.
 ///
-/// After a call in which the session finishes or aborts the connection, only `closed` follows. A connection is closed
-/// if its session asks for the socket ([`Io::detach`]): nothing takes such sockets.
+/// After a call in which the session finishes or aborts the connection, only `closed` follows. [`Io::detach`] closes
+/// the connection: detached sockets of custom protocols have no receiver.
 pub trait CustomSession {
     /// The connection is open. Its deadline is the idle timeout of the server, see
     /// [`deadline`](CustomSession::deadline).
@@ -116,8 +117,8 @@ pub trait CustomSession {
         let _ = (count, io, cx);
     }
 
-    /// There may be room for a publication again, after [`PublishError::NoRoom`]; called once for any number of these
-    /// errors. By default reading resumes.
+    /// A publication may succeed again after [`PublishError::NoRoom`]; called once for any number of these errors. By
+    /// default reading resumes.
     fn has_room(&mut self, io: &mut Io<'_>, cx: &mut CustomContext<'_>) {
         let _ = cx;
         io.resume();
@@ -134,14 +135,14 @@ pub trait CustomSession {
     }
 
     /// The server drains: called once, unless the connection has finished. By default [it finishes when its peer is
-    /// silent](CustomContext::finish_when_quiet). A session that does otherwise must finish the connection itself.
-    /// Until then, shutdown and hot restart wait for it, up to the drain timeout.
+    /// silent](CustomContext::finish_when_quiet). An override must finish the connection itself: shutdown and hot
+    /// restart wait for it, up to the drain timeout.
     fn draining(&mut self, io: &mut Io<'_>, cx: &mut CustomContext<'_>) {
         let _ = io;
         cx.finish_when_quiet();
     }
 
-    /// The connection is closed. The last call; not made after a panic of the session.
+    /// The connection is closed. This is the last call; it is omitted after a panic of the session.
     fn closed(&mut self, reason: CloseReason) {
         let _ = reason;
     }
@@ -153,7 +154,6 @@ pub struct CustomContext<'a> {
     lifecycle: &'a Lifecycle,
     idle_timeout: Duration,
     awaits_room: bool,
-    /// The session has requested that the connection finish when its peer is silent.
     finishes_when_quiet: bool,
 }
 
@@ -166,7 +166,7 @@ pub enum PublishError {
     Subject,
     /// The message is longer than any stream accepts.
     TooLong,
-    /// There is no room on the way to the hub. The session should [pause](Io::pause) and try again when
+    /// The shard's queue to the hub is full. The session should [pause](Io::pause) and try again when
     /// [`has_room`](CustomSession::has_room) is called.
     NoRoom,
 }
@@ -199,16 +199,16 @@ impl<'a> CustomContext<'a> {
         self.lifecycle.is_draining()
     }
 
-    /// Finishes the connection of a draining server when its peer has sent nothing for 250 ms, or after 2 s of time
-    /// in which its input could be read; so the session receives everything sent before the peer could notice the
-    /// drain. The connection has no other deadline from now on.
+    /// Finishes the connection when its peer has sent nothing for 250 ms, or after 2 s in total during which its input
+    /// was read, so that the session receives everything sent before the peer could notice the drain. This replaces
+    /// all other deadlines of the connection.
     pub fn finish_when_quiet(&mut self) {
         self.finishes_when_quiet = true;
     }
 
-    /// Publishes a message without an acknowledgement. `Ok`: it was handed to the hub, in the order of the calls, but
-    /// is not stored yet. Later failures appear only in the metrics: a message that its stream refuses counts in
-    /// `stilling_hub_losses_total` under `custom`.
+    /// Publishes a message without an acknowledgement. `Ok`: the message is queued for the hub, in the order of the
+    /// calls, but not stored yet. Later failures appear only in the metrics: a message that its stream refuses counts
+    /// in `stilling_hub_losses_total` under `custom`.
     ///
     /// # Errors
     /// See [`PublishError`]; the message was not published.

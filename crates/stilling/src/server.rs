@@ -1,9 +1,9 @@
 //! `serve`: assembles listeners, shards and workers, runs them, and ends them after the last response.
 //!
-//! The calling thread becomes shard 0; the other shards and the workers get their own threads at the start. So A
-//! shards and W workers create A + W − 1 threads. One more each: the scaler of a pool that may grow (it starts
-//! further workers later), the hand-over thread of a server that can be succeeded, and the supervisor of worker
-//! processes. `start` creates one more and leaves the calling thread free.
+//! The calling thread becomes shard 0; the other shards and the workers get their own threads at the start: A shards
+//! and W workers create A + W − 1 threads. Further threads serve the parts in use: the hub and its journal, the log,
+//! the volume monitor, the scaler of a pool that may grow, the hand-over, and the supervisor of worker processes.
+//! `start` creates one more thread for shard 0.
 
 mod bind;
 
@@ -255,7 +255,7 @@ fn spawn_handover_thread(
         kept
     };
     let thread =
-        std::thread::Builder::new().name("porter".to_owned()).spawn(run).map_err(ServeError::Threads)?;
+        std::thread::Builder::new().name("hand-over".to_owned()).spawn(run).map_err(ServeError::Threads)?;
     Ok((waker, thread))
 }
 
@@ -363,7 +363,7 @@ impl ShardSetup {
                 if shares_listeners {
                     shard.recheck_accept_queues(QUEUE_CHECK_SPAN);
                 }
-                // From this turn on the system accepts.
+                // This turn starts to accept.
                 shard.turn(false)?;
                 lifecycle.shard_began();
             }

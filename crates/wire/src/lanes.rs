@@ -1,7 +1,7 @@
 //! Byte searches over eight bytes per step in an ordinary u64.
 //!
-//! A lane test may also mark lanes above the first true hit (the borrow of the subtraction runs upwards), never below
-//! it, so the lowest mark is always exact.
+//! A test may wrongly mark a lane above the first hit, because its subtraction borrows from the next higher lane. The
+//! lowest mark is always a hit.
 
 pub(crate) const fn lanes(byte: u8) -> u64 {
     u64::from_ne_bytes([byte; 8])

@@ -90,8 +90,8 @@ impl PoolTally {
     }
 
     pub(crate) fn snapshot(&self, queued: u64, threads: u64) -> PoolCounters {
-        // Results are read before `taken`: every result follows its job's removal from the queue, so the difference is
-        // never negative.
+        // Results are read before `taken`, because every result follows its job's removal from the queue. The relaxed
+        // loads may still be reordered, hence the saturating subtraction.
         let (done, expired, panicked) =
             (self.done.load(Relaxed), self.expired.load(Relaxed), self.panicked.load(Relaxed));
         let answered = done + expired + panicked + self.lost.load(Relaxed);
@@ -115,7 +115,6 @@ impl PoolTally {
     }
 }
 
-/// Adds one and returns the new count.
 pub(crate) fn count(counter: &AtomicU64) -> u64 {
     counter.fetch_add(1, Relaxed) + 1
 }

@@ -23,7 +23,6 @@ const WHOLE: u64 = 1_000_000;
 /// The largest [`Growth::free_threshold`] and [`Growth::spawn_hunk`], in per cent.
 const HALF_MAX: u8 = 50;
 
-/// The largest [`Growth::spawn_factor`], in per cent.
 const SPAWN_FACTOR_MAX: u8 = 90;
 
 /// Dynamic sizing of a pool. Off by default: all threads exist from the start.
@@ -95,7 +94,7 @@ impl GrowthSchedule {
         GrowthSchedule { growth, base, share: full_share(&growth) }
     }
 
-    /// Returns the next target for a pool of `threads` with `busy` jobs: one hunk more, if it is short.
+    /// Returns the next target, one hunk more, if a pool of `threads` is short with `busy` jobs.
     pub(crate) fn next_larger(&mut self, threads: u64, busy: u64) -> Option<u64> {
         let threads_max = self.growth.threads_max as u64;
         if threads >= threads_max || !self.growth.is_short(threads, busy) {
@@ -106,8 +105,8 @@ impl GrowthSchedule {
         Some((threads + hunk).min(threads_max))
     }
 
-    /// Returns the next target for a pool of `threads` with at most `busy_max` jobs in the last span: one hunk less, if
-    /// it does not need them.
+    /// Returns the next target, at most one hunk less, if a pool of `threads` with a peak of `busy_max` jobs is larger
+    /// than needed.
     pub(crate) fn next_smaller(&mut self, threads: u64, busy_max: u64) -> Option<u64> {
         let enough = self.growth.enough_for(busy_max).max(self.base);
         let hunk = hunk(threads, full_share(&self.growth));

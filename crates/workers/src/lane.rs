@@ -1,4 +1,4 @@
-//! A shard's handle to the pool; it never locks, waits or allocates.
+//! A shard's handle to the pool. It never locks, waits or allocates.
 //!
 //! The lane counts its outstanding jobs (submitted, with their result not yet fetched) and stops submitting at the size
 //! of its result mailbox. A worker therefore always finds room for a result, and a shard that fetches no results only
@@ -17,7 +17,6 @@ use crate::pool_core::{Admission, EnqueueTime, Job, PoolCore};
 
 /// One shard's handle to the pool. Jobs of a dropped lane still run; their results are dropped.
 pub struct Lane<R> {
-    /// Index among the lanes of the pool.
     number: usize,
     jobs: Sender<Job<R>>,
     results: Receiver<JobCompletion<R>>,
@@ -177,16 +176,16 @@ impl<R> Lane<R> {
         }
     }
 
-    /// Whether no worker has taken the job at `position` yet.
+    /// Whether the job at `position` still waits: no worker has taken it, and it has not been withdrawn.
     #[must_use]
     pub fn is_waiting(&self, position: LanePosition) -> bool {
         self.core.claims[self.number].is_waiting(position.0)
     }
 
     /// Withdraws the job at `position`, unless a worker has taken it. It is not run and has no result. It stops
-    /// counting as queued and [outstanding](Lane::outstanding) now, but frees its slot and drops its captures only when
-    /// a worker passes it, so a job with much memory should share it with its submitter. `is_late`: counts as expired,
-    /// otherwise as cancelled.
+    /// counting as queued and [outstanding](Lane::outstanding) now, but its slot and captures are freed only when a
+    /// worker passes it, so a job should share a large buffer with its submitter instead of capturing it. `is_late`:
+    /// counts as expired, otherwise as cancelled.
     pub fn withdraw(&mut self, position: LanePosition, is_late: bool) -> bool {
         let core = &self.core;
         if !core.claims[self.number].claim(position.0) {

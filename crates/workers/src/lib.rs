@@ -8,11 +8,11 @@
 //!
 //! A shard submits a closure of at most 96 bytes, built in place in the queue, and later fetches the result under its
 //! ticket. Shards take no lock and allocate nothing; workers may do both. The queue is first in, first out over all
-//! shards, and bounded in length (the closure comes back as [`SubmitError::Full`]) and in age (a job that waited longer
-//! than [`PoolLimits::age_max`] is answered [`JobResult::Expired`] and not run); a [`QueueTarget`] also sheds old jobs
-//! from a standing queue. A panic costs one result ([`JobResult::Panicked`]), never a thread. Every accepted job has
-//! exactly one result, unless its lane [withdraws](Lane::withdraw) it before a worker takes it: then it is neither run
-//! nor answered.
+//! shards, and bounded in length (a rejected closure is returned in [`SubmitError::Full`]) and in age (a job that
+//! waited longer than [`PoolLimits::age_max`] is answered [`JobResult::Expired`] and not run); a [`QueueTarget`] also
+//! sheds old jobs from a standing queue. A panic costs one result ([`JobResult::Panicked`]), never a thread. Every
+//! accepted job has exactly one result, unless its lane [withdraws](Lane::withdraw) it before a worker takes it: then
+//! it is neither run nor answered.
 //!
 //! Requests for worker processes have a queue with the same order and bounds, and no pool thread: see [`processes`].
 //!

@@ -16,8 +16,8 @@ pub struct PoolLimits {
     /// Initial number of worker threads. With zero, no worker takes jobs, and the caller runs them inline.
     pub threads: usize,
     /// Maximum number of queued jobs in the whole pool, 1 to [`QUEUE_MAX_LIMIT`]; further jobs are rejected. Withdrawn
-    /// jobs do not count, but keep their slots in their lane's queue until a worker passes them: a lane has twice as
-    /// many slots, and rejects jobs while all are taken. Default 4096.
+    /// jobs do not count, but hold their slots in their lane's queue until a worker passes them: a lane has twice
+    /// `queue_max` slots, and rejects jobs while all are in use. Default 4096.
     pub queue_max: usize,
     /// Maximum queueing time; a job taken later is not run. Default 30 s.
     pub age_max: Duration,

@@ -40,7 +40,7 @@ impl<R> Pool<R> {
         let threads_max = if growth.is_enabled() { growth.threads_max } else { threads };
         assert!(
             (1..=QUEUE_MAX_LIMIT).contains(&queue_max) && threads_max <= QUEUE_MAX_LIMIT,
-            "a pool queues 1 to {QUEUE_MAX_LIMIT} jobs and has at most as many threads, asked for {limits:?}"
+            "queue_max must be 1 to {QUEUE_MAX_LIMIT} and the pool may have at most {QUEUE_MAX_LIMIT} threads: {limits:?}"
         );
         assert!(growth.fits(threads), "a pool of {threads} threads cannot grow by {growth:?}");
         // A lane may have a full queue, a job in every worker, and as many results still to be fetched.

@@ -80,7 +80,6 @@ pub(crate) struct PoolCore<R> {
 /// Source of jobs. Only workers lock it.
 struct JobQueue<R> {
     lanes: Vec<Receiver<Job<R>>>,
-    /// Standing queue detection, if the queue has a target.
     standing: Option<StandingQueueDetector>,
 }
 
@@ -138,11 +137,11 @@ impl<R> PoolCore<R> {
         }
     }
 
-    /// Counts one more job into the queue, unless a limit forbids it. When lanes race for the last slot, both may be
-    /// rejected; the limit is never exceeded.
+    /// Counts one more job into the queue, unless the pool is closed or the queue is full. When lanes race for the last
+    /// slot, all may be rejected.
     ///
-    /// A job that `is_continuation` is not held to the limit: its submitter has checked it before, so only lanes that
-    /// race for the last slot exceed it, by one job each.
+    /// A continuation is not rejected at the limit, because its submitter has checked the limit before: lanes that race
+    /// for the last slot exceed it by one job each.
     pub(crate) fn admit(&self, is_continuation: bool) -> Admission {
         let before = self.queued.fetch_add(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -271,7 +270,6 @@ impl<R> PoolCore<R> {
         self.pool_size.as_ref().is_some_and(PoolSize::has_surplus)
     }
 
-    /// Retires an idle worker, if the pool is to shrink.
     pub(crate) fn retire(&self) -> bool {
         let leaves = self.pool_size.as_ref().is_some_and(PoolSize::try_retire);
         if leaves {
@@ -280,7 +278,6 @@ impl<R> PoolCore<R> {
         leaves
     }
 
-    /// Runs a job in the calling thread, unless `inline_max` lanes already do.
     pub(crate) fn run_inline<F>(&self, job: F) -> Result<JobResult<R>, F>
     where
         F: FnOnce(&mut JobContext) -> R,
@@ -306,7 +303,6 @@ impl<R> PoolCore<R> {
         self.tally.snapshot(self.queued(), threads)
     }
 
-    /// Puts the result of one taken job into its lane's results and wakes its shard.
     pub(crate) fn deliver(&self, lane: usize, completed: JobCompletion<R>) {
         let JobCompletion { ticket, position, .. } = completed;
         let answered = count(self.tally.counter_of(&completed.outcome));

@@ -1,7 +1,7 @@
 //! Target, actual and busy thread counts of an elastic pool, and the wake-up of its scaler.
 //!
-//! Workers detect a shortage of threads, since only taking a job makes one busy; the scaler alone sets the target and
-//! starts threads. Shards take no part. The protocols:
+//! Workers detect a shortage of threads, because a thread becomes busy only by taking a job; only the scaler sets the
+//! target and starts threads. Shards take no part. The protocols:
 //!
 //! ```text
 //!   worker takes a job                     scaler runs
@@ -72,18 +72,15 @@ impl PoolSize {
         }
     }
 
-    /// Counts out a worker with an answered job.
     pub(crate) fn job_finished(&self) {
         self.busy.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Whether a worker should retire.
     pub(crate) fn has_surplus(&self) -> bool {
         let word = self.word.load(Ordering::Acquire);
         threads_of(word) > target_of(word)
     }
 
-    /// Counts the calling worker out, if the pool has a surplus.
     pub(crate) fn try_retire(&self) -> bool {
         let one_less = |word: u64| (threads_of(word) > target_of(word)).then(|| word - 1);
         self.word.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_less).is_ok()
@@ -131,7 +128,6 @@ impl PoolSize {
         busy_max.max(busy)
     }
 
-    /// Whether a worker has requested scaling since the scaler's last run.
     pub(crate) fn is_scale_requested(&self) -> bool {
         self.scale_requested.load(Ordering::Acquire)
     }

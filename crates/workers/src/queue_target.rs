@@ -1,10 +1,10 @@
-//! Controlled delay for queues: a queue that serves no request promptly for a while is a standing queue, and shortening
-//! it loses only work for clients that have stopped waiting.
+//! Controlled delay (CoDel) for queues. A queue that serves no job promptly during an interval is a standing queue; its
+//! oldest jobs are shed.
 //!
-//! A queue may be long for a moment without harm, so its length is no measure. The measure is the shortest wait of an
-//! interval: while it stays above the target, every job that has waited twice the target is answered without being run,
-//! until one is served promptly again. The workers stay busy meanwhile, and their results are in time. This is CoDel
-//! adapted to requests (jobs are dropped by their age when they are taken, without its square root).
+//! The measure is the shortest wait of an interval, not the length: a burst makes a queue long without harm. While the
+//! shortest wait is above the target, each job that has waited more than twice the target is answered without being
+//! run, until a job is served promptly. The workers stay busy, and their results are in time. Unlike in CoDel, jobs are
+//! dropped by age on dequeue, without the square-root schedule.
 //!
 //! ```text
 //!  wait  ▁▂▃▅▆▇█████▃▂▂▂▂▂▂▂▁▁     ▁ the target
@@ -61,7 +61,7 @@ impl StandingQueueDetector {
         let target = self.target.wait(service_mean);
         if now >= self.interval_end {
             let interval = INTERVAL_MIN.max(target.saturating_mul(TARGETS_PER_INTERVAL));
-            // An interval long over does not describe the present.
+            // The last interval counts only if it ended recently.
             let is_recent = now.since(self.interval_end) < interval;
             self.is_standing = is_recent && self.least > target;
             self.least = waited;
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_seen_long_ago_sheds_nobody() {
+    fn an_old_interval_sheds_no_job() {
         let mut standing = StandingQueueDetector::new(QueueTarget::Fixed(millis(5)));
         shed(&mut standing, 1000, 1100, 50);
         assert_eq!(shed(&mut standing, 1200, 1210, 50), 0);

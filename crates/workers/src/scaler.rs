@@ -23,7 +23,7 @@ pub struct PoolScaler<R> {
     core: Arc<PoolCore<R>>,
     schedule: GrowthSchedule,
     base: u64,
-    /// Start of the span of the peak demand: the last growth, or the last check for shrinking.
+    /// Start of the span over which the peak demand is measured: the last growth, or the last check for shrinking.
     since: Time,
     retry_at: Option<Time>,
 }

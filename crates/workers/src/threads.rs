@@ -108,7 +108,7 @@ impl WorkerThreads {
         }
         let Some(scaler) = scaler else { return Ok(()) };
         let (group, core) = (Arc::clone(&self.group), Arc::clone(core));
-        self.group.spawn_member(&mut self.group.group_state(), "keeper".to_owned(), move || {
+        self.group.spawn_member(&mut self.group.group_state(), "scaler".to_owned(), move || {
             scaler.run(|| group.start_worker(&core));
         })
     }

@@ -36,7 +36,7 @@ fn fixture(threads: usize, growth: Growth) -> ElasticFixture {
     let limits =
         PoolLimits { threads, queue_max: 10_000, age_max: Duration::MAX, growth, ..PoolLimits::default() };
     let (pool, mut lanes) = Pool::new(limits, clock, vec![Arc::new(Wake::new(|| ()))]);
-    let scaler = pool.scaler().expect("a pool that may grow has a keeper");
+    let scaler = pool.scaler().expect("a pool that may grow has a scaler");
     ElasticFixture { pool, lane: lanes.remove(0), scaler, manual_time, running: Vec::new() }
 }
 
@@ -83,7 +83,7 @@ impl ElasticFixture {
 
 /// Rows 4.13 and 4.31: without a threshold there is no scaler.
 #[test]
-fn a_pool_without_a_threshold_has_no_keeper() {
+fn a_pool_without_a_threshold_has_no_scaler() {
     let limits = PoolLimits {
         threads: 2,
         growth: Growth { free_threshold: 0, ..QUARTER_FREE },
@@ -229,7 +229,7 @@ fn a_closed_pool_does_not_grow() {
     fixture.running.push(fixture.pool.take_job().expect("it was published"));
     assert!(fixture.scaler.is_scale_requested());
     fixture.pool.close();
-    fixture.scaler.scale(|| panic!("nobody is to be started"));
+    fixture.scaler.scale(|| panic!("no thread is to be started"));
     assert_eq!(fixture.threads(), 1);
     fixture.finish_all();
 }
@@ -313,7 +313,7 @@ fn real_threads_come_with_the_work_and_go_with_it() {
     }
     pool.close();
     pool.join(clock.now().after(HANG_TIMEOUT)).expect("all threads end");
-    assert_eq!(pool.join(Time::ZERO), Ok(()), "nobody is left");
+    assert_eq!(pool.join(Time::ZERO), Ok(()), "no thread is left");
 }
 
 /// Rows 4.31 and 4.37: whenever growth races with closing, every accepted job is answered and every thread ends.
@@ -341,7 +341,7 @@ fn a_pool_may_be_closed_while_it_grows() {
 
 /// Row 4.31: dropping an elastic pool ends its workers and its scaler; the last of them drops the lane's wake.
 #[test]
-fn dropping_the_last_handle_ends_the_keeper() {
+fn dropping_the_last_handle_ends_the_scaler() {
     let wake = Arc::new(Wake::new(|| ()));
     let limits = PoolLimits { threads: 1, growth: QUARTER_FREE, ..PoolLimits::default() };
     let (pool, mut lanes) = Pool::<u64>::new(limits, Clock::real(), vec![Arc::clone(&wake)]);

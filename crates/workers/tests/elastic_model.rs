@@ -176,7 +176,7 @@ proptest! {
             ..PoolLimits::default()
         };
         let (pool, mut lanes) = Pool::<u64>::new(limits, clock, vec![Arc::new(Wake::new(|| ()))]);
-        let mut scaler = pool.scaler().expect("a pool that may grow has a keeper");
+        let mut scaler = pool.scaler().expect("a pool that may grow has a scaler");
         let mut model = ElasticModel::new(growth, base);
         let mut running = Vec::new();
         for (ticket, op) in ops.into_iter().enumerate() {

@@ -131,7 +131,7 @@ fn two_workers_share_a_batch() {
 
 /// Row 4.37: taking the last job or closing the pool ends the workers; no worker misses both.
 #[test]
-fn every_worker_hears_of_the_end() {
+fn every_worker_ends_when_the_pool_closes() {
     model(3, || {
         let shard_sleep = ShardSleep::new();
         let (pool, mut lanes) = pool(&[&shard_sleep]);

@@ -59,7 +59,7 @@ struct LaneModel {
 proptest! {
     /// Rows 4.3, 4.12 and 4.26: order, both bounds, every outcome and every counter, step by step.
     #[test]
-    fn the_pool_keeps_every_promise(queue_max in 1_usize..6, ops in prop::collection::vec(op(), 0..150)) {
+    fn the_pool_matches_its_model(queue_max in 1_usize..6, ops in prop::collection::vec(op(), 0..150)) {
         let (clock, manual_time) = Clock::manual();
         let wakes = (0..LANES).map(|_| Arc::new(Wake::new(|| ()))).collect();
         let limits = PoolLimits {

@@ -152,7 +152,7 @@ fn a_job_that_lasts_is_run_however_long_it_has_waited() {
 /// Row 4.26: in a standing queue only recent jobs are run; the rest is answered without being run. An overload thus
 /// wastes no work, and it is over when the load is.
 #[test]
-fn a_standing_queue_is_cut_to_those_who_have_not_waited_long() {
+fn a_standing_queue_is_cut_to_recent_jobs() {
     const SLOT: Duration = Duration::from_millis(5);
     let (clock, manual_time) = Clock::manual();
     let limits = PoolLimits { threads: 1, queue_target: Some(QueueTarget::Service), ..PoolLimits::default() };
@@ -189,9 +189,9 @@ fn a_standing_queue_is_cut_to_those_who_have_not_waited_long() {
             .map(|(_, took, _)| *took)
     };
     assert_eq!(run(0, 400).count(), 400, "the worker is never idle, and never works for nothing");
-    assert_eq!(run(40, 400).filter(|took| *took > 3 * SLOT).count(), 0, "whoever is served is served soon");
+    assert_eq!(run(40, 400).filter(|took| *took > 3 * SLOT).count(), 0, "every served job is served soon");
     let shed_late = answers.iter().filter(|(slot, _, run)| !run && *slot >= 410).count();
-    assert_eq!(shed_late, 0, "50 ms after the load has gone, nobody is turned away");
+    assert_eq!(shed_late, 0, "50 ms after the load has ended, no job is shed");
     let counters = pool.counters();
     assert_eq!((counters.shed, counters.queued), (counters.expired, 0));
     assert_eq!(counters.shed + counters.done, submitted.len() as u64);

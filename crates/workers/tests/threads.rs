@@ -41,7 +41,7 @@ fn drive(mut lane: Lane<u64>, wake: &Wake, jobs: u64) {
             match lane.submit(submitted, move |_| submitted ^ 0xABCD) {
                 Ok(_) => submitted += 1,
                 Err(SubmitError::Full(_)) => break,
-                Err(SubmitError::Closed(_)) => panic!("nobody closed the pool"),
+                Err(SubmitError::Closed(_)) => panic!("the pool is open"),
             }
         }
         lane.publish();

@@ -88,7 +88,6 @@ impl PeerService for DurableService {
     }
 }
 
-/// The open batch, shared by the event loop and the writer.
 struct BatchExchange {
     batch: Mutex<PeerBatch>,
     has_work: Condvar,

@@ -14,7 +14,6 @@ pub(crate) const BLOCK_SIZE: usize = 4096;
 /// Bytes by which the file's allocation grows ahead of the writes.
 const ALLOCATION_SIZE: u64 = 256 * 1024 * 1024;
 
-/// A new file, with space allocated ahead.
 pub(crate) struct PreallocatedLog {
     file: File,
     end: u64,

@@ -37,7 +37,6 @@ const LISTENER: u64 = u64::MAX;
 
 /// A program's handling of its clients' bytes.
 pub(crate) trait PeerService {
-    /// Returns the bytes that the server sends first.
     fn greeting(&self) -> &'static [u8] {
         b""
     }

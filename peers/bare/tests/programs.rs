@@ -25,7 +25,7 @@ impl PeerProgram {
         let mut child = command.spawn().expect("it starts");
         let mut line = String::new();
         let out = child.stdout.take().expect("it is piped");
-        BufReader::new(out).read_line(&mut line).expect("it says where it listens");
+        BufReader::new(out).read_line(&mut line).expect("it prints its address");
         let address = line.trim_end().rsplit_once('/').and_then(|(_, address)| address.parse().ok());
         PeerProgram { child, address: address.unwrap_or_else(|| panic!("no address in {line:?}")) }
     }

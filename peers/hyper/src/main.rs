@@ -3,7 +3,7 @@
 //! As plain as hyper's own examples, to represent common use: one runtime, a task per connection, `spawn_blocking` for
 //! blocking work. Its answers are byte-identical to Stilling's.
 #![forbid(unsafe_code)]
-#![allow(clippy::print_stdout, reason = "a program that says where it listens")]
+#![allow(clippy::print_stdout, reason = "the program prints its address")]
 
 use std::convert::Infallible;
 use std::error::Error;

@@ -149,7 +149,7 @@ impl FairnessArguments {
         let lines = machine::listed([]);
         format!(
             "Row 4.35. A publisher that waits for each acknowledgement of a stream on disk before it sends the next message, at \
-             most 500 a second, and a subscriber that reads at once: alone, and beside clients that would harm them. \
+             most 500 a second, and a subscriber that reads at once: alone, and beside hostile clients. \
              Latencies run from sending a message to its acknowledgement and to its delivery. Each round measures the pair \
              alone and then beside each disturbance, each time on a new server (`{}`). A cell has the median over the rounds \
              and, in brackets, the least and the greatest; × is the p99 divided by the undisturbed one of the same round, with a target of at \

@@ -39,7 +39,7 @@ impl HttpBench {
             plan(capacity.max(1.0), seconds).run(self.binary(), &url)
         })?;
         let mut table = figures::table(
-            "server | load | asked/s | sent/s | goodput/s | p50 ms | p99 ms | given up or failed | \
+            "server | load | due/s | sent/s | goodput/s | p50 ms | p99 ms | given up or failed | \
              normal again after s",
         );
         for (server, runs) in servers.iter().zip(&runs) {

@@ -47,7 +47,7 @@ pub(crate) fn enter_namespace() -> XtaskResult {
     let may =
         Command::new("unshare").args(["--net", "true"]).output().is_ok_and(|output| output.status.success());
     if !may {
-        println!("no network namespace of its own (that needs root): using the system's network as it is");
+        println!("no network namespace (it needs root): using the system's network as it is");
         return Ok(());
     }
     let mut again = Command::new("unshare");
@@ -62,6 +62,6 @@ pub(crate) fn enter_namespace() -> XtaskResult {
 /// The congestion control in use and its origin.
 pub(crate) fn congestion() -> String {
     let name = fs::read_to_string(CONGESTION_FILE).unwrap_or_default();
-    let whose = if is_in_namespace() { "in a network namespace of its own" } else { "the system's own" };
+    let whose = if is_in_namespace() { "in its own network namespace" } else { "the system's default" };
     format!("{} ({whose}, for all servers and clients)", name.trim())
 }

@@ -39,7 +39,7 @@ impl JournalBenchArguments {
              Row 2.6: records of 4 KiB into segments that grow from nothing, so many with each write, each write durable \
              before the next: through the page cache, and past it from the memory in which a batch was built (`O_DIRECT`), \
              into a file that grows as it is written or whose segment was zeroed ahead. CPU is the process's, user and system; \
-             what the kernel writes back later on its own is nobody's. Opening is that of a start after a crash. \
+             later write-back by the kernel is not counted. Opening is that of a start after a crash. \
              `{}` writes this section; a cell is the median of \
              the rounds and, in brackets, the least and the greatest, {mebibytes} MiB each.\n\n{lines}\n{}",
             self.options.command("journal"),

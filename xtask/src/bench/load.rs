@@ -86,7 +86,7 @@ impl HttpLoad {
     /// The plan of our own generator, with the timeout of the others.
     fn own(&self) -> LoadPlan {
         let HttpLoad::Own { seconds, connections, close, pipeline } = *self else {
-            unreachable!("only asked for our own generator")
+            unreachable!("only called for our own generator")
         };
         let manner = LoadShape::Closed { seconds: seconds.into(), close, pipeline };
         LoadPlan { connections, patience_s: 30.0, manner }
@@ -410,7 +410,7 @@ p99.9 21.250ms
             ..BenchSample::default()
         };
         assert_eq!(read_own(printed), Some(expected));
-        assert_eq!(read_own("stilling: nobody is there"), None);
+        assert_eq!(read_own("stilling: connection refused"), None);
     }
 
     #[test]

@@ -170,6 +170,6 @@ mod tests {
         let report = read(&text).expect("it is whole");
         assert_eq!((report.ok, report.shed, report.latency.p999_us), (2, 1, 5.0));
         assert_eq!((report.steps[0].due, report.windows[0].mean_us), (3, 2.5));
-        assert_eq!(read("error: nobody is there"), None);
+        assert_eq!(read("error: connection refused"), None);
     }
 }

@@ -87,7 +87,7 @@ impl HttpBench {
             self.overloaded(contender)
         })?;
         let mut table = figures::table(
-            "server | load | asked/s | goodput/s | of its best | p50 ms | p99 ms | p99.9 ms | refused (503) | \
+            "server | load | requests/s | goodput/s | of its best | p50 ms | p99 ms | p99.9 ms | refused (503) | \
              p99 ms of a refusal | given up | not begun | normal again after s",
         );
         for (contender, runs) in CONTENDERS.iter().zip(&runs) {
@@ -103,11 +103,11 @@ impl HttpBench {
              that came during the step; latencies are those of the right answers, from the moment at which a request \
              was due; *given up* are requests without an answer in time; *not begun* those for which no connection was \
              free in time. *Normal again* is the time from the fall of the load to the first half second in which \
-             everybody is answered and the mean latency is at most {NORMAL_FACTOR} × the one before the overload \
+             all requests are answered and the mean latency is at most {NORMAL_FACTOR} × the one before the overload \
              (+ {NORMAL_EXTRA_MS} ms). With `--queue-target off` Stilling queues up to 4096 jobs for up to 30 s, \
              more than such clients wait. nginx has no work of its own: it passes requests on to a `stilling serve` with \
              `--queue-target off`, and \
-             `limit_req` lets {let_through:.0} % of the capacity through and refuses the rest: it has to be told the \
+             `limit_req` lets {let_through:.0} % of the capacity through and refuses the rest: it must be configured with the \
              capacity that the others find. hyper queues without a limit (`spawn_blocking`).",
             plan = self.overload_plan(CAPACITY).shown(SLOW),
             multiples = MULTIPLES.map(|multiple| multiple.to_string()).join(", "),
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn normal_is_when_everybody_is_answered_as_fast_as_before_and_that_lasts() {
+    fn recovery_means_all_requests_are_answered_as_fast_as_before_and_that_lasts() {
         let usual = [(10, 5.0); 3];
         let flood = [(1, 40.0); 2];
         let back = [(9, 5.0), (10, 5.0), (10, 12.0), (10, 11.0), (10, 5.0), (10, 5.0), (10, 5.0), (10, 5.0)];

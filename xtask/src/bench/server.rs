@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn nginx_passes_slow_work_on_only_when_there_is_somebody_to_do_it() {
+    fn nginx_forwards_slow_work_only_with_a_server_behind_it() {
         let address = SocketAddr::from(([127, 0, 0, 1], 81));
         let config = |slow| nginx_slow_config(Path::new("a"), 3, address, slow, None);
         assert!(config(None).contains("worker_processes 3;") && !config(None).contains("upstream"));

@@ -230,7 +230,7 @@ impl HttpBench {
             }
         }
         let words = format!(
-            "`{}` of 30 ms each: alone, and while `ab -q -c 100 URL{FAST}` (a connection per request) asks as fast \
+            "`{}` of 30 ms each: alone, and while `ab -q -c 100 URL{FAST}` (a connection per request) sends as fast \
              as it is answered. The servers have 300 worker threads (`-w 300`). nginx has no slow work, so it \
              passes these requests on to a `stilling serve --driver uring -w 300` of its own, which costs it a \
              second hop. hyper blocks 300 threads of `spawn_blocking`. Both generators run on the cores that the server runs on, so what is added includes \

@@ -21,10 +21,10 @@ const INTRODUCTION: &str = "\
 # Limits
 
 Every queue, pool and table has a maximum, and this page lists them with what happens when one is reached. It is
-made from the sources by `cargo xtask limits --write`, and a test fails when it is not what they say.
+generated from the sources by `cargo xtask limits --write`; a test fails when it differs from them.
 
 A connection that a handler gives to a worker (`Response::delegate`) holds that worker for as long as it lasts, so there
-are at most as many of them as worker threads; the others wait in the queue, within its limits, and then are answered 503.
+are at most as many of them as worker threads; further ones wait in the queue, within its limits, and then get 503.
 ";
 
 #[derive(Args)]
@@ -60,7 +60,7 @@ pub(crate) fn check() -> XtaskResult {
     let of = |text: &str| text.lines().nth(line).unwrap_or("the end").to_owned();
     let (expected, found) = (of(&expected), of(&found));
     Err(format!(
-        "{PAGE}:{}: the sources say\n    {expected}\nand the page\n    {found}\nrun `cargo xtask limits --write`",
+        "{PAGE}:{}: expected from the sources\n    {expected}\nfound\n    {found}\nrun `cargo xtask limits --write`",
         line + 1
     )
     .into())
@@ -135,7 +135,7 @@ fn flag_row(flag: &FlagLimit) -> String {
 /// Rejects a limit without a description: readers must learn what happens when it is reached.
 fn require_text(words: &str, name: &str, path: &str) -> XtaskResult {
     if words.is_empty() {
-        Err(format!("{path}: `{name}` does not say what it bounds").into())
+        Err(format!("{path}: `{name}` has no doc comment that says what it limits").into())
     } else {
         Ok(())
     }

@@ -193,7 +193,7 @@ impl BurstObservation {
             format!("{:?}", self.gauges),
         );
         let found = if self.ended_well { "status 0" } else { "it did not" };
-        judge("the server ends when asked to", "status 0".to_owned(), self.ended_well, found.to_owned());
+        judge("the server stops on SIGTERM", "status 0".to_owned(), self.ended_well, found.to_owned());
         verdicts
     }
 }
@@ -231,7 +231,7 @@ mod tests {
 
     /// Row 5.4: each criterion is judged separately.
     #[test]
-    fn every_promise_of_a_burst_is_judged() {
+    fn every_criterion_of_a_burst_is_judged() {
         let missed = |change: fn(&mut BurstObservation)| -> Vec<String> {
             let mut observation = observation();
             change(&mut observation);

@@ -232,7 +232,7 @@ impl CollectServer {
     fn pending(&self) -> XtaskResult<u64> {
         let output = Command::new("curl").args(["-sS", "--max-time", "5", &self.metrics]).output()?;
         pending(&String::from_utf8_lossy(&output.stdout))
-            .ok_or_else(|| format!("{} does not say what is pending", self.metrics).into())
+            .ok_or_else(|| format!("{} has no figure of pending messages", self.metrics).into())
     }
 }
 
@@ -291,7 +291,7 @@ fn losses(observation: &CollectObservation) -> Vec<SoakVerdict> {
         let [unexplained, invented] =
             [sum(|report| report.accounting.unexplained), sum(|report| report.accounting.invented)];
         SoakVerdict {
-            what: format!("nothing fails, and every loss is one that the server counts: {name}"),
+            what: format!("nothing fails, and the server counts every loss: {name}"),
             limit: "0".to_owned(),
             holds: sends > 0 && failures + unexplained + invented == 0,
             found: format!(
@@ -308,7 +308,7 @@ fn waiting(observation: &CollectObservation, total_s: f64) -> SoakVerdict {
         waited_ms(&observation.waiting, schedule::end(total_s)),
     );
     SoakVerdict {
-        what: "row 0.33, latency is flat: clients wait no longer at the end, mean".to_owned(),
+        what: "row 0.33, latency is flat: mean wait at the end".to_owned(),
         limit: format!("≤ × {WAIT_PART} of after the warm-up"),
         holds: end <= warm * WAIT_PART,
         found: format!("{warm:.2} ms after the warm-up, {end:.2} ms at the end"),
@@ -319,7 +319,7 @@ fn waiting(observation: &CollectObservation, total_s: f64) -> SoakVerdict {
 fn settling(observation: &CollectObservation) -> SoakVerdict {
     let settled = observation.flood.iter().map(|segment| segment.report.settled_s).fold(0.0, f64::max);
     SoakVerdict {
-        what: "all of each run is there soon after its last write".to_owned(),
+        what: "all messages of each run are durable soon after its last write".to_owned(),
         limit: format!("< {CALM_WITHIN_S} s"),
         holds: settled < CALM_WITHIN_S,
         found: format!("{settled:.2} s at the most"),
@@ -358,13 +358,13 @@ fn ending(observation: &CollectObservation) -> [SoakVerdict; 2] {
     let (before, after) = (observation.before.descriptors, observation.after);
     let descriptors_max = before + 3.0 * DESCRIPTORS_PER_STREAM;
     let descriptors = SoakVerdict {
-        what: "all descriptors are given back, but those of three streams' segments".to_owned(),
+        what: "all descriptors are closed, except those of three streams' segments".to_owned(),
         limit: format!("≤ {descriptors_max}"),
         holds: after.is_some_and(|after| after.descriptors <= descriptors_max),
         found: after.map_or_else(figures::unknown, |after| format!("{} of {before}", after.descriptors)),
     };
     let end = SoakVerdict {
-        what: "the server ends when asked to".to_owned(),
+        what: "the server stops on SIGTERM".to_owned(),
         limit: "status 0".to_owned(),
         holds: observation.ended_well,
         found: if observation.ended_well { "exit status 0" } else { "it did not" }.to_owned(),
@@ -452,9 +452,9 @@ mod tests {
         assert_eq!(
             broken(&slower),
             [
-                "nothing fails, and every loss is one that the server counts: flood",
-                "row 0.33, latency is flat: clients wait no longer at the end, mean",
-                "all of each run is there soon after its last write",
+                "nothing fails, and the server counts every loss: flood",
+                "row 0.33, latency is flat: mean wait at the end",
+                "all messages of each run are durable soon after its last write",
                 "row 0.17: nothing is pending after the flood's last write",
                 "row 0.17: the rate after the flood"
             ]

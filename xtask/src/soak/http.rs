@@ -148,7 +148,7 @@ fn verdicts(observation: &HttpObservation, total_s: f64) -> Vec<SoakVerdict> {
         let broken = tally.broken.iter().map(|words| format!("; {words}")).collect::<String>();
         let found =
             format!("{} of {} failed, {} refused{broken}", tally.failures, tally.requests, tally.refused);
-        judge(format!("nobody fails: {}", tally.name), "0", tally.is_good(), found);
+        judge(format!("no request fails: {}", tally.name), "0", tally.is_good(), found);
     }
     verdicts.extend(level("", &observation.resource_samples, total_s));
     for side in &observation.sides {
@@ -174,15 +174,15 @@ fn verdicts(observation: &HttpObservation, total_s: f64) -> Vec<SoakVerdict> {
         .after
         .map_or("it has gone".to_owned(), |after| format!("{} of {before}", after.descriptors));
     let all_closed = observation.after.is_some_and(|after| after.descriptors <= before);
-    judge("all descriptors are given back".to_owned(), "as before", all_closed, found);
+    judge("all descriptors are closed".to_owned(), "as before", all_closed, found);
     let found = if observation.ended_well { "exit status 0" } else { "it did not" }.to_owned();
-    judge("the server ends when asked to".to_owned(), "status 0", observation.ended_well, found);
+    judge("the server stops on SIGTERM".to_owned(), "status 0", observation.ended_well, found);
     for side in &observation.sides {
         let before = side.before.descriptors + SIDE_SPARE;
         let found =
             side.after.map_or("it has gone".to_owned(), |after| format!("{} of {before}", after.descriptors));
         let is_empty = side.after.is_some_and(|after| after.descriptors <= before);
-        let what = format!("with {} all descriptors are given back, and it ends when asked to", side.name);
+        let what = format!("{}: all descriptors are closed, and it stops on SIGTERM", side.name);
         judge(what, "as before, with spare ones", is_empty && side.ended_well, found);
     }
     verdicts.extend(observation.succession.iter().flat_map(HandoverObservation::verdicts));
@@ -255,7 +255,7 @@ mod tests {
         let mut leaky = observation(100e6);
         leaky.after = Some(ResourceSample { descriptors: 13.0, ..ResourceSample::default() });
         leaky.tally[0].failures = 1;
-        assert_eq!(broken(&leaky), ["nobody fails: one", "all descriptors are given back"]);
+        assert_eq!(broken(&leaky), ["no request fails: one", "all descriptors are closed"]);
         let text = tables(&leaky, &verdicts(&leaky, 100.0), 100.0);
         assert_eq!(text.matches("**missed**").count(), 2, "{text}");
     }

@@ -140,7 +140,7 @@ fn sample_until(process: u32, start: Instant, total_s: f64, talks: bool) -> Vec<
             return resource_samples;
         }
         let Some(look) = ResourceSample::at(process, at_s) else {
-            println!("the server has gone after {at_s:.0} s");
+            println!("the server ended after {at_s:.0} s");
             return resource_samples;
         };
         if talks && at_s as u64 / 60 >= minute {

@@ -9,7 +9,7 @@ use crate::tree;
 
 pub(crate) const TITLE: &str = "Soaks";
 
-const WORDS: &str = "Long loads after which the server has to be as it was. Servers and generators share the machine's \
+const WORDS: &str = "Long loads, after which resources must be back at their earlier level. Servers and generators share the machine's \
                      cores. Each part comes from the command it names and has every judgement of that run with its \
                      limit; a run with a missed judgement is written too.";
 

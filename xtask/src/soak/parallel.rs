@@ -80,7 +80,7 @@ impl ParallelSoak {
             ROWS.iter().zip(&samples).flat_map(|(row, sample)| row.verdicts(sample)).collect();
         verdicts.extend(level("", &resource_samples, total_s));
         verdicts.push(SoakVerdict {
-            what: "the server ends when asked to".to_owned(),
+            what: "the server stops on SIGTERM".to_owned(),
             limit: "status 0".to_owned(),
             holds: ended_well,
             found: if ended_well { "status 0" } else { "it did not" }.to_owned(),
@@ -91,7 +91,7 @@ impl ParallelSoak {
             verdict_table(&verdicts)
         );
         let words = format!(
-            "Rows 4.27 and 4.28: server-demo's own test, whose figures are the limits. 100 clients ask for a slow request \
+            "Rows 4.27 and 4.28: server-demo's own test, whose figures are the limits. 100 clients send a slow request \
              (30 ms) and 100 others for a fast one, each request over a connection of its own \
              (`{}`, and the same for {}), on `{command}`. The server and both generators share this machine's cores.",
             load.shown(ROWS[0].path),

@@ -5,8 +5,8 @@
 //!              settled │ in flight, oldest first │ to come
 //! ```
 //!
-//! A server acknowledges the messages of one connection in order. A skipped message is missing for good: a later
-//! acknowledgement of it counts as one for a settled message.
+//! A server acknowledges the messages of one connection in order. A skipped message counts as missing, and a later
+//! acknowledgement of it is a failure, too (`AcknowledgedTwice`).
 
 use super::tally::{CollectTally, MessageFailure};
 
@@ -54,7 +54,7 @@ impl AckWindow {
         self.sent += 1;
     }
 
-    /// Finds the message of the next acknowledgement, by its number or by order.
+    /// Matches an acknowledgement to its message, by number or else by order.
     fn match_message(&mut self, counter: Option<u64>, tally: &mut CollectTally) -> Option<u64> {
         let client = self.client;
         let counter = counter.unwrap_or(self.next);
@@ -120,7 +120,7 @@ impl AckWindow {
         }
     }
 
-    /// Settles all messages in flight as sent, if acknowledgements are not awaited.
+    /// Counts all messages in flight as sent, in runs without acknowledgements.
     pub(super) fn complete_sent(&mut self, now: u64, tally: &mut CollectTally) {
         for counter in self.next..self.sent {
             tally.succeed(self.started_at[(counter % self.started_at.len() as u64) as usize], now);
@@ -145,7 +145,6 @@ mod tests {
         Ack { counter: Some(counter), position: (0, sequence) }
     }
 
-    /// Applies these acknowledgements in order and checks the successes and failures.
     fn check(answers: &[Ack], sends: u64, expected: &[(MessageFailure, u64)]) {
         let (mut acks, mut tally) = three_in_flight();
         for answer in answers {

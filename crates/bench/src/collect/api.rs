@@ -41,6 +41,7 @@ pub struct ReportedStreamState {
     pub last: u64,
 }
 
+/// A message read back from a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplayedMessage<'a> {
     /// Sequence in the stream.
@@ -51,7 +52,7 @@ pub struct ReplayedMessage<'a> {
     pub payload: &'a [u8],
 }
 
-/// A connection for one request at a time.
+/// A blocking JetStream client with one request in flight.
 pub struct JetStreamApi {
     server: SocketAddr,
     stream: TcpStream,
@@ -63,7 +64,6 @@ pub struct JetStreamApi {
     request_count: u64,
 }
 
-/// A message received by a [`JetStreamApi`].
 struct ApiMessage<'a> {
     subject: &'a [u8],
     sid: &'a [u8],
@@ -88,7 +88,7 @@ impl ApiReplay<'_> {
     /// Checks the reply to the consumer request on `subject`.
     fn answer(&self, message: &ApiMessage<'_>, subject: &str) -> Option<Result<(), CollectError>> {
         if !message.headers.is_empty() {
-            return self.server_error(&format!("nobody answers to {subject}"));
+            return self.server_error(&format!("no responder for {subject}"));
         }
         let answer: Value = serde_json::from_slice(message.payload).unwrap_or_default();
         let error = &answer["error"];
@@ -168,6 +168,7 @@ impl JetStreamApi {
         })
     }
 
+    /// Address of the server.
     pub fn server(&self) -> SocketAddr {
         self.server
     }
@@ -248,7 +249,7 @@ impl JetStreamApi {
                 return None;
             }
             if !message.headers.is_empty() {
-                return Some(Err(CollectError::Server(format!("nobody answers to {subject}"))));
+                return Some(Err(CollectError::Server(format!("no responder for {subject}"))));
             }
             let server_error = |detail: String| CollectError::Server(format!("{subject}: {detail}"));
             let answer: Result<Value, _> = serde_json::from_slice(message.payload);

@@ -13,17 +13,14 @@ pub(super) struct ReceiveBuffer {
 }
 
 impl ReceiveBuffer {
-    /// Received bytes that are not consumed yet.
     pub(super) fn unread(&self) -> &[u8] {
         &self.bytes[self.start..self.end]
     }
 
-    /// Consumes `count` bytes.
     pub(super) fn consume(&mut self, count: usize) {
         self.start += count;
     }
 
-    /// Discards everything, for a new connection.
     pub(super) fn clear(&mut self) {
         (self.start, self.end) = (0, 0);
     }
@@ -43,7 +40,7 @@ impl ReceiveBuffer {
     }
 }
 
-/// Returns whether a non-blocking socket has nothing to do at the moment.
+/// Returns whether the call may simply be repeated: no data or space yet, a timeout, or a signal.
 pub(super) fn would_block(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted)
 }

@@ -4,7 +4,6 @@ use super::ack_window::Ack;
 use super::buffer::ReceiveBuffer;
 use super::tally::MessageFailure;
 
-/// An item received from the server.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum CodecEvent {
     /// An acknowledgement that names the right stream.
@@ -13,7 +12,6 @@ pub(super) enum CodecEvent {
     Bad { counter: Option<u64>, failure: MessageFailure, detail: String },
     /// A failure that belongs to no message; the connection continues.
     Stray { failure: MessageFailure, detail: String },
-    /// A liveness check of the server.
     Ping,
     /// The server has processed everything before the barrier.
     Pong,
@@ -30,7 +28,7 @@ pub(super) trait ClientCodec: Send {
     /// Encodes a message; `counter` rises by one from call to call.
     fn publish(&mut self, counter: u64, out: &mut Vec<u8>);
 
-    /// Encodes a request that is answered after everything before it is processed; false if the protocol has none.
+    /// Encodes a request that the server answers after it has processed all earlier input; false if the protocol has none.
     fn barrier(&mut self, out: &mut Vec<u8>) -> bool;
 
     fn pong(&mut self, out: &mut Vec<u8>);

@@ -38,7 +38,7 @@ impl CollectRun {
         }
     }
 
-    /// Nanoseconds since the start, which is the first call. An hour takes 42 bits.
+    /// Nanoseconds since the first call, which starts the run; an hour takes 42 bits.
     pub(super) fn now(&self) -> u64 {
         self.start.get_or_init(Instant::now).elapsed().as_nanos() as u64
     }

@@ -7,7 +7,7 @@
 //!   at the end:     start ─► replay everything, compare with every acknowledgement
 //! ```
 //!
-//! An acknowledgement that is still in the socket when the server dies counts as given. A message without an
+//! An acknowledgement that is still in the socket when the server is killed counts. A message without an
 //! acknowledgement may exist or not; after the next start it is sent again under its message id and must then exist
 //! once. Removed messages are not lost if retention was allowed to remove them.
 //!
@@ -50,7 +50,7 @@ const LONG_LIFE_EVERY: u64 = 8;
 /// Maximum microseconds between the last acknowledgement and the kill.
 const DELAY_US_MAX: u64 = 3000;
 
-/// Messages per client before the first count of descriptors, which open everything that stays open.
+/// Messages per client before the first count of descriptors; they open all descriptors that stay open.
 const WARM_UP: u64 = 8;
 
 /// Equal counts in a row, [`CHECK_INTERVAL`] apart, that show an idle server.
@@ -168,7 +168,7 @@ pub struct CrashReport {
 }
 
 impl CrashReport {
-    /// Returns whether nothing was wrong and at least one message was at stake.
+    /// Returns whether nothing was wrong and at least one message was acknowledged.
     pub fn is_good(&self) -> bool {
         let wrong = [
             self.lost,
@@ -231,7 +231,7 @@ pub fn run(
     mut watch: impl FnMut(&CrashReport),
 ) -> Result<CrashReport, CollectError> {
     let mut report = CrashReport::default();
-    // Replaced by the address of each start.
+    // The address is a placeholder: each start returns its own.
     let load = CollectPlan {
         clients: plan.clients,
         size: plan.size,
@@ -294,7 +294,7 @@ fn start_and_wait(
             }
             // A server that exits at its start is started again and counted.
             Err(error) if !target.is_running() => {
-                // The kill fails; its error describes the exit of the server.
+                // `kill` fails after an exit, and its error contains the exit status.
                 exit_error = Some(target.kill().err().unwrap_or(error));
                 if begun.elapsed() >= plan.timeout {
                     break;
@@ -337,7 +337,7 @@ fn inspect_process(
     let mut resident = [None; 2];
     let messages = each * u64::from(plan.clients);
     let sent: u64 = clients.iter().map(|client| client.sent).sum();
-    // Where retention removes records, memory depends on the segments that come and go, so one load is enough.
+    // Once retention removes records, memory depends on the current segments and is not compared: one load is enough.
     let loads = if plan.may_have_removed(sent + 2 * messages) { 1 } else { resident.len() };
     for resident in &mut resident[..loads] {
         load_and_settle(plan, to, clients, each)?;
@@ -395,7 +395,7 @@ fn load_and_settle(
         while threads.iter().any(|thread| !thread.is_finished()) {
             if begun.elapsed() > plan.timeout {
                 is_killed.store(true, Ordering::Release);
-                return Err(CollectError::server("a load that ends was not acknowledged in time"));
+                return Err(CollectError::server("a bounded load was not acknowledged in time"));
             }
             thread::sleep(Duration::from_millis(1));
         }

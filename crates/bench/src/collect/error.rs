@@ -19,6 +19,7 @@ impl std::error::Error for InvalidCollectPlan {}
 /// Reason why a run has no report.
 #[derive(Debug)]
 pub enum CollectError {
+    /// The plan contradicts itself.
     InvalidPlan(InvalidCollectPlan),
     /// The server does not accept connections.
     Connect(SocketAddr, io::Error),
@@ -41,8 +42,8 @@ impl fmt::Display for CollectError {
             CollectError::Connect(to, error) => {
                 write!(f, "cannot connect to {to}: {error}; is the server running?")
             }
-            CollectError::Server(detail) => write!(f, "the server is at fault: {detail}"),
-            CollectError::Local(detail) => write!(f, "this side is at fault: {detail}"),
+            CollectError::Server(detail) => write!(f, "server error: {detail}"),
+            CollectError::Local(detail) => write!(f, "local error: {detail}"),
         }
     }
 }

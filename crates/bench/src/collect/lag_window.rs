@@ -1,5 +1,5 @@
 //! Limit of a publishing client's lead over the subscribers. It bounds the messages inside the server: without it, a
-//! fast publisher only measures whether the server chooses memory or loss.
+//! fast publisher would only show whether the server buffers or drops messages.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -32,7 +32,7 @@ impl LagWindow {
         &self.started_at[(counter % self.started_at.len() as u64) as usize]
     }
 
-    /// Maximum total messages written by now.
+    /// Number of messages that may be sent: those that the slowest subscriber has received, plus the limit.
     pub(super) fn send_limit(&self) -> u64 {
         let slowest = self.delivered.iter().map(|delivered| delivered.load(Ordering::Acquire)).min();
         slowest.map_or(u64::MAX, |slowest| slowest + self.started_at.len() as u64)

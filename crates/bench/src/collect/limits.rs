@@ -26,8 +26,8 @@ pub(super) const WRITE_SIZE: usize = 256 * 1024;
 /// Maximum bytes of one read.
 pub(super) const READ_SIZE: usize = 256 * 1024;
 
-/// Maximum messages of a client ahead of the slowest subscriber. Reached: the client waits, so that the server need not
-/// choose between memory and loss.
+/// Maximum messages of a client ahead of the slowest subscriber. Reached: the client waits, so that the server need
+/// neither buffer without limit nor drop messages.
 pub(super) const LAG_MAX: u64 = 4096;
 /// Maximum bytes of payload of all clients ahead of the slowest subscriber. Reached: the clients wait.
 pub(super) const LAG_SIZE_MAX: u64 = 4 * 1024 * 1024;

@@ -144,7 +144,7 @@ mod tests {
              stilling_hub_messages_total 70\nstilling_hub_received_bytes_total 700\n\
              stilling_hub_stream_pending{stream=\"a\"} 2\nstilling_hub_stream_pending{stream=\"b\"} 3\n\
              stilling_hub_stream_pending_max{stream=\"a\"} 9\n\
-             stilling_hub_losses_total{door=\"nats\",reason=\"frozen\"} 1\n# EOF\n",
+             stilling_hub_losses_total{ingress=\"nats\",reason=\"frozen\"} 1\n# EOF\n",
         );
         let expected = MonitoredCounters {
             accepts: Some(7),

@@ -14,7 +14,6 @@ use super::collect_run::CollectRun;
 use super::pattern::{Pattern, PayloadId};
 use super::tally::MessageFailure;
 
-/// Subscription id of the inboxes.
 const INBOX_SID: &[u8] = b"1";
 
 /// Encodes the CONNECT of a load generator.
@@ -50,7 +49,7 @@ pub(super) struct Nats {
     decoder: ServerDecoder,
     /// `_INBOX.<run>.<client>.`
     inboxes: String,
-    /// The same with the number of the connection, to ignore answers to an earlier connection.
+    /// The same with the number of the connection, to detect answers for an earlier connection.
     inbox: Vec<u8>,
     connections: u32,
     /// `PUB <subject> <inbox>`, or `PUB <subject>` and a blank.
@@ -58,7 +57,7 @@ pub(super) struct Nats {
     subject: Vec<u8>,
     /// ` <size> CR LF`
     after_number: Vec<u8>,
-    /// The part before the sequence in a fully parsed, correct acknowledgement.
+    /// Text before the sequence in the last fully parsed, correct acknowledgement, for the fast path.
     known: Vec<u8>,
 }
 
@@ -140,7 +139,7 @@ impl Nats {
     }
 }
 
-/// The number between `known` and a closing brace: an acknowledgement in the form of an earlier one.
+/// Fast path: the sequence of an acknowledgement that begins with `known`, as an earlier one did.
 fn after(payload: &[u8], known: &[u8]) -> Option<u64> {
     let digits = payload.strip_prefix(known)?.strip_suffix(b"}")?;
     (!known.is_empty()).then(|| number(digits)).flatten().filter(|&sequence| sequence > 0)

@@ -13,7 +13,7 @@ pub(super) const HEAD_SIZE: usize = 16;
 
 const CLIENT_DIGITS: usize = 4;
 
-/// Offsets at which a filling may begin; a prime, so that neighbours differ.
+/// Number of offsets at which a filling may begin; a prime, so that successive messages and clients differ.
 const OFFSETS: usize = 251;
 
 const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";

@@ -119,7 +119,7 @@ impl PerMessageClient<'_> {
             }
             CodecEvent::Stray { failure, detail } => tally.fault(failure, 1, || detail),
             CodecEvent::Pong => tally.fault(MessageFailure::Protocol, 1, || "PONG without a PING".to_owned()),
-            // The connection ends before a missing answer matters.
+            // Without a PONG: the connection closes before the server would miss it.
             CodecEvent::Ping | CodecEvent::Nothing => {}
             CodecEvent::Fault(detail) => {
                 let detail = format!("client {}: {detail}", self.client);

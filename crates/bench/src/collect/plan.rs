@@ -58,8 +58,7 @@ pub struct CollectPlan {
     pub window: u32,
     /// Ends the run after this number of messages in total; `None`: no limit.
     pub messages: Option<u64>,
-    /// Ends the run after this time; messages in flight finish. With `messages`, the first of both applies. Default: 10
-    /// s.
+    /// Ends the run after this time; messages in flight finish. With `messages`, the earlier end counts. Default: 10 s.
     pub span: Option<Duration>,
     /// Waits for acknowledgements. Default: true.
     pub confirmed: bool,
@@ -159,7 +158,7 @@ impl CollectPlan {
         }
         let is_nats = self.protocol == CollectProtocol::Nats;
         if self.confirmed && is_nats && self.stream.is_none() {
-            return wrong("without a stream nobody acknowledges");
+            return wrong("without a stream there are no acknowledgements");
         }
         if !self.confirmed && self.protocol == CollectProtocol::Redis {
             return wrong("Redis answers every command, so its acknowledgements cannot be left out");
@@ -199,7 +198,7 @@ mod tests {
         check(|plan| plan.window = 0, "in flight");
         check(|plan| plan.messages = Some(0), "no messages");
         check(|plan| (plan.messages, plan.span) = (None, None), "ends after");
-        check(|plan| plan.stream = None, "nobody acknowledges");
+        check(|plan| plan.stream = None, "no acknowledgements");
         check(|plan| plan.subject = "a.*".to_owned(), "no subject");
         check(|plan| (plan.protocol, plan.confirmed) = (CollectProtocol::Redis, false), "cannot be left out");
         check(|plan| plan.protocol = CollectProtocol::Syslog, "no acknowledgements");

@@ -25,10 +25,8 @@ use super::connection::connect;
 use super::limits::{CONNECT_ATTEMPTS, CONNECT_PAUSE, POLL_SPAN, WRITE_SIZE};
 use super::tally::{CollectTally, MessageFailure};
 
-/// Pause of publishers at the lag limit.
 const LAG_PAUSE: Duration = Duration::from_millis(1);
 
-/// Writes of one client per turn.
 const WRITES_PER_TURN: u32 = 4;
 
 /// Drives these clients from the first connect to the last acknowledgement.
@@ -345,7 +343,7 @@ impl<'r> PublisherConnection<'r> {
                     );
                 }
             }
-            // A message counts as in flight before it is written.
+            // A queued message counts as in flight, so this write carried a part of one.
             let now = self.run.now();
             if self.acks.in_flight() > 0 {
                 tally.write(now);

@@ -1,4 +1,4 @@
-//! A Redis publisher: `XADD` of one field. Answers carry no name and arrive in order.
+//! A Redis publisher: `XADD` of one field. Answers carry no message number and arrive in order.
 
 use std::sync::Arc;
 

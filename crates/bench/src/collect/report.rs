@@ -88,8 +88,8 @@ pub struct CollectRunReport {
     pub parameters: CollectParameters,
     /// From the start to the last acknowledgement, delivery or arrival, in seconds.
     pub elapsed_s: f64,
-    /// Seconds from the kernel's acceptance of the last message until everything sent had arrived, or nothing more
-    /// arrived: covers messages in sockets and in the server.
+    /// Seconds from the kernel's acceptance of the last message until all messages had arrived, or until the wait for
+    /// them ended: the time of messages in sockets and in the server.
     pub settled_s: f64,
     /// Accounting of all messages.
     pub accounting: MessageAccounting,
@@ -122,9 +122,9 @@ pub struct CollectRunReport {
 }
 
 pub(super) struct CollectFindings {
-    /// Messages in its stream or its file.
+    /// Messages in the server's stream or file.
     pub(super) stored: Option<u64>,
-    /// Time until then, from the last write of a message.
+    /// Time from the last write of a message to the end of the wait for `stored`.
     pub(super) settled: Duration,
     /// Messages that every subscriber received.
     pub(super) read: Option<u64>,

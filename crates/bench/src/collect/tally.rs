@@ -76,7 +76,6 @@ pub struct FailureRecord {
     pub error: i32,
 }
 
-/// Counters of one thread.
 #[derive(Debug)]
 pub(super) struct CollectTally {
     /// From the write that carried a message to its acknowledgement, or to its acceptance by the kernel, in

@@ -26,7 +26,7 @@ pub enum HttpBenchError {
     },
     /// The server does not accept connections.
     Connect(String, io::Error),
-    /// The first answer, the reference for all others, is not right itself.
+    /// The first answer, which would be the reference for all others, is wrong.
     FirstAnswer(RequestFailure, String),
     /// A thread could not be started.
     Threads(io::Error),

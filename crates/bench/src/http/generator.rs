@@ -1,9 +1,11 @@
 //! The load of one thread: opens connections, schedules requests, counts results.
 //!
 //! ```text
-//!  Opening ──► Waiting ──► Running ──► Finishing ──► Leaving
-//!  (connect)   (for the    (load)      (answers in   (close all)
-//!               others) └► Holding ─────flight)─────►
+//!  Opening ──► Waiting ─┬─► Running ──► Finishing ─┬─► Leaving
+//!  (connect)   (for the │   (load)      (answers   │   (close all)
+//!               others) │               in flight) │
+//!                       └─► Holding ───────────────┘
+//!                           (idle connections)
 //! ```
 //!
 //! In a closed loop a connection sends again when an answer arrives. In an open loop due requests wait in the backlog
@@ -35,7 +37,7 @@ const REDIAL_PAUSE: Duration = Duration::from_millis(50);
 /// Time without any connection while all attempts fail, after which the thread gives up.
 const REFUSED_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Immutable state shared by the threads of a run.
+/// State shared by the threads of a run.
 pub(crate) struct GeneratorShared {
     pub(crate) plan: HttpPlan,
     pub(crate) to: std::net::SocketAddr,
@@ -48,7 +50,6 @@ pub(crate) struct GeneratorShared {
 }
 
 impl GeneratorShared {
-    /// Share of thread number `thread` in `total`.
     pub(crate) fn share(&self, total: u64, thread: u32) -> u64 {
         let threads = u64::from(self.plan.threads);
         total / threads + u64::from(u64::from(thread) < total % threads)
@@ -80,7 +81,7 @@ pub(crate) struct LoadGenerator {
     /// Slots with a refused connection, and the time of the next attempt.
     redial_queue: VecDeque<(Time, u32)>,
     connecting: u32,
-    /// Slots with a first connection that is neither open nor refused.
+    /// Slots that still await the outcome of their first connection attempt.
     untried: u32,
     /// Start of the current period in which no connection could be opened.
     refused_since: Option<Time>,
@@ -126,7 +127,6 @@ impl LoadGenerator {
         }
     }
 
-    /// Maximum concurrent connections of this thread.
     pub(crate) fn connections(&self) -> u32 {
         self.slots.count()
     }
@@ -225,8 +225,8 @@ impl LoadGenerator {
         while self.slots.end(slot).is_some() {}
     }
 
-    /// The server closes a connection in an orderly way with unanswered requests in flight (RFC 9112 §9.3.2): they are
-    /// sent again on another connection.
+    /// Requeues the requests in flight of a connection that the server closes in order (RFC 9112 §9.3.2): they are sent
+    /// again on another one.
     pub(crate) fn requeue(&mut self, slot: u32) {
         while let Some(times) = self.slots.requeue(slot) {
             let measured = times.intended >= self.measured_from;
@@ -484,7 +484,7 @@ impl Service for LoadGenerator {
         self.advance(control);
         self.dial(control);
         if self.phase != GeneratorPhase::Leaving {
-            // A later reader sees the number of open connections before all were closed.
+            // Not while leaving: the last published number is the one before the connections were closed.
             self.live().open.set(u64::from(control.open - self.connecting.min(control.open)));
         }
         self.deadline()

@@ -208,7 +208,6 @@ impl HttpPlan {
         }
     }
 
-    /// Returns whether the run holds idle connections.
     pub(crate) fn holds(&self) -> bool {
         matches!(self.length, RunLength::Hold(_))
     }

@@ -6,7 +6,6 @@ use stilling_wire::http1::AnsweredMethod;
 
 use super::url::Url;
 
-/// The byte that fills bodies.
 const FILLER: u8 = b'x';
 
 pub(crate) struct LoadRequest<'a> {

@@ -181,7 +181,6 @@ impl ThreadResult {
     }
 }
 
-/// Start parameters of one thread.
 struct LoadThread {
     number: u32,
     handle: Arc<OnceLock<WakeHandle>>,

@@ -115,7 +115,6 @@ pub struct RequestBacklog {
     start: Time,
     /// Number of scheduled requests.
     next: u64,
-    /// Total number of requests.
     count: u64,
     waiting: VecDeque<Time>,
     waiting_max: usize,
@@ -175,7 +174,7 @@ impl RequestBacklog {
         }
     }
 
-    /// Puts a taken request back that could not start.
+    /// Puts back a request that was taken but could not start.
     pub fn put_back(&mut self, intended: Time) {
         self.waiting.push_front(intended);
     }

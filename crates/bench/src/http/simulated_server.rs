@@ -27,7 +27,6 @@ const LAST: &[u8] = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\
 
 /// Action of the server for a request, by its number and arrival time.
 enum ServerAction {
-    /// Answers at this time.
     Answer(Time),
     /// Answers now, announces the close of the connection, and closes.
     AnswerAndClose,
@@ -57,7 +56,6 @@ struct SimulatedHttpServer {
 }
 
 impl SimulatedHttpServer {
-    /// Performs all actions that are due.
     fn apply_action(&mut self) {
         while let Some(peer) = self.listener.as_ref().and_then(SimPeerListener::accept) {
             self.connections.push(SimulatedConnection {
@@ -129,7 +127,7 @@ impl SimulatedHttpServer {
             .filter_map(|connection| connection.due.front());
         let next = due.copied().chain(self.network.next_event()).min();
         let reached = next.filter(|next| limit.is_none_or(|limit| *next <= limit));
-        let to = reached.or(limit).ok_or_else(|| io::Error::other("everybody waits for somebody else"))?;
+        let to = reached.or(limit).ok_or_else(|| io::Error::other("all sides wait for each other"))?;
         self.idle_steps = if to > self.network.now() { 0 } else { self.idle_steps + 1 };
         if self.idle_steps > 10_000 {
             return Err(io::Error::other("no time passes any more"));

@@ -25,7 +25,6 @@ enum ConnectionSlotState {
     Empty,
     /// The connection is opening or closing.
     Busy,
-    /// The connection is open and can send.
     Open(Token),
 }
 
@@ -81,7 +80,7 @@ impl ConnectionSlots {
         self.slots[slot as usize].state = ConnectionSlotState::Open(token);
     }
 
-    /// The connection ends, so the slot takes no more requests.
+    /// Marks the connection as closing: the slot accepts no more requests.
     pub(crate) fn mark_closing(&mut self, slot: u32) {
         self.slots[slot as usize].state = ConnectionSlotState::Busy;
     }
@@ -90,13 +89,11 @@ impl ConnectionSlots {
         self.slots[slot as usize].state = ConnectionSlotState::Empty;
     }
 
-    /// Returns whether the slot can send another request.
     pub(crate) fn has_room(&self, slot: u32) -> bool {
         let slot = &self.slots[slot as usize];
         matches!(slot.state, ConnectionSlotState::Open(_)) && slot.in_flight < self.pipeline
     }
 
-    /// Adds an open slot with room to the ready queue.
     pub(crate) fn mark_ready(&mut self, slot: u32) {
         if self.has_room(slot) && !std::mem::replace(&mut self.slots[slot as usize].is_ready, true) {
             self.ready.push_back(slot);
@@ -108,7 +105,7 @@ impl ConnectionSlots {
         !self.ready.is_empty()
     }
 
-    /// Takes the first ready slot that still has room.
+    /// Removes and returns the first ready slot that still has room.
     pub(crate) fn next_ready(&mut self) -> Option<(u32, Token)> {
         while let Some(slot) = self.ready.pop_front() {
             self.slots[slot as usize].is_ready = false;
@@ -124,7 +121,7 @@ impl ConnectionSlots {
     /// Starts a request. The slot must have room for it.
     pub(crate) fn begin(&mut self, slot: u32, times: RequestTimes) {
         let (base, slot) = (slot as usize * usize::from(self.pipeline), &mut self.slots[slot as usize]);
-        assert!(slot.in_flight < self.pipeline, "a seat took more requests than it has room for");
+        assert!(slot.in_flight < self.pipeline, "a slot has more requests than room");
         let at = (usize::from(slot.first) + usize::from(slot.in_flight)) % usize::from(self.pipeline);
         slot.in_flight += 1;
         self.in_flight += 1;
@@ -144,7 +141,7 @@ impl ConnectionSlots {
         Some(times)
     }
 
-    /// Takes back the newest request in flight; returns its start.
+    /// Removes the newest request in flight; returns its start.
     pub(crate) fn requeue(&mut self, slot: u32) -> Option<RequestTimes> {
         let (base, slot) = (slot as usize * usize::from(self.pipeline), &mut self.slots[slot as usize]);
         slot.in_flight = slot.in_flight.checked_sub(1)?;

@@ -45,7 +45,6 @@ impl StartBarrier {
         }
     }
 
-    /// Cancels the run for all threads.
     pub(crate) fn cancel(&self) {
         self.cancelled.store(true, Ordering::Release);
         self.wake_all();

@@ -133,7 +133,6 @@ impl HttpTally {
         self.evidence[failure as usize].as_deref()
     }
 
-    /// The received statuses with their counts.
     pub(crate) fn statuses(&self) -> impl Iterator<Item = (u16, u64)> {
         let codes = (STATUS_MIN..).zip(self.statuses.iter().copied());
         codes.filter(|(_, count)| *count > 0)

@@ -1,4 +1,4 @@
-//! Results of each step and of each tenth of a second: how a server enters an overload, endures it and recovers.
+//! Results of each step and of each tenth of a second: the course of an overload and the recovery from it.
 //!
 //! A request belongs to the step and the window of its intended start, whenever it is answered. Only a step's goodput
 //! counts answers by their arrival. All memory is allocated at the start.
@@ -13,7 +13,6 @@ use crate::statistics::histogram;
 
 pub(crate) const WINDOW: Duration = Duration::from_millis(100);
 
-/// Counters of one thread in a stepped run.
 #[derive(Clone, Debug)]
 pub(crate) struct Timeline {
     start: Time,
@@ -81,7 +80,7 @@ impl Timeline {
         }
     }
 
-    /// Takes back a started request that will start again.
+    /// Uncounts a started request that will start again.
     pub(crate) fn record_requeued(&mut self, intended: Time) {
         if let Some(step) = self.step(intended) {
             step.begun = step.begun.saturating_sub(1);

@@ -27,16 +27,16 @@ fn run(fault: CollectFault, kills: u32, clients: u16) -> CrashReport {
         .expect("the server starts and answers")
 }
 
-/// Row 0.4: any side may die at any moment; acknowledged messages still exist.
+/// Row 0.4: after a kill at any moment acknowledged messages still exist.
 #[test]
-fn a_server_that_keeps_its_word_passes() {
+fn a_correct_server_passes() {
     let report = run(CollectFault::Nothing, 10, 4);
     assert!(report.is_good(), "{report:?}");
     assert_eq!((report.kills, report.acknowledged + report.found_unacknowledged()), (10, report.found));
 }
 
 #[test]
-fn each_broken_word_has_its_name() {
+fn each_violation_is_reported_by_name() {
     let check = |fault, kind: &str, count: fn(&CrashReport) -> u64| {
         // One client: its first message is acknowledged before any other.
         let report = run(fault, 3, 1);

@@ -129,7 +129,7 @@ impl FakeCollectServer {
         locked(&self.state).records.len()
     }
 
-    /// Simulates the death of the process: closes every connection, stores and answers nothing more.
+    /// Simulates a kill: closes every connection, stores and answers nothing more.
     pub(crate) fn die(&self) {
         let mut state = locked(&self.state);
         state.is_alive = false;

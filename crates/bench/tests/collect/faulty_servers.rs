@@ -9,7 +9,7 @@ use crate::plan;
 
 const MESSAGES: u64 = 20;
 
-/// Timeout of answers that never come; longer than any answer that comes takes.
+/// Timeout for answers that never come; longer than the slowest answer takes.
 const SHORT_TIMEOUT: Duration = Duration::from_secs(3);
 
 fn run(fault: CollectFault, change: impl FnOnce(&mut CollectPlan)) -> CollectRunReport {
@@ -106,7 +106,7 @@ fn an_acknowledged_message_that_was_not_kept_is_unexplained() {
     }
 }
 
-/// Row 0.17: the time of the server's backlog counts from the last write, not from the end of the last publisher.
+/// Row 0.17: the time until all messages are stored counts from the last write, not from the end of the last publisher.
 #[test]
 fn what_a_server_takes_its_time_for_counts_from_the_last_write() {
     let report = run(CollectFault::NoPong, |plan| (plan.confirmed, plan.timeout) = (false, SHORT_TIMEOUT));

@@ -244,7 +244,7 @@ fn nobody_listening_is_said_at_once() {
     drop(listener);
     for expect_body in [None, Some(Vec::new())] {
         let plan = HttpPlan { expect_body, ..plan(address, "/", 10, DriverChoice::Auto) };
-        let Err(error) = http::run(&plan) else { panic!("nobody answers there") };
+        let Err(error) = http::run(&plan) else { panic!("no server listens there") };
         assert!(matches!(error, HttpBenchError::Connect(..)), "{error:?}");
         assert!(error.to_string().contains(&address.to_string()), "{error}");
     }

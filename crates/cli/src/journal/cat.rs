@@ -1,4 +1,4 @@
-//! `stilling journal cat`: prints a stream's records with the memory of one read.
+//! `stilling journal cat`: prints a stream's records, in the memory of a single read.
 //!
 //! The output ends with the records written before the command started. A gap is printed at its position with its
 //! cause; loss markers are records of a stream and are printed as such.
@@ -46,7 +46,7 @@ enum RecordFormat {
     Raw,
 }
 
-/// Maximum limits: the server applied its own, narrower ones to every stored record.
+/// The widest limits: the server has applied its own, narrower ones to every stored record.
 const LIMITS: SubjectLimits = SubjectLimits { size_max: u16::MAX, tokens_max: u16::MAX };
 
 fn place() -> impl TypedValueParser<Value = StartAt> {
@@ -149,7 +149,7 @@ impl CatArguments {
         }
     }
 
-    /// Returns whether a record lies behind the end of the requested range.
+    /// Returns whether a record is after the end of the requested range.
     fn is_past_end(&self, sequence: u64, time_ns: u64) -> bool {
         match self.to {
             Some(StartAt::Sequence(to)) => sequence > to,
@@ -214,11 +214,9 @@ impl CatArguments {
         cause: GapCause,
     ) -> Result<(), JournalError> {
         let (name, words) = match cause {
-            GapCause::Removed => ("removed", "are not kept any more"),
+            GapCause::Removed => ("removed", "were removed by retention"),
             GapCause::Damaged => ("damaged", "are damaged"),
-            GapCause::Torn => {
-                ("torn", "may have been acknowledged: they were in a write that was found cut off or damaged")
-            }
+            GapCause::Torn => ("torn", "may have been acknowledged: their write is torn or damaged"),
         };
         match self.format {
             RecordFormat::Text => writeln!(out, "# {first} to {last} {words}")?,

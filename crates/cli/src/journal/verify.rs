@@ -1,7 +1,7 @@
 //! `stilling journal verify`: reads and checks every byte.
 //!
-//! A finding is reported only if a second read confirms it: on the first one a server may be in the middle of a write,
-//! which is complete or elsewhere by the second.
+//! A finding is reported only if two further reads confirm it: the first one may meet an unfinished write of a server,
+//! which later reads find complete or elsewhere.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use stilling_journal::inspect::VerifyReport;
 
 use super::{INSPECTIONS_MAX, JournalError, PathTarget, StreamDirectory, is_gone, resolve_path};
 
-/// Delay before a second read of a finding, so that an unfinished write completes.
+/// Delay before each further read of a stream in use, so that an unfinished write completes.
 const PAUSE: Duration = Duration::from_millis(200);
 
 #[derive(Args)]
@@ -37,7 +37,7 @@ impl VerifyArguments {
                 Ok(verdict) => {
                     write!(out, "{}: {verdict}", stream.name)?;
                     if let Some(holder) = holder {
-                        writeln!(out, "{} is {holder}: what was written since is not judged", stream.name)?;
+                        writeln!(out, "{} is {holder}: later writes are not verified", stream.name)?;
                     }
                     if !verdict.is_intact() && stop.is_none() {
                         stop = Some(JournalError::Damaged(None));

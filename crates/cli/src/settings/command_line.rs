@@ -65,7 +65,7 @@ struct RefusedOption {
     count: usize,
 }
 
-/// Finds the words of a parser error; `None` if the error is about no option or is a request for help.
+/// Finds the words that cause a parser error; `None` if the error is about no option or is a request for help.
 fn refusal(
     error: &clap::Error,
     words: &[OsString],

@@ -10,7 +10,6 @@ use std::num::{IntErrorKind, ParseIntError};
 
 use clap::{Arg, ArgAction, Command};
 
-/// Prefix of the variables.
 pub(super) const PREFIX: &str = "STILLING_";
 
 /// Options that select the source of settings: no keys of a file.
@@ -61,7 +60,6 @@ impl<'a> SettingDefinition<'a> {
         self.arg.get_short()
     }
 
-    /// Returns whether the option is left out of help and documentation.
     pub(super) fn is_hidden(&self) -> bool {
         self.arg.is_hide_set()
     }
@@ -70,7 +68,7 @@ impl<'a> SettingDefinition<'a> {
         self.arg.get_help_heading().unwrap_or("Server")
     }
 
-    /// Returns whether the setting affects only a growing pool.
+    /// For an option of the elastic workers: returns whether it affects only a growing pool.
     pub(super) fn is_about_growth(&self) -> bool {
         self.name != "accept-workers"
     }
@@ -153,7 +151,7 @@ mod tests {
         let command = serve();
         let definitions = definitions(&command);
         for arg in command.get_arguments() {
-            let is_help = matches!(arg.get_action(), ArgAction::Help);
+            let is_help = matches!(arg.get_action(), ArgAction::HelpShort);
             let name = arg.get_long().expect("every option has a long name");
             let definition = definitions.iter().find(|definition| definition.name == name);
             assert_eq!(definition.is_none(), is_help, "--{name}");

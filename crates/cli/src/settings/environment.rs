@@ -64,10 +64,10 @@ pub(super) fn read(
     entries
 }
 
-/// Returns whether a variable has the form of a Kubernetes service link: in each container for each service of the
-/// namespace, here a service with a name that is or begins with `stilling` (Kubernetes documentation, "Accessing the
-/// Service", environment variables): `X_SERVICE_HOST`, `X_SERVICE_PORT[_NAME]`, `X_PORT=tcp://…` and
-/// `X_PORT_80_TCP[_PROTO|_PORT|_ADDR]`.
+/// Returns whether a variable has the form of a Kubernetes service link: `X_SERVICE_HOST`, `X_SERVICE_PORT[_NAME]`,
+/// `X_PORT=tcp://…` or `X_PORT_80_TCP[_PROTO|_PORT|_ADDR]` (Kubernetes documentation, "Accessing the Service",
+/// environment variables). Each container gets them for each service of the namespace; those of a service with a name
+/// that is or begins with `stilling` have the prefix of settings.
 fn is_service_link(name: &str, value: &str) -> bool {
     let is_url = ["tcp://", "udp://", "sctp://"].iter().any(|scheme| value.starts_with(scheme));
     let has_port = || {

@@ -102,7 +102,7 @@ fn option_values(
         return Err(vec![format!("{name} takes one value, not a list")]);
     }
     if values.is_empty() {
-        return Err(vec![format!("{name} is an empty list, which says nothing; leave it out")]);
+        return Err(vec![format!("{name} is an empty list; leave it out")]);
     }
     let refusal = |value: &String| {
         let reason = definition.accepts(value).err()?;

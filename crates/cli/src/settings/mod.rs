@@ -44,7 +44,7 @@ const FILE: &str = "stilling.toml";
 
 const COMMANDS: [&str; 2] = ["serve", "check"];
 
-/// Repeatable settings: a table each in the file, a word each elsewhere.
+/// Repeatable settings: a table each in the file, an argument each elsewhere.
 const TABLES: [&str; 2] = ["stream", "user"];
 
 /// Options that replace each other: the source with the higher precedence wins.
@@ -106,7 +106,7 @@ impl SettingSources {
         self.origins.iter().map(|(name, origin)| (name.as_str(), origin)).chain(tables)
     }
 
-    /// Takes the tables of one name in the file, unless a source with higher precedence replaces them.
+    /// Removes and returns the file's tables of one name; none if a source with higher precedence replaces them.
     pub(crate) fn take_tables(&mut self, name: &str) -> Vec<SettingTable> {
         self.tables.extract_if(.., |(known, _)| *known == name).map(|(_, table)| table).collect()
     }
@@ -115,7 +115,7 @@ impl SettingSources {
 pub(crate) enum SettingsError {
     /// The command line is wrong or requests help; with notes about settings of other sources.
     Usage(Box<clap::Error>, String),
-    /// The file or the environment is wrong.
+    /// Settings of any source are wrong.
     Settings(Diagnostics),
 }
 
@@ -233,7 +233,7 @@ fn parse(
         let mut notes: Vec<String> = sources
             .all_origins()
             .filter(|(name, origin)| !matches!(origin, SettingOrigin::Flag(_)) && is_named(&rendered, name))
-            .map(|(name, origin)| format!("note: --{name} is what {origin} says\n"))
+            .map(|(name, origin)| format!("note: --{name} is set by {origin}\n"))
             .collect();
         notes.sort_unstable();
         SettingsError::Usage(Box::new(error), notes.concat())

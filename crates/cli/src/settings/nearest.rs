@@ -1,6 +1,6 @@
 //! Suggestions for misspelled names: the known name with the smallest edit distance.
 
-/// The nearest known name, if its distance is at most a third of the name's length.
+/// The nearest known name, if its distance is 1 or at most a third of the name's length.
 pub(crate) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let slips = |known: &&str| strsim::osa_distance(name, known);
     let most = (name.len() / 3).max(1);

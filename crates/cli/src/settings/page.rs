@@ -18,8 +18,8 @@ Every option of `stilling serve` is also a key of a file and a variable of the e
 | `--demo` | `STILLING_DEMO=true` | `demo = true` |
 | `--listen 127.0.0.1:9000 --listen '[::1]:9000'` | `STILLING_LISTEN=127.0.0.1:9000,[::1]:9000` | `listen = [\"127.0.0.1:9000\", \"[::1]:9000\"]` |
 
-What is typed wins over the environment, the environment over the file, the file over the defaults. A list is taken whole
-from the strongest that has it. The file is the one that `--config` or `STILLING_CONFIG` names, else `stilling.toml` in the
+The command line overrides the environment, the environment the file, the file the defaults. A list is taken whole
+from the source with the highest precedence that has it. The file is the one that `--config` or `STILLING_CONFIG` names, else `stilling.toml` in the
 current folder if there is one; it is TOML. Relative paths begin at the current folder. A switch that is on in the file is
 turned off by its variable.
 
@@ -27,8 +27,8 @@ A key that is not known is an error that names the nearest one. A variable that 
 Kubernetes (service links such as `STILLING_SERVICE_HOST`) use such names, too; an empty variable is not set. Sizes may have a unit (`64KiB`, `1MiB`, `10GiB`; `kB`, `MB`, `GB` are powers of ten),
 times too (`500ms`, `10s`, `5m`, `2h`, `1d`).
 
-`stilling check` takes the same options, reads everything, says what `stilling serve` would open and warns of what is not
-wise, and opens nothing. All errors are reported at once. The exit status is 0 if all is well, 64 if something on the command
+`stilling check` takes the same options, reads everything, shows what `stilling serve` would open, with warnings about unwise
+settings, and opens nothing. All errors are reported at once. The exit status is 0 if all is well, 64 if something on the command
 line is wrong, and 1 otherwise. This page is what `stilling options` prints; what
 happens when a bound is reached stands in [limits.md](limits.md).
 ";
@@ -36,8 +36,8 @@ happens when a bound is reached stands in [limits.md](limits.md).
 const STREAMS: &str = "
 ## Streams
 
-A stream keeps what is published to its subjects, in order. Without any there is one, `events`, bound to `events.>`; as soon
-as one is given, only those that are given. No subject may belong to two. On the command line and in the environment a stream
+A stream stores the messages to its subjects, in order. The default is one stream, `events`, with `events.>`; configured
+streams replace it. A subject belongs to one stream. On the command line and in the environment a stream
 is one word, `NAME=FILTERS[:durability][:key=value]…`; the environment takes several with blanks between them.
 
 ```toml
@@ -54,7 +54,7 @@ retention-bytes = \"100GiB\"
 const USERS: &str = "
 ## Users
 
-As soon as there is one user, nobody else comes in. A user has one of the six secrets. As a word it is
+As soon as one user is configured, credentials are required. A user has one of the six secrets. As a word it is
 `NAME:key=value…`; a secret with a colon or a blank has to stand in the file, or where `password-env` or `password-file`
 point to.
 

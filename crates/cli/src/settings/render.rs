@@ -1,5 +1,5 @@
-//! The effective settings in the form of the file. The output can be read back and means the same, except for inline
-//! secrets, which are left out.
+//! Renders the effective settings in the format of the settings file. The output can be read back and means the same,
+//! except for inline secrets, which are left out.
 
 use std::fmt::Write;
 

@@ -84,7 +84,7 @@ pub(super) const STREAM_KEYS: [TableKey<StreamDraft>; 9] = [
         name: "subjects",
         value: "FILTERS",
         default: "",
-        words: "What belongs to it: subjects, or filters with * for one word and > for all that follow. A subject belongs to one stream",
+        words: "Its subjects, or filters with * for one token and > for all that follow. A subject belongs to one stream",
         set: |stream, entry| {
             stream.subjects.clone_from(&entry.values);
             Ok(())
@@ -101,21 +101,21 @@ pub(super) const STREAM_KEYS: [TableKey<StreamDraft>; 9] = [
         name: "retention-bytes",
         value: "BYTES",
         default: "10GiB, in memory 64MiB",
-        words: "Most bytes that are kept, whatever else is said; the oldest records go first",
+        words: "Maximum bytes, with precedence over the other bounds; the oldest records are removed first",
         set: |stream, entry| read_bytes(entry.one()?).map(|bytes| stream.retention_bytes = Some(bytes)),
     },
     TableKey {
         name: "retention-records",
         value: "N",
         default: "no such number",
-        words: "Records that are enough: what is older than so many may go",
+        words: "Minimum records to keep: older ones may be removed",
         set: |stream, entry| entry.number().map(|records| stream.retention_records = Some(records)),
     },
     TableKey {
         name: "retention-age",
         value: "TIME",
         default: "no such time",
-        words: "How long a record has to be kept: what is older may go",
+        words: "Minimum time to keep a record: older ones may be removed",
         set: |stream, entry| read_duration(entry.one()?).map(|age| stream.retention_age = Some(age)),
     },
     TableKey {
@@ -129,7 +129,7 @@ pub(super) const STREAM_KEYS: [TableKey<StreamDraft>; 9] = [
         name: "max-message-size",
         value: "BYTES",
         default: "1MiB",
-        words: "Bytes of a message with its headers; longer ones are refused",
+        words: "Maximum bytes of a message with its headers; longer ones are rejected",
         set: |stream, entry| {
             let bytes = read_bytes(entry.one()?)?;
             // A size above every limit, which the check of the limit reports.
@@ -141,7 +141,7 @@ pub(super) const STREAM_KEYS: [TableKey<StreamDraft>; 9] = [
         name: "max-pending",
         value: "N",
         default: "262144",
-        words: "Messages that may wait for the disk; then connections that publish to the stream are not read until it has written",
+        words: "Maximum messages that wait for the disk; then publishers to the stream are not read until it has written",
         set: |stream, entry| entry.number().map(|messages| stream.pending_max = Some(messages)),
     },
 ];
@@ -165,7 +165,10 @@ impl UserDraft {
         match &entry.origin {
             SettingOrigin::Flag(_) => self.warnings.push(Diagnostic::new(
                 &entry.origin,
-                format!("everybody on this machine can read a {0} on a command line; {0}-env or {0}-file hides it", entry.name),
+                format!(
+                    "every user of this machine can read a {0} on a command line; use {0}-env or {0}-file",
+                    entry.name
+                ),
             )),
             SettingOrigin::File(path, _) => self.warn_of_readers(path, entry),
             SettingOrigin::Default | SettingOrigin::Variable(_) => {}
@@ -199,7 +202,7 @@ impl UserDraft {
         if mode & 0o004 != 0 {
             let shown = path.display();
             let reason = format!(
-                "everybody on this machine can read `{shown}`, which holds a secret; chmod o-r {shown}"
+                "every user of this machine can read `{shown}`, which contains a secret; chmod o-r {shown}"
             );
             let warning = Diagnostic::new(&entry.origin, reason);
             self.warnings.push(warning);
@@ -218,7 +221,7 @@ pub(super) const USER_KEYS: [TableKey<UserDraft>; 9] = [
         name: "name",
         value: "NAME",
         default: "",
-        words: "The name to sign in with; who has a token is only called so",
+        words: "The name to sign in with; with a token it is only a label",
         set: |user, entry| entry.one().map(|name| user.name = name.to_owned()),
     },
     TableKey {
@@ -289,7 +292,7 @@ pub(super) const USER_KEYS: [TableKey<UserDraft>; 9] = [
         name: "publish",
         value: "FILTERS",
         default: ">",
-        words: "What may be published to; an empty list: nothing",
+        words: "Subjects that the user may publish to; an empty list: none",
         set: |user, entry| {
             user.publish = Some(entry.values.clone());
             Ok(())
@@ -299,7 +302,7 @@ pub(super) const USER_KEYS: [TableKey<UserDraft>; 9] = [
         name: "subscribe",
         value: "FILTERS",
         default: ">",
-        words: "What may be subscribed to; an empty list: nothing",
+        words: "Subjects that the user may subscribe to; an empty list: none",
         set: |user, entry| {
             user.subscribe = Some(entry.values.clone());
             Ok(())
@@ -441,7 +444,7 @@ pub(crate) fn parse_user_argument(word: &str, origin: &SettingOrigin) -> Result<
     for part in rest.split(':').filter(|part| !part.is_empty()) {
         let (key, value) = part.split_once('=').ok_or_else(|| {
             let reason = format!(
-                "what stands behind the user `{name}` is not key=value between colons; a secret with a colon belongs into password-env or password-file"
+                "the text after the user `{name}` is not key=value between colons; put a secret with a colon into password-env or password-file"
             );
             Diagnostic::new(origin, reason)
         })?;
@@ -490,7 +493,7 @@ mod tests {
         for (word, reason) in [
             ("events", "`events` is not a stream, such as orders=orders.>"),
             ("=a", "this stream has no name"),
-            ("a=b:disc", "durability: `disc` is no durability: disk"),
+            ("a=b:disc", "durability: `disc` is not a durability: expected disk"),
             ("a=b:dedup-tme=1", "a stream has no key `dedup-tme`; did you mean `dedup-time`?"),
             ("a=b:colour=red", "a stream has no key `colour`; it has name, subjects, durability"),
             ("a=b:dedup-time=x", "dedup-time: `x` is not a number of seconds"),

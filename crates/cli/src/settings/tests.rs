@@ -82,7 +82,7 @@ fn a_port_and_addresses_take_the_place_of_each_other() {
         "serve",
         &[],
         "port = 1\nlisten = ['127.0.0.1:1']",
-        &["cannot be used with", "note: --port is what FILE:1 says"],
+        &["cannot be used with", "note: --port is set by FILE:1"],
     );
 }
 
@@ -135,7 +135,7 @@ fn sources_add_up() {
         "\nworker-threads = 3",
         &[
             "'--worker-threads <N>' cannot be used with '--app <COMMAND>'",
-            "note: --worker-threads is what FILE:2 says",
+            "note: --worker-threads is set by FILE:2",
         ],
     );
 }
@@ -235,7 +235,7 @@ fn a_wrong_value_is_refused_with_its_place_and_what_is_allowed() {
         ),
         ("max-body-size = '1M'", "`1M` is not a number of bytes, such as 65536, 64KiB"),
         ("max-queue = [1, 2]", "FILE:1: max-queue takes one value, not a list"),
-        ("listen = []", "FILE:1: listen is an empty list, which says nothing; leave it out"),
+        ("listen = []", "FILE:1: listen is an empty list; leave it out"),
         ("user = []", "FILE:1: user is an empty list"),
         ("stream = {}", "FILE:1: there may be several, so each begins with [[stream]]"),
         ("max-queue = 1979-05-27", "FILE:1: max-queue is a date, and takes"),

@@ -58,7 +58,7 @@ pub(crate) fn read_seconds(text: &str) -> Result<f64, String> {
 
 pub(crate) fn read_duration(text: &str) -> Result<Duration, String> {
     let seconds = read_seconds(text)?;
-    Duration::try_from_secs_f64(seconds).map_err(|_| format!("`{text}` is not a time that can pass"))
+    Duration::try_from_secs_f64(seconds).map_err(|_| format!("`{text}` is out of the range of times"))
 }
 
 /// Parses a size within bounds.

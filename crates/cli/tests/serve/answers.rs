@@ -76,7 +76,7 @@ fn a_kept_connection_is_answered_again_and_again(driver: DriverUnderTest) {
     assert_eq!(server.finish().value("accepted_total"), 2);
 }
 
-/// Row 4.15: order is kept although slow requests stand among fast ones.
+/// Row 4.15: answers keep the order of the requests, although slow requests are among fast ones.
 fn pipelined_requests_are_answered_in_their_order(driver: DriverUnderTest) {
     let server = ServerUnderTest::start(driver, "-D 1");
     let round = [

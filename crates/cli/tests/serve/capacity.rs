@@ -6,19 +6,19 @@ use rustix::process::{Resource, Rlimit, Signal, prlimit};
 
 use crate::support::{DriverUnderTest, ServerUnderTest, TestPeer, Tool, binary, eventually};
 
-on_every_driver!(who_comes_at_capacity_waits_for_a_place, a_crowd_passes_through_few_places);
+on_every_driver!(a_connection_at_capacity_waits_for_a_slot, a_crowd_passes_through_few_places);
 
 /// Effects of the limit of open files on ordinary connections; see `direct_descriptors.rs` for direct ones.
 mod open_files {
     use super::{
-        few_descriptors_mean_less_capacity, running_out_of_descriptors_is_survived,
-        who_waits_at_the_end_without_a_descriptor_is_counted,
+        a_connection_without_a_descriptor_at_the_end_is_counted, few_descriptors_mean_less_capacity,
+        running_out_of_descriptors_is_survived,
     };
 
     on_both_drivers!(
         few_descriptors_mean_less_capacity,
         running_out_of_descriptors_is_survived,
-        who_waits_at_the_end_without_a_descriptor_is_counted,
+        a_connection_without_a_descriptor_at_the_end_is_counted,
     );
 }
 
@@ -26,7 +26,7 @@ const FAST: &str = "GET /test/fast HTTP/1.1\r\nHost: a\r\n\r\n";
 const FAST_CLOSE: &str = "GET /test/fast HTTP/1.0\r\n\r\n";
 
 /// Row 4.9: connections beyond the capacity wait in the backlog; a freed slot goes to the next one.
-fn who_comes_at_capacity_waits_for_a_place(driver: DriverUnderTest) {
+fn a_connection_at_capacity_waits_for_a_slot(driver: DriverUnderTest) {
     let server = ServerUnderTest::start(driver, "-A 1 -C 4");
     let mut watcher = server.watch();
     let mut inside: Vec<TestPeer> = (0..3).map(|_| server.connect()).collect();
@@ -72,7 +72,6 @@ fn a_crowd_passes_through_few_places(driver: DriverUnderTest) {
     );
 }
 
-/// The binary below a limit of open files.
 fn limited(descriptors: u32, driver: DriverUnderTest) -> std::process::Command {
     let limit = format!("ulimit -n {descriptors} && exec \"$0\" \"$@\"");
     let mut command = Tool::new("bash", "-c").arg(limit).arg(binary().get_program()).into_command();
@@ -110,7 +109,7 @@ fn few_descriptors_mean_less_capacity(driver: DriverUnderTest) {
 }
 
 /// Rows 3.27, 4.37: connections that wait at the end without a descriptor are rejected and counted.
-fn who_waits_at_the_end_without_a_descriptor_is_counted(driver: DriverUnderTest) {
+fn a_connection_without_a_descriptor_at_the_end_is_counted(driver: DriverUnderTest) {
     const CROWD: usize = 150;
     let server = ServerUnderTest::spawn(limited(100, driver));
     let told = server.banner_line("shards 1, worker threads 1, capacity ");

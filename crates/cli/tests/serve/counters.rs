@@ -20,12 +20,12 @@ const COUNTERS: [CounterNames; 11] = [
     CounterNames("server accepts", "accepted_total", "", "accepted"),
     CounterNames("server megabytes", "hub_received_bytes_total", "", "bytes received"),
     CounterNames("server receives", "hub_messages_total", "", "messages"),
-    CounterNames("max pending msgs", "hub_stream_pending_max", "", "most that ever waited for the disk"),
+    CounterNames("max pending msgs", "hub_stream_pending_max", "", "most waiting for the disk at once"),
     CounterNames("curr pending msgs", "hub_stream_pending", "", "waiting for the disk"),
     CounterNames("worker threads", "worker_threads", "", "worker threads now"),
     CounterNames("running jobs", "jobs_running", "", "running now"),
     CounterNames("queued jobs", "jobs_queued", "", "queued now"),
-    CounterNames("most queued jobs", "jobs_queued_max", "", "most ever queued"),
+    CounterNames("most queued jobs", "jobs_queued_max", "", "most queued at once"),
     CounterNames("refused jobs", "jobs_total", "{outcome=\"refused\"}", "refused, queue full"),
 ];
 

@@ -3,7 +3,7 @@
 use crate::support::{DriverUnderTest, ServerUnderTest, TestPeer};
 
 on_both_drivers!(
-    thousands_of_slow_heads_end_on_time_and_hurt_nobody,
+    thousands_of_slow_heads_end_on_time_without_harm,
     a_silent_client_is_sent_away,
     a_body_must_come_at_its_least_rate,
     an_idle_connection_ends,
@@ -12,7 +12,7 @@ on_both_drivers!(
 const FAST: &str = "GET /test/fast HTTP/1.1\r\nHost: a\r\n\r\n";
 
 /// Row 4.35: slowloris. The deadline covers the whole head: single bytes do not extend it.
-fn thousands_of_slow_heads_end_on_time_and_hurt_nobody(driver: DriverUnderTest) {
+fn thousands_of_slow_heads_end_on_time_without_harm(driver: DriverUnderTest) {
     const CLIENTS: usize = 3000;
     let server = ServerUnderTest::start(driver, "--head-timeout 2");
     let mut watcher = server.watch();

@@ -5,7 +5,6 @@ use std::thread;
 
 use crate::support::{DriverUnderTest, ServerUnderTest, TestPeer, Tool, binary};
 
-/// Open files of either process.
 const OPEN_FILES_MAX: u32 = 500;
 
 const CONNECTIONS: u64 = 3000;
@@ -13,7 +12,6 @@ const CONNECTIONS: u64 = 3000;
 /// Rings of either side: with `OPEN_FILES_MAX` slots each, and connections spread by chance, far more room than needed.
 const RINGS: &str = "10";
 
-/// The binary with a limit of open files.
 fn limited(descriptors: u32) -> Command {
     let limit = format!("ulimit -n {descriptors} && exec \"$0\" \"$@\"");
     Tool::new("bash", "-c").arg(limit).arg(binary().get_program()).into_command()
@@ -54,7 +52,7 @@ fn more_connections_than_open_files_are_held_and_answered() {
 /// Rows 0.2, 3.27: the server reads the limit of each ring at the start, reports it, and keeps it; more connections
 /// wait in the backlog. All may arrive at the same moment: there are as many slots as clients.
 #[test]
-fn few_slots_mean_less_capacity_and_nobody_is_lost() {
+fn few_slots_mean_less_capacity_and_no_lost_connection() {
     let mut command = limited(100);
     command
         .args(["serve", "--listen", "127.0.0.1:0", "-A", "1"])

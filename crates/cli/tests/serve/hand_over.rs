@@ -28,16 +28,16 @@ on_both_drivers!(
     ten_hand_overs_under_load_lose_no_connection,
     ten_hand_overs_lose_no_request_on_kept_connections,
     requests_in_flight_are_answered_by_the_old_server,
-    a_supervisor_that_ends_the_old_server_cuts_nobody_off,
-    whoever_waits_before_a_full_server_is_served_by_its_successor,
-    whoever_waits_before_a_full_server_that_ends_is_left_to_the_successor_on_its_way,
-    whoever_waits_before_a_full_server_that_ends_is_left_to_the_parent,
+    a_supervisor_that_ends_the_old_server_cuts_no_connection_off,
+    connections_before_a_full_server_are_served_by_its_successor,
+    connections_before_a_full_server_that_ends_are_left_to_the_successor,
+    connections_before_a_full_server_that_ends_are_left_to_the_parent,
     a_successor_that_dies_at_any_step_changes_nothing,
     an_old_server_that_dies_at_any_step_is_succeeded,
     servers_that_are_killed_leave_one_that_works,
     an_old_server_that_is_told_to_end_leaves_its_place_to_the_successor,
-    an_old_server_that_thinks_better_of_it_ends_its_successor_also_while_that_hands_over,
-    whoever_knocks_at_a_server_that_was_just_succeeded_is_sent_on,
+    an_old_server_that_refuses_late_ends_its_successor_also_during_its_hand_over,
+    a_successor_of_a_just_succeeded_server_is_redirected,
     a_successor_that_is_too_late_cannot_take_the_path_any_more,
     a_successor_that_cannot_start_leaves_the_old_server_alone,
     only_one_successor_at_a_time,
@@ -182,8 +182,8 @@ fn requests_in_flight_are_answered_by_the_old_server(driver: DriverUnderTest) {
     );
 }
 
-/// Row 4.37: the end of the old server by the hand-over and by a supervisor count as one.
-fn a_supervisor_that_ends_the_old_server_cuts_nobody_off(driver: DriverUnderTest) {
+/// Row 4.37: SIGTERM from a supervisor during the drain of a hand-over does not count as a second signal.
+fn a_supervisor_that_ends_the_old_server_cuts_no_connection_off(driver: DriverUnderTest) {
     let control_folder = ControlFolder::new();
     let old = control_folder.start_first(driver, "-w 1 -D 300");
     let mut watcher = old.watch();
@@ -203,7 +203,7 @@ fn a_supervisor_that_ends_the_old_server_cuts_nobody_off(driver: DriverUnderTest
 
 /// Rows 4.37, 4.9: all slots of the old server are in use, its gate is closed, and its backlog holds connections: none
 /// of them is reset.
-fn whoever_waits_before_a_full_server_is_served_by_its_successor(driver: DriverUnderTest) {
+fn connections_before_a_full_server_are_served_by_its_successor(driver: DriverUnderTest) {
     let control_folder = ControlFolder::new();
     let old = control_folder.start_first(driver, "-A 1 -C 3");
     let mut watcher = old.watch();
@@ -249,7 +249,7 @@ fn expect_crowd(queue: TcpListener) {
 }
 
 /// Row 4.37: a server that ends while its successor starts takes no connection out of the shared queue.
-fn whoever_waits_before_a_full_server_that_ends_is_left_to_the_successor_on_its_way(driver: DriverUnderTest) {
+fn connections_before_a_full_server_that_ends_are_left_to_the_successor(driver: DriverUnderTest) {
     let control_folder = ControlFolder::new();
     let old = control_folder.start_first(driver, "-A 1 -C 3");
     let (inside, crowd) = crowd_before(&old);
@@ -265,7 +265,7 @@ fn whoever_waits_before_a_full_server_that_ends_is_left_to_the_successor_on_its_
 }
 
 /// Row 4.37: the same if the parent process also holds the listener and may start the next server with it.
-fn whoever_waits_before_a_full_server_that_ends_is_left_to_the_parent(driver: DriverUnderTest) {
+fn connections_before_a_full_server_that_ends_are_left_to_the_parent(driver: DriverUnderTest) {
     let queue = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let raw = queue.as_fd().try_clone_to_owned().expect("a descriptor");
     // The listener is passed as a standard stream, which nothing closes before the program begins.
@@ -424,8 +424,8 @@ fn servers_that_are_killed_leave_one_that_works(driver: DriverUnderTest) {
     server.finish();
 }
 
-/// Row 4.37: SIGTERM between any two steps: the successor receives no refusal but the end of the connection, owns the
-/// queue, and finds the path free.
+/// Row 4.37: SIGTERM to the old server between any two steps: the connection to the successor ends without a refusal,
+/// the successor owns the queue, and the path is free.
 fn an_old_server_that_is_told_to_end_leaves_its_place_to_the_successor(driver: DriverUnderTest) {
     for step in 0..4 {
         let control_folder = ControlFolder::new();
@@ -459,9 +459,7 @@ fn an_old_server_that_is_told_to_end_leaves_its_place_to_the_successor(driver: D
 }
 
 /// Row 4.37: two servers never run beside each other: the refused one ends, whatever its state.
-fn an_old_server_that_thinks_better_of_it_ends_its_successor_also_while_that_hands_over(
-    driver: DriverUnderTest,
-) {
+fn an_old_server_that_refuses_late_ends_its_successor_also_during_its_hand_over(driver: DriverUnderTest) {
     let control_folder = ControlFolder::new();
     let control_socket = ControlPeer::control_socket(&control_folder.path);
     let queue = TcpListener::bind("127.0.0.1:0").expect("a free port");
@@ -477,7 +475,7 @@ fn an_old_server_that_thinks_better_of_it_ends_its_successor_also_while_that_han
     });
     let (another, _listeners) = ControlPeer::request_offer(&control_folder.path, 1);
     old.send("refused too late");
-    another.expect("refused the server before this one goes on, so this one must end: too late");
+    another.expect("refused the predecessor continues, so this server must end: too late");
     another.expect_end();
     let (status, _) = new.wait();
     assert_eq!(status.code(), Some(1));
@@ -485,7 +483,7 @@ fn an_old_server_that_thinks_better_of_it_ends_its_successor_also_while_that_han
 
 /// Row 4.37: a successor that connects to the old server before the path changes owners neither waits for the drain nor
 /// fails: it connects again, once.
-fn whoever_knocks_at_a_server_that_was_just_succeeded_is_sent_on(driver: DriverUnderTest) {
+fn a_successor_of_a_just_succeeded_server_is_redirected(driver: DriverUnderTest) {
     const SUCCEEDED: &str = "refused another server has just taken over; it is at the path now";
     let control_folder = ControlFolder::new();
     let old = control_folder.start_first(driver, "-A 1 -w 1 -D 300");
@@ -522,7 +520,7 @@ fn a_successor_that_is_too_late_cannot_take_the_path_any_more(driver: DriverUnde
     successor.send("ready");
     successor.expect("yours");
     successor.send("ready");
-    successor.expect("refused the other side should have said `taken` and said `ready`");
+    successor.expect("refused the other side should have sent `taken` and sent `ready`");
     let error = std::fs::rename(&next, &control_folder.path).expect_err("it was to be taken away");
     assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
     assert!(control_folder.has_only_socket());
@@ -559,7 +557,7 @@ fn only_one_successor_at_a_time(driver: DriverUnderTest) {
     let address = old.address();
     let (first, listeners) = ControlPeer::request_offer(&control_folder.path, 1);
     let outcome = control_folder.start_failing(driver, &format!("--listen {address}"));
-    expect_failure(&outcome, "the other server refused: another server is taking over at this moment");
+    expect_failure(&outcome, "the other server refused: another server is taking over now");
     first.send("ready");
     first.expect("yours");
     first.send("taken");
@@ -599,10 +597,8 @@ fn of_two_that_start_at_the_same_moment_one_is_left(driver: DriverUnderTest) {
             }
             // Includes the process id if the other process has announced it in time.
             code => {
-                let about = format!(
-                    "is starting with {} at this moment; wait until it serves\n",
-                    control_folder.path.display()
-                );
+                let about =
+                    format!("is starting with {}; wait until it serves\n", control_folder.path.display());
                 assert!(
                     said.starts_with("stilling: cannot take over: another server ") && said.ends_with(&about),
                     "{said}"

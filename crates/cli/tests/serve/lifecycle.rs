@@ -17,8 +17,8 @@ on_both_drivers!(
     a_drain_finishes_what_has_begun,
     a_second_signal_cuts_the_drain_short,
     a_drain_ends_at_its_deadline,
-    a_drain_ends_for_those_who_waited_for_a_place,
-    a_drain_answers_who_waits_in_the_backlog,
+    a_drain_ends_for_connections_that_waited_for_a_slot,
+    a_drain_answers_connections_in_the_backlog,
     several_addresses_are_served_side_by_side,
     both_protocol_versions_share_a_port,
     a_daemon_leaves_its_parent_and_serves,
@@ -130,7 +130,7 @@ fn a_signal_at_the_start_reaches_every_shard(driver: DriverUnderTest) {
     }
 }
 
-/// Row 4.37's first half: idle connections end, requests in flight are answered with `Connection: close`, readiness is
+/// Row 4.37, first half: idle connections end, requests in flight are answered with `Connection: close`, readiness is
 /// withdrawn, new connections are refused, and the exit is a success.
 fn a_drain_finishes_what_has_begun(driver: DriverUnderTest) {
     for signal in [Signal::TERM, Signal::INT] {
@@ -161,7 +161,7 @@ fn a_drain_finishes_what_has_begun(driver: DriverUnderTest) {
 }
 
 /// Rows 4.9, 4.37: connections that arrived before the end are answered, also those in the backlog.
-fn a_drain_answers_who_waits_in_the_backlog(driver: DriverUnderTest) {
+fn a_drain_answers_connections_in_the_backlog(driver: DriverUnderTest) {
     let server = ServerUnderTest::start(driver, "-A 1 -C 3 -w 1 -D 300");
     let mut watcher = server.watch();
     let mut inside: Vec<TestPeer> = (0..2).map(|_| server.connect()).collect();
@@ -221,7 +221,7 @@ fn a_drain_ends_at_its_deadline(driver: DriverUnderTest) {
 }
 
 /// Rows 4.9, 4.37: connections that get a slot during the forced end are closed, too. The jobs would take ten minutes.
-fn a_drain_ends_for_those_who_waited_for_a_place(driver: DriverUnderTest) {
+fn a_drain_ends_for_connections_that_waited_for_a_slot(driver: DriverUnderTest) {
     let server = ServerUnderTest::start(
         driver,
         "-A 1 -C 3 -w 1 -D 600000 --work-timeout 3600 --queue-timeout 3600 --drain-timeout 0.3",

@@ -109,7 +109,6 @@ fn started(command: &mut Command) -> ToolProcess {
     )
 }
 
-/// Runs a program that may fail.
 fn exit_status(tool: Tool) -> ExitStatus {
     let mut command = tool.into_command();
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status().expect("it runs")

@@ -45,8 +45,8 @@ impl PublisherLink {
         let response = parse_response(headers, payload);
         let is_taken_again =
             flight.entry.rejection.is_some() && matches!(response, PublishResponse::Stored { .. });
-        // A token returns if the lost connection was the cause and this one works, or if the stream was and accepts
-        // messages again. A message that the server itself defers returns none: the server may still be overloaded.
+        // Refunds the retry if its cause is over: a lost connection that was replaced, or a stream that accepts
+        // messages again. A message that the server defers is not refunded: the server may still be overloaded.
         if is_taken_again || was_interrupted && !matches!(response, PublishResponse::RetryLater(_)) {
             self.budget.refund();
         }
@@ -56,7 +56,8 @@ impl PublisherLink {
             }
             PublishResponse::RetryLater(hint) => {
                 self.counts.hints += 1;
-                // Messages in flight at the first refusal are refused for the same reason: that counts as one failure.
+                // Messages in flight at the first such answer are deferred for the same reason: all of them count as
+                // one failure.
                 if self.resume_at.is_none_or(|at| now >= at) {
                     self.backoff.record_failure();
                     self.pause(now, hint.unwrap_or(Duration::ZERO));
@@ -80,9 +81,9 @@ impl PublisherLink {
         }
     }
 
-    /// Handles a message that its stream does not accept now. It waits alone, longer each time, and is parked so that
-    /// others pass it. At the limit of parked messages it keeps its slot: a stream that recovers in time then receives
-    /// all of its messages, in spite of a fast publisher.
+    /// Handles a message that its stream does not accept now. It has a wait of its own, longer each time, and is parked
+    /// so that others pass it. At the limit of parked messages it keeps its slot: a stream that recovers in time
+    /// receives all of its messages, however fast they are published.
     fn retry_or_drop_rejected(
         &mut self,
         now: Instant,
@@ -112,8 +113,9 @@ impl PublisherLink {
         }
     }
 
-    /// Drops rejected messages at their deadline, unless a retry is in flight; on disk, where the oldest message keeps
-    /// the space of all later ones, also those that too many messages have passed. Returns whether any were dropped.
+    /// Drops rejected messages at their deadline, unless a retry is in flight. On disk the oldest message keeps the
+    /// space of all later ones, so those that too many messages have passed are dropped, too. Returns whether any were
+    /// dropped.
     pub(super) fn drop_expired_rejections(&mut self, now: Instant) -> bool {
         self.rejection_deadline = None;
         if self.window.due() == 0 {
@@ -181,12 +183,13 @@ impl PublisherLink {
             return Ok(());
         }
         if lower.starts_with(b"invalid publish subject") || lower.starts_with(b"invalid subject") {
-            // The error does not name the message; its answer will be overdue, and it is retried as often as allowed.
+            // The error does not name the message: its answer becomes overdue, and it is retried as often as the
+            // backoff allows.
             self.connection_error = Some(ConnectionError::from_server_text(text));
             return Ok(());
         }
         if lower.starts_with(b"maximum payload") {
-            // Sending it again would end the next connection, too.
+            // Sent again, the message would end the next connection, too.
             let size_of = |(token, flight): (u64, &super::send_window::InFlightMessage)| {
                 (flight.entry.message.size(), token)
             };

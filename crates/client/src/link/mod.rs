@@ -11,8 +11,8 @@
 //!              └── due again ◄───────┘  lost, late, refused for now
 //! ```
 //!
-//! A message leaves the window only by an answer, or with a reason. After a failure all unanswered messages are sent
-//! again, in order and under their old `Nats-Msg-Id`, as fast as the budget allows.
+//! A message leaves the window only with an answer, or dropped with a reason. After a failure all unanswered messages
+//! are sent again, in order and under their old `Nats-Msg-Id`, as fast as the retry budget allows.
 
 mod completion;
 mod publish_response;
@@ -70,9 +70,9 @@ struct LinkConnection {
     barriers: VecDeque<u64>,
     /// The token of the last barrier.
     barrier_token: u64,
-    /// When the oldest unanswered PING was written.
+    /// When the oldest unanswered PING was written, or the PONG before it was received.
     ping_sent_at: Option<Instant>,
-    /// How long the answers of a lame duck are awaited.
+    /// Until when the answers of a lame duck are awaited.
     drain_until: Option<Instant>,
 }
 
@@ -112,14 +112,14 @@ pub(crate) struct PublisherLink {
     resume_at: Option<Instant>,
     /// When the next retry may be due.
     pump_at: Option<Instant>,
-    /// When the first message exceeds the time for its stream.
+    /// When the first rejected message is to be dropped.
     rejection_deadline: Option<Instant>,
     /// When the oldest answer is due.
     answer_at: Option<Instant>,
     reply: Vec<u8>,
     connection_error: Option<ConnectionError>,
     counts: PublisherCounts,
-    /// Number and cost of the messages no longer held.
+    /// Number and cost of the messages no longer held, since the last update.
     released: (u64, u64),
     failures: Vec<PublishFailure>,
 }
@@ -169,13 +169,13 @@ impl PublisherLink {
         }
     }
 
-    /// Accepts a submitted message. It is safe after the next turn.
+    /// Accepts a submitted message. The spool has stored it safely after the next turn.
     pub(crate) fn submit(&mut self, mut entry: SpoolEntry) {
         entry.failed_connections_before = self.failed_connections;
         self.spool.push(entry);
     }
 
-    /// Makes new messages safe.
+    /// Stores new messages safely.
     pub(crate) fn commit(&mut self, unix_ns: u64) {
         for (entry, reason) in self.spool.commit(unix_ns) {
             self.drop_entry(entry, reason);
@@ -208,7 +208,7 @@ impl PublisherLink {
         }
     }
 
-    /// Makes new messages safe, performs what is due and writes messages that may be sent.
+    /// Stores new messages safely, handles what is due and writes messages that may be sent.
     pub(crate) fn turn(&mut self, now: Instant, unix_ns: u64) -> LinkCommands {
         self.commit(unix_ns);
         let mut connect = None;
@@ -449,7 +449,7 @@ impl PublisherLink {
                 // On the next connection the stream may accept it, so all messages parked for it are sent without a
                 // further wait.
                 SendStage::Sent { .. } | SendStage::Due(..) if was_rejected => SendCause::Interrupted,
-                // The socket did not accept all of it, so the server has not received it.
+                // The socket did not accept all of it, so the server did not receive it.
                 SendStage::Sent { cause, .. } | SendStage::Due(_, cause) => cause,
             };
             self.window.set(token, SendStage::Due(now, cause));
@@ -527,7 +527,7 @@ impl PublisherLink {
         self.review_due = true;
     }
 
-    /// Sends nothing for the backoff wait, or for the server's hint if that is longer.
+    /// Stops sending for the backoff wait, or for the server's hint if that is longer.
     fn pause(&mut self, now: Instant, hint: Duration) {
         let wait = self.random.jitter(self.backoff.wait()).max(hint);
         let until = now + wait;

@@ -24,7 +24,7 @@ pub(super) enum PublishResponse {
     StreamUnavailable(DropReason),
     /// The disk of the message's stream hangs: the stream accepts the message when the disk responds, however late.
     DiskHung(DropReason),
-    /// The message will not be accepted.
+    /// The message is refused permanently.
     Refused(DropReason),
 }
 

@@ -1,8 +1,8 @@
-//! The send order of the link: first messages that a lost connection left unanswered, then messages that the server
-//! declined and the budget allows, then new ones.
+//! The send order of the link: messages that a lost connection left unanswered, then messages that the server declined,
+//! as far as the budget allows, then new ones.
 //!
-//! The budget holds back only retries. New messages wait for those of a lost connection, to keep the order; they do not
-//! wait for messages that the server itself deferred.
+//! The budget delays only retries. New messages wait for those of a lost connection, to keep the order, but not for
+//! messages that the server itself deferred.
 
 use std::time::Instant;
 
@@ -49,7 +49,7 @@ impl PublisherLink {
                 self.connection.ping(now, self.window.next_token());
             }
         }
-        // One-way messages since the last barrier get a PING when the PINGs before it are answered.
+        // When all PINGs are answered, another one confirms the one-way messages since the last barrier.
         let is_behind =
             self.connection.barrier_token < self.window.next_token() && self.connection.barriers.is_empty();
         if self.is_one_way() && is_behind {
@@ -57,19 +57,20 @@ impl PublisherLink {
         }
     }
 
-    /// On disk the oldest message keeps the space of all later ones: limits the bytes that pass a parked message.
+    /// Whether the limit on bytes that pass a parked message is reached: on disk the oldest message keeps the space of
+    /// all later ones.
     fn is_passed_limit_reached(&self) -> bool {
         matches!(self.config.spool_mode, SpoolMode::Directory(_))
             && self.window.cost_passed_parked() > self.config.spool_size / REJECTED_SPOOL_DIVISOR
     }
 
-    /// Sends due messages of the window; false: no new message may be sent before the others of them.
+    /// Sends due messages of the window. Returns false if some remain that new messages must not pass.
     fn send_again(&mut self, now: Instant, server_limits: ServerLimits) -> bool {
         let due = self.window.iter().filter_map(|(token, flight)| match flight.stage {
             SendStage::Due(at, cause) => Some((token, at, cause)),
             SendStage::Sent { .. } => None,
         });
-        // When the budget has its next token, once it has refused one; and when the next message is due.
+        // The time of the next token, once the budget is empty, and the time at which the next message is due.
         let (mut permitted_at, mut next_at) = (None, None);
         for (token, at, cause) in due.collect::<Vec<_>>() {
             if at > now {
@@ -110,7 +111,7 @@ impl PublisherLink {
         self.pump_at = Some(self.pump_at.map_or(at, |first| first.min(at)));
     }
 
-    /// Writes a message of the window; false: it was dropped instead.
+    /// Writes a message of the window. Returns false if it was dropped instead.
     fn write(&mut self, now: Instant, token: u64, cause: SendCause, server_limits: ServerLimits) -> bool {
         let is_one_way = self.is_one_way();
         let Some(flight) = self.window.get_mut(token) else { return false };

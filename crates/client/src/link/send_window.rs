@@ -1,4 +1,4 @@
-//! Messages that are sent and unanswered, or due to be sent again: in order, found by the token of their answers.
+//! Messages that are sent and unanswered, or due to be sent: in order, each found by the token in its answer.
 //!
 //! ```text
 //!            base                        base + length
@@ -7,8 +7,8 @@
 //! ```
 //!
 //! A message keeps its token when it is sent again, so that the answer to any attempt completes it. A message that its
-//! stream does not accept is parked: it takes no slot in the queue and does not delay the others. If no more can be
-//! parked, it keeps its slot: the queue waits for its oldest message, and new messages wait in the spool.
+//! stream rejects is parked: it occupies no slot of the queue and does not delay the others. At the limit of parked
+//! messages it keeps its slot: the queue then waits for its oldest message, and new messages wait in the spool.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
@@ -44,8 +44,8 @@ pub(super) enum SendCause {
     First,
     /// The connection ended before the answer. Costs a token; later messages wait for it.
     Interrupted,
-    /// The server declined it, or did not answer in time, on a working connection. Costs a token, and no message waits
-    /// for it: the order is already broken.
+    /// The server declined it, or did not answer in time, on a working connection. Costs a token; no message waits for
+    /// it, because the order is already broken.
     Declined,
 }
 
@@ -91,19 +91,19 @@ impl SendWindow {
         self.in_flight.push_back(Some(InFlightMessage { entry, stage, before }));
     }
 
-    /// Counts a message that would have been next and is already dropped.
+    /// Counts a message that was dropped before it entered the window.
     pub(super) fn skip(&mut self, cost: u64) {
         self.cost_pushed += cost;
         self.cost_removed += cost;
     }
 
-    /// Cost of the messages that came after this one and are removed; a lower bound unless it is the oldest.
+    /// Cost of the removed messages that were pushed after this one; a lower bound unless it is the oldest.
     pub(super) fn cost_passed(&self, flight: &InFlightMessage) -> u64 {
         // All messages before the oldest one are removed, too.
         self.cost_removed.saturating_sub(flight.before)
     }
 
-    /// Cost of the messages that came after the oldest parked one and are removed.
+    /// Cost of the removed messages that were pushed after the oldest parked one.
     pub(super) fn cost_passed_parked(&self) -> u64 {
         self.parked.values().next().map_or(0, |flight| self.cost_passed(flight))
     }
@@ -115,7 +115,7 @@ impl SendWindow {
         }
     }
 
-    /// Parks a message; false: the limit on number or bytes is reached, and it keeps its slot.
+    /// Parks a message. Returns false if the limit on number or bytes is reached; it then keeps its slot.
     pub(super) fn park(&mut self, token: u64, cost_max: u64) -> bool {
         if self.parked.contains_key(&token) {
             return true;

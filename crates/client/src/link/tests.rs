@@ -302,8 +302,8 @@ fn no_more_is_unacknowledged_than_allowed_and_the_order_stays() {
     fixture.check_nothing_held(9, 0);
 }
 
-/// Row 0.17: messages of a lost connection are sent at once; a server that accepts connections and does not answer gets
-/// no more of them than the budget allows, in order, and all of them after its first answers.
+/// Row 0.17: messages of a lost connection are sent at once; a server that accepts connections and does not answer
+/// receives no more of them than the budget allows, in order, and all of them after its first answers.
 #[test]
 fn after_a_failure_no_more_is_sent_again_than_the_budget_allows() {
     let budget = RetryBudgetConfig { percent: 0, per_second: 1, burst: 1 };

@@ -1,9 +1,8 @@
 //! The spool on disk: one journal stream.
 //!
 //! A message is a record with its subject, header block (with its `Nats-Msg-Id`) and payload. Completed messages are
-//! recorded in the same stream: a checkpoint is a record without a subject that contains the position of the last
-//! message that needs no sending. Hence there is one file format and one recovery, and no second file that could
-//! disagree:
+//! recorded in the same stream: a checkpoint is a record without a subject that contains a position up to which all
+//! messages are completed. So there is one file format and one recovery, and no second file that could disagree:
 //!
 //! ```text
 //!   │ message 1 │ message 2 │ message 3 │ checkpoint: 2 │ message 5 │ …     opened again: 3 and 5 are to be sent
@@ -13,8 +12,8 @@
 //! last checkpoint and a crash are sent again under their old `Nats-Msg-Id`, and the server recognises them. A lost
 //! checkpoint has the same effect; it loses no message.
 //!
-//! The position and cost of every message are kept in memory, 16 bytes each; the messages themselves only as far as
-//! they fit a small cache, else they are read when they are due.
+//! The position and cost of every message are kept in memory, 16 bytes each; the messages themselves are cached only up
+//! to [`SPOOL_CACHE_SIZE`], and the others are read when they are due.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -33,7 +32,7 @@ use crate::spool_entry::{OutgoingMessage, SpoolEntry};
 
 const STREAM: &str = "spool";
 const BLOCK: u64 = 4096;
-/// Bytes of the heads of a batch and a record, rounded up.
+/// Bytes of the headers of a batch and a record, rounded up.
 const HEADERS_SIZE: u64 = 256;
 
 /// The cost of a message: the blocks that it takes when it is written alone.
@@ -50,7 +49,7 @@ pub(crate) struct DiskSpool<D: Disk> {
     pushed: Vec<SpoolEntry>,
     /// Position and cost of each message that is committed and not popped.
     pending: VecDeque<(u64, u64)>,
-    /// The first of them, with their bytes.
+    /// The first of these messages, with their bytes.
     cache: VecDeque<SpoolEntry>,
     cache_size: u64,
     last: u64,
@@ -149,7 +148,8 @@ impl<D: Disk> DiskSpool<D> {
             }
         }
         if let Err(error) = log.append(std::slice::from_mut(&mut self.batch)) {
-            // Whether the messages are on disk is unknown; they are reported as dropped and must not be sent later.
+            // Whether the messages are on disk is unknown. They are reported as dropped, so this publisher does not
+            // send them.
             while let Some(entry) = written.pop_back() {
                 entries.push_front(entry);
             }
@@ -161,7 +161,7 @@ impl<D: Disk> DiskSpool<D> {
         Ok(())
     }
 
-    /// Adds a written message to the list, and to the cache if it fits and no earlier message is missing there.
+    /// Adds a written message to the pending ones, and to the cache if it fits and the cache holds all earlier ones.
     fn add_written(&mut self, mut entry: SpoolEntry) {
         if let Some(ticket) = &mut entry.ticket {
             ticket.mark_retained();
@@ -191,7 +191,7 @@ impl<D: Disk> DiskSpool<D> {
             match reader.read() {
                 Ok(ReadOutcome::Batch(view)) => {
                     let behind = view.last;
-                    // The list tells which records are messages still to be sent.
+                    // `pending` determines which records are messages still to be sent.
                     let mut pending =
                         self.pending.iter().take_while(|(place, _)| *place <= behind).peekable();
                     for (sequence, record) in view.records.clone() {
@@ -207,7 +207,7 @@ impl<D: Disk> DiskSpool<D> {
                     let gone = self.pending.partition_point(|(place, _)| *place <= last);
                     self.lost.extend(self.pending.drain(..gone).map(|(_, cost)| cost));
                 }
-                // The list has messages that are no longer readable: they are lost.
+                // The remaining pending messages are no longer readable: they are lost.
                 Ok(ReadOutcome::End) => {
                     self.lost.extend(self.pending.drain(..).map(|(_, cost)| cost));
                 }
@@ -262,7 +262,7 @@ impl<D: Disk> Spool for DiskSpool<D> {
     }
 
     fn release_below(&mut self, id: u64, now: Instant) {
-        // Only checkpoints follow the last message, and these need no checkpoint.
+        // Only checkpoints follow the last message, and they do not need one themselves.
         let id = id.min(self.last + 1);
         if id > self.released {
             self.released = id;

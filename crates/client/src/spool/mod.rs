@@ -4,8 +4,8 @@
 //!   submitted ─► push ─► commit ─► │ spool │ ─► pop ─► window ─► delivered or dropped ─► release_below
 //! ```
 //!
-//! The spool retains popped messages until `release_below` passes them. The publisher enforces the size limit, because
-//! callers wait for room there and it knows the cost of every message.
+//! A spool on disk retains popped messages until `release_below` covers them. The publisher enforces the size limit:
+//! callers wait for room there, and it knows the cost of every message.
 
 pub(crate) mod disk;
 pub(crate) mod memory;
@@ -19,7 +19,7 @@ pub(crate) trait Spool: Send {
     /// Appends a message. It can be popped after the next commit.
     fn push(&mut self, entry: SpoolEntry);
 
-    /// Makes pushed messages safe. Returns those that failed, with the reason.
+    /// Stores pushed messages safely. Returns those that could not be stored, with the reason.
     fn commit(&mut self, unix_ns: u64) -> Vec<(SpoolEntry, DropReason)>;
 
     fn pop(&mut self) -> Option<SpoolEntry>;
@@ -27,7 +27,7 @@ pub(crate) trait Spool: Send {
     /// Position of the next message to pop; `u64::MAX` if there is none.
     fn next_id(&self) -> u64;
 
-    /// Removes and returns the messages in memory for which `keep` returns false, visited oldest first.
+    /// Removes and returns the messages in memory for which `keep` returns false. Visits the oldest first.
     fn review(&mut self, keep: &mut dyn FnMut(&mut SpoolEntry) -> bool) -> Vec<SpoolEntry>;
 
     /// Marks all positions below `id` as completed.

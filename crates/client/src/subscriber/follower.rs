@@ -2,11 +2,12 @@
 //! after a gap. A state machine without I/O.
 //!
 //! The server pushes without acknowledgements, so each message's position is checked: its consumer sequence must be one
-//! more than the previous one. After a gap, a silence or a new connection a new consumer is requested from the sequence
-//! after the last message. Each message thus arrives once and in order, or the reader receives the reason why not.
+//! more than the previous one. After a gap, missing heartbeats or a new connection, a new consumer is requested from
+//! the sequence after the last message. So each message arrives once and in order, or is reported as missed.
 //!
 //! Before each consumer request the stream's state is requested: removed sequences are reported as missed, and a stream
-//! that ends before a received sequence is another stream of the same name, which is followed from its first message.
+//! with a different creation time, or one that ends before a received sequence, is another stream of the same name and
+//! is followed from its first message.
 
 use std::time::SystemTime;
 
@@ -45,7 +46,7 @@ pub(super) struct StreamFollower {
     stream: String,
     filter: String,
     from: FollowStart,
-    /// Sequence of the last message, or of the one before the first requested one.
+    /// Sequence of the last message, or the one before the first requested message.
     last: Option<u64>,
     /// Creation time of the stream as the server formats it; differs after the stream was created again.
     created_at: Option<String>,
@@ -175,7 +176,7 @@ impl StreamFollower {
     ) -> Result<StreamContinuity, ConsumerReply> {
         let ApiResponseJson { state, created, .. } = response(status, payload)?;
         let Some(StreamStateJson { first_seq, last_seq }) = state else {
-            return Err(ConsumerReply::RetryLater(format!("an answer that is none: {}", quote(payload))));
+            return Err(ConsumerReply::RetryLater(format!("invalid reply: {}", quote(payload))));
         };
         let before = std::mem::replace(&mut self.created_at, created);
         // A creation time is compared only if both replies have one.
@@ -186,7 +187,7 @@ impl StreamFollower {
             self.last = (self.from == FollowStart::New).then_some(last_seq);
             return Ok(StreamContinuity::Unchanged);
         };
-        // A stream that was and is empty has not been replaced in a way that matters.
+        // Whether a stream that was and is empty was replaced does not matter.
         let was_empty = last == 0 && last_seq == 0;
         if !was_empty && (is_other || last_seq < last) {
             self.last = Some(before_first);
@@ -327,10 +328,10 @@ impl StreamFollower {
 
 fn response(status: Option<u16>, payload: &[u8]) -> Result<ApiResponseJson, ConsumerReply> {
     if let Some(status) = status {
-        return Err(ConsumerReply::RetryLater(format!("status {status}: nobody answers for streams")));
+        return Err(ConsumerReply::RetryLater(format!("status {status}: the server does not serve streams")));
     }
     let response: ApiResponseJson = serde_json::from_slice(payload)
-        .map_err(|_| ConsumerReply::RetryLater(format!("an answer that is none: {}", quote(payload))))?;
+        .map_err(|_| ConsumerReply::RetryLater(format!("invalid reply: {}", quote(payload))))?;
     match response.error {
         Some(ApiErrorJson { code, err_code, description })
             if code >= 500 || code == 429 || err_code == CONSUMERS_MAX_REACHED =>

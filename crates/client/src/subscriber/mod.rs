@@ -20,6 +20,7 @@ use crate::message::ReceivedMessage;
 
 /// The subscription for API replies.
 const ANSWERS: u64 = 1;
+
 /// A stream to follow.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FollowedStream {
@@ -77,7 +78,7 @@ pub enum SubscribeError {
     Filter(String),
     /// The stream's name is not valid.
     Stream(String),
-    /// The server refuses to let the stream be followed.
+    /// The server refuses the consumer.
     Refused {
         /// The stream.
         stream: String,
@@ -88,7 +89,8 @@ pub enum SubscribeError {
         /// The server's description.
         description: String,
     },
-    /// The server does not serve streams, or has no room for a consumer, after as many requests as the backoff allows.
+    /// The server does not serve streams or has no room for a consumer, also after as many requests as the backoff
+    /// allows.
     NoStreams {
         /// The stream.
         stream: String,
@@ -101,15 +103,15 @@ impl fmt::Display for SubscribeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             SubscribeError::Servers(count) => {
-                write!(f, "{count} servers are named; it takes 1 to {SERVERS_MAX}")
+                write!(f, "{count} servers are configured: give 1 to {SERVERS_MAX}")
             }
-            SubscribeError::Filter(what) => write!(f, "the filter cannot be subscribed to: {what}"),
+            SubscribeError::Filter(what) => write!(f, "invalid filter: {what}"),
             SubscribeError::Stream(name) => {
-                write!(f, "no stream is named {name:?}: a name is not empty and has no blanks, dots, * or >")
+                write!(f, "invalid stream name {name:?}: a name is not empty and has no blanks, dots, * or >")
             }
             SubscribeError::Refused { stream, code, error_code, description } => write!(
                 f,
-                "stream {stream} cannot be followed: {description} ({code}, error {error_code}); look at the server's list of streams"
+                "stream {stream} cannot be followed: {description} ({code}, error {error_code}); check the server's list of streams"
             ),
             SubscribeError::NoStreams { stream, detail } => {
                 write!(f, "stream {stream} cannot be followed now: {detail}")
@@ -128,12 +130,12 @@ pub enum SubscriberEvent {
     /// The connection is established. Without a stream, messages published from now on are received; with one, the
     /// consumer is requested next.
     Connected,
-    /// The connection failed and will be re-established. A follower receives the messages of the meantime later, as
-    /// long as the stream keeps them; without a stream they may be lost.
+    /// The connection failed and will be re-established. A follower later receives the messages stored meanwhile,
+    /// unless the stream has removed them; without a stream they may be lost.
     Interrupted(ConnectionError),
     /// The stream no longer has these sequences, and they were not received. Reported before the next message. With a
-    /// filter some or all of them may belong to other subjects. Servers other than Stilling do not report removals;
-    /// while connected, they are noticed only if the filter is `>`.
+    /// filter some or all of them may belong to other subjects. Only Stilling reports removals; with other servers a
+    /// removal during a connection is detected only if the filter is `>`.
     Missed {
         /// The first missing sequence.
         first: u64,
@@ -143,8 +145,8 @@ pub enum SubscriberEvent {
         cause: MissedCause,
     },
     /// The stream was replaced: it was in memory and its server restarted, or it was deleted and created again.
-    /// Detected by another creation time, or by an end before a received sequence. It is followed from its first
-    /// message.
+    /// Detected by a different creation time, or by a last sequence below a received one. The new stream is followed
+    /// from its first message.
     Recreated {
         /// The last sequence received from the old stream.
         last: u64,
@@ -154,7 +156,7 @@ pub enum SubscriberEvent {
 /// The reason why a stream no longer has some sequences.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MissedCause {
-    /// Retention limits, or a request to remove them.
+    /// Retention, or a request to remove them.
     Removed,
     /// Their bytes are damaged.
     Damaged,
@@ -246,7 +248,7 @@ impl Subscriber {
         if let Some(queue) = &config.queue
             && let Err(bad) = Filter::parse(queue.as_bytes(), &limits)
         {
-            return Err(SubscribeError::Filter(format!("its queue {queue:?}: {bad}")));
+            return Err(SubscribeError::Filter(format!("queue {queue:?}: {bad}")));
         }
         if let Some(place) = &config.stream
             && (place.stream.is_empty()
@@ -275,9 +277,8 @@ impl Subscriber {
     }
 
     /// The next event, or `None` after `timeout`. Connecting and waiting for a reply of the server may take as long as
-    /// [`SubscriberConfig`] allows in addition. The interval between calls does not matter: data that has already
-    /// arrived is processed before any timeout counts. A server that continuously sends unrelated data does not extend
-    /// `timeout`.
+    /// [`SubscriberConfig`] allows in addition. Calls may be far apart: data that has already arrived is processed
+    /// before any timeout applies. A server that continuously sends unrelated data does not extend `timeout`.
     ///
     /// # Errors
     /// [`SubscribeError`], if the server refuses. The next call retries, over the same connection and after the backoff
@@ -374,7 +375,7 @@ impl Subscriber {
         SubscriberEvent::Interrupted(connection_error)
     }
 
-    /// Performs what is due and processes the next event. All data that has arrived is read before a timeout counts.
+    /// Performs what is due and processes the next event. All data that has arrived is read before a timeout applies.
     fn step(
         &mut self,
         connection: &mut BlockingConnection,
@@ -443,7 +444,7 @@ impl Subscriber {
         self.sid += 1;
     }
 
-    /// Requests the deletion of a consumer; its reply matches no `sid` and is ignored.
+    /// Requests the deletion of a consumer. The reply matches no `sid` and is ignored.
     fn remove(&self, subject: &str, out: &mut Vec<u8>) {
         let reply = format!("_INBOX.{}.a.0", self.name);
         Pub { subject: subject.as_bytes(), reply: Some(reply.as_bytes()), headers: &[], payload: &[] }

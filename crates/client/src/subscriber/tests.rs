@@ -176,7 +176,7 @@ fn what_happened_to_the_stream_is_told_although_the_connection_breaks_over_it() 
 
 const DELETED: &str = "NATS/1.0 409 Consumer Deleted\r\n\r\n";
 
-/// A consumer created by the scripted server, with its delivery subject and subscription id.
+/// A consumer created by the scripted server, with delivery subject and subscription id.
 struct TestConsumer {
     deliver: String,
     sid: String,
@@ -262,7 +262,7 @@ fn a_consumer_that_has_told_a_gap_is_replaced_at_once() {
     assert_eq!(follower.backoff.exponent(), 0);
 }
 
-/// Unusable consumers do not accumulate on the server, whatever the reason.
+/// Unusable consumers are deleted from the server, whatever the reason.
 #[test]
 fn a_consumer_that_has_brought_nothing_is_removed_and_the_next_one_waited_for() {
     let (mut follower, mut scripted) = with_consumer_request();

@@ -1,7 +1,6 @@
 //! Accept errors and refusals, shared by the drivers of this system.
 //!
-//! An unknown error stops the listener: retrying at once would keep a core busy if it fails again. The shard retries
-//! after a pause.
+//! An unknown error stops the listener, because an immediate retry might spin. The shard retries after a pause.
 
 use std::fs::File;
 use std::io;
@@ -15,7 +14,7 @@ use crate::limits::ACCEPTS_PER_TURN;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AcceptFailure {
-    /// It concerns one lost connection, or none: the next accept may succeed.
+    /// It concerns at most one lost connection: the next accept may succeed.
     Transient,
     NoDescriptor,
     /// The listener cannot accept, now or at all.
@@ -48,8 +47,8 @@ impl AcceptFailure {
     }
 }
 
-/// Accepts the oldest connection in a listener's backlog, if any. A descriptor error means that a connection waits and
-/// there is no descriptor for it.
+/// Accepts the oldest connection in a listener's backlog, if any. A descriptor shortage is an error only if a
+/// connection waits.
 pub(crate) fn accept_now(listener: impl AsFd, flags: SocketFlags) -> io::Result<Option<OwnedFd>> {
     // Another holder of the listener may have made it blocking.
     rustix::io::ioctl_fionbio(&listener, true)?;
@@ -58,7 +57,6 @@ pub(crate) fn accept_now(listener: impl AsFd, flags: SocketFlags) -> io::Result<
             Ok(socket) => return Ok(Some(socket)),
             Err(Errno::AGAIN) => return Ok(None),
             Err(error) => match AcceptFailure::of(error) {
-                // The next one may succeed.
                 AcceptFailure::Transient => {}
                 AcceptFailure::NoDescriptor if !has_waiting_connection(&listener) => return Ok(None),
                 AcceptFailure::NoDescriptor | AcceptFailure::Listener => return Err(error.into()),
@@ -68,14 +66,13 @@ pub(crate) fn accept_now(listener: impl AsFd, flags: SocketFlags) -> io::Result<
     Ok(None)
 }
 
-/// Whether a connection waits at a listener. (A failed accept does not show it when descriptors have run out: accept(2)
-/// allocates one first.)
+/// Whether a connection waits at a listener. (When descriptors have run out, accept(2) fails whether or not one waits.)
 pub(crate) fn has_waiting_connection(listener: impl AsFd) -> bool {
     let mut poll_fds = [PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN)];
     poll(&mut poll_fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(1)
 }
 
-/// A descriptor that is closed to free one when there are no others.
+/// An open descriptor that can be closed to accept one connection when descriptors have run out.
 #[derive(Debug)]
 pub(crate) struct ReserveDescriptor(Option<OwnedFd>);
 

@@ -38,21 +38,21 @@ impl fmt::Display for DriverKind {
     }
 }
 
-/// A driver and, if it is not the first choice, the reason.
+/// The selected driver and, after a fallback, the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SelectedDriver {
     /// The driver.
     pub kind: DriverKind,
-    /// The reason why the automatic choice fell back, in a few words.
+    /// Why the automatic choice fell back to `poll`.
     pub fallback: Option<String>,
 }
 
 impl DriverChoice {
-    /// Selects a driver with direct descriptors. There is no fallback, because callers depend on them.
+    /// Selects a driver with direct descriptors, without a fallback.
     ///
     /// # Errors
-    /// `InvalidInput`: readiness polling was requested, which has none. Else the reason why the system does not permit
-    /// io_uring, or direct descriptors as needed.
+    /// `InvalidInput`: `poll` was requested, which has no direct descriptors. Else the reason why the system does not
+    /// permit io_uring or direct descriptors.
     pub fn resolve_direct(self) -> std::io::Result<SelectedDriver> {
         if self == DriverChoice::Poll {
             let words = "they are slots of an io_uring ring, which the driver poll does not have";
@@ -66,7 +66,7 @@ impl DriverChoice {
     /// Selects a driver; probes the system if necessary.
     ///
     /// # Errors
-    /// `uring` was requested and the system does not permit it: its error.
+    /// The system's error if `uring` was requested and is not permitted.
     pub fn resolve(self) -> std::io::Result<SelectedDriver> {
         if self == DriverChoice::Poll {
             return Ok(SelectedDriver { kind: DriverKind::Poll, fallback: None });

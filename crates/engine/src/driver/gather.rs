@@ -1,4 +1,4 @@
-//! Location of the bytes of a send: contiguous, or in several pieces that one call sends in order.
+//! The bytes of a send: contiguous, or in several pieces that one call sends in order.
 //!
 //! ```text
 //!  arena    │ head 1 │ tail 1, head 2 │        block    │ … payload 1 │ … │ payload 2 │
@@ -19,10 +19,10 @@ use crate::limits::PIECES_MAX;
 /// No piece, or no block.
 const NO_INDEX: u32 = u32::MAX;
 
-/// Retained references that a further one is compared with: messages of a few publishers alternate.
+/// Retained references that a new one is compared with, because messages of a few publishers alternate.
 const BLOCKS_COMPARED: usize = 4;
 
-/// Location of the bytes of a send.
+/// The bytes of a send.
 #[derive(Clone, Copy, Debug)]
 pub enum Gather<'a> {
     /// Contiguous.
@@ -31,7 +31,7 @@ pub enum Gather<'a> {
     Many(ChainedBytes<'a>),
 }
 
-/// A chain with its memory.
+/// A chain with the memory of its pieces.
 #[derive(Clone, Copy)]
 pub struct ChainedBytes<'a> {
     pieces: &'a PieceList,
@@ -146,8 +146,7 @@ impl PieceList {
         self.shared_len = 0;
     }
 
-    /// Moves the bytes of a chain's last piece to the end of the arena, if they are private, so that they can grow
-    /// there.
+    /// Moves a chain's last piece to the end of the arena, if it is private, so that it can grow.
     pub(crate) fn move_last(&mut self, chain: PieceChain, arena: &mut Vec<u8>) {
         let end = arena.len();
         if let Some(last) = self.list.get_mut(chain.last as usize)

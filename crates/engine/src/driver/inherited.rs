@@ -1,12 +1,10 @@
 //! Descriptors inherited from the parent process, as in sd_listen_fds(3).
 //!
-//! A descriptor number does not prove ownership: this process may have opened that descriptor itself. So a number is
-//! claimed only under three conditions:
-//! - The parent has announced it to this process in `LISTEN_PID` and `LISTEN_FDS`, which within a process only unsafe
-//!   code can set.
-//! - It is not a standard stream.
-//! - It is not closed on `exec`: inherited descriptors lack that flag, descriptors opened by Rust have it, and a
-//!   claimed descriptor gets it.
+//! This process may have opened a descriptor with the given number itself. So a number is claimed only if:
+//! - the parent has announced it to this process in `LISTEN_PID` and `LISTEN_FDS`, which only unsafe code can set
+//!   within a process;
+//! - it is not a standard stream;
+//! - it lacks the close-on-exec flag: descriptors opened by Rust have it, and a claimed descriptor gets it.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -20,7 +18,7 @@ pub const FIRST_DESCRIPTOR: RawFd = 3;
 /// Held while a number becomes an owned descriptor, so that none is claimed twice.
 static CLAIM_LOCK: Mutex<()> = Mutex::new(());
 
-/// Claims an inherited descriptor that the parent process has announced. From now on it is closed on `exec`, so a
+/// Claims an inherited descriptor that the parent process has announced, and sets its close-on-exec flag, so that a
 /// second call fails.
 ///
 /// # Errors

@@ -89,7 +89,7 @@ impl MessageHeaders {
         header
     }
 
-    /// Drops all of them: the system has read them.
+    /// Drops all headers; the system must have read them.
     pub(super) fn clear(&mut self) {
         self.headers.clear();
         self.vectors.clear();

@@ -1,30 +1,30 @@
-//! The interface between a shard and the operating system: intents in, events out.
+//! The interface between a shard and the operating system.
 //!
-//! A driver owns sockets, receive buffers and its registrations with the system. The shard gives it intents (`accept`,
-//! `receive`, `close`, …); none of them blocks or takes effect at once. Once per turn the shard calls [`Driver::turn`]
-//! with all its output: the driver carries out all intents, sends, waits for events if requested, and returns them as
+//! A driver owns sockets, receive buffers and registrations with the system. The shard's requests (*intents*: `accept`,
+//! `receive`, `close`, …) do not block, and are carried out later. Once per turn the shard calls [`Driver::turn`] with
+//! all its output: the driver carries out all intents, sends, waits for events if requested, and returns them as
 //! [`DriverEvent`]s.
 //!
 //! Guarantees of every driver, checked by the driver suite:
 //!
-//! - **Sends are over when `turn` returns.** A send either sent all bytes (without an event) or stopped short, which is
-//!   reported in `stops` of the same turn. Bytes in several pieces ([`Gather::Many`]) are one send: one call sends them
-//!   in order, and a stop counts the bytes of all of them. No driver keeps a pointer to send memory beyond the call;
-//!   the borrow of [`Outgoing`] enforces that.
+//! - **Sends complete before `turn` returns.** A send either sent all bytes (without an event) or stopped short, which
+//!   `stops` of the same turn reports. Several pieces ([`Gather::Many`]) are one send: one call sends them in order,
+//!   and a stop counts the bytes of all. No driver keeps a pointer to send memory beyond the call; the borrow of
+//!   [`Outgoing`] enforces that.
 //! - **One intent, one event.** `receive` yields exactly one of `Received`, `Ended`, `Failed`, `ReceiveCancelled`;
 //!   `await_readable` one `Readable` (or, when cancelled, `ReceiveCancelled`); `await_writable` one `Writable`;
 //!   `connect` one `Connected` or `Failed`; `close` one `Closed`, after which the token is free; `detach` one
 //!   `Detached`, likewise. The exception is `accept`, which continues until `AcceptStopped`.
-//! - **A failure is final.** Anything armed on a source may be answered by `Failed` (also `await_readable` and
-//!   `await_writable`, when the system cannot watch the source), and `Failed` answers all of it: only `Closed` or
-//!   `Detached` follows. A failed connection can only be closed; intents from before the shard handled the failure need
-//!   not be answered. A datagram socket may `receive` again.
-//! - **No stale events.** After `close(token)` no later turn returns an event with that token except `Closed`, and
-//!   `Closed` comes only when nothing of it is in flight. (The event that made the shard close may be followed by
-//!   others of the same turn.) The same holds for `detach` and `Detached`, but events of armed operations may come in
-//!   between, because received bytes must not be lost.
-//! - **Buffers come back.** A `Received` buffer belongs to the shard until `release`. When all are lent out, receives
-//!   wait inside the driver, counted, and continue as buffers are released.
+//! - **A failure is final.** Any armed operation may yield `Failed` (also `await_readable` and `await_writable`, when
+//!   the system cannot watch the source), which ends all armed operations of the source: only `Closed` or `Detached`
+//!   follows. The shard can only close a failed connection; its intents from before it handled the failure may yield no
+//!   event. A datagram socket may `receive` again.
+//! - **No stale events.** After `close(token)` no later turn returns an event with that token except `Closed`, and only
+//!   when no operation of the source is in flight. (Events that the current turn has already returned may follow.) The
+//!   same holds for `detach` and `Detached`, except that events of armed operations may come in between, because
+//!   received bytes must not be lost.
+//! - **Buffers are lent.** A `Received` buffer belongs to the shard until `release`. While all are lent, receives wait
+//!   inside the driver, counted, and continue as buffers are released.
 //!
 //! Obligations of a shard: at most one outgoing item per connection and turn (any number per datagram socket, each in
 //! one piece), at most [`PIECES_MAX`](crate::limits::PIECES_MAX) pieces in an item, and no `shutdown` before the output
@@ -163,13 +163,13 @@ pub enum DriverEvent<S, A = S> {
         /// The former source.
         token: Token,
     },
-    /// The driver has released the source, nothing of it is in flight, the token is free. Events with received bytes
-    /// came before; unreceived bytes are still in the socket.
+    /// The source is released, nothing of it is in flight, the token is free. Events with received bytes came before;
+    /// unreceived bytes are in the socket.
     Detached {
         /// The former source.
         token: Token,
-        /// Its open socket, an ordinary descriptor that closes when it is dropped. Or the error that prevented making
-        /// one; then the connection is closed.
+        /// Its open socket, an ordinary descriptor that closes when it is dropped; or the error of creating that
+        /// descriptor, and the connection is closed.
         socket: io::Result<S>,
     },
     /// The wake handle was called.
@@ -236,13 +236,13 @@ pub enum Wait {
 /// A driver's own counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DriverCounters {
-    /// System calls of the driver on behalf of its sources: to wait, to submit, and, where that is not done through a
-    /// ring, to accept, to receive, to send, to watch and to close.
+    /// System calls of the driver for its sources: waits and submissions, and the operations that do not go through a
+    /// ring.
     pub enters: u64,
     /// Receives that found no free buffer and waited for one.
     pub starved: u64,
-    /// Completions for a closed source, or for a previous user of its slot. Every close that cancels an operation
-    /// leaves at least one: this is normal.
+    /// Completions for a closed source, or for an earlier use of its slot. Normal: every close that cancels an
+    /// operation causes at least one.
     pub stale: u64,
     /// Overflows of the completion queue in turns that sent something.
     pub overflows: u64,
@@ -253,8 +253,8 @@ pub trait Driver: Sized {
     /// An owned descriptor; dropping it closes it.
     type Socket: 'static;
 
-    /// An accepted connection that is not attached yet; dropping it closes it. Not every driver keeps it in an ordinary
-    /// descriptor, so only the driver that accepted it can attach it.
+    /// An accepted connection that is not attached yet; dropping it closes it. It may be no ordinary descriptor, so
+    /// only the driver that accepted it can attach it.
     type Accepted: From<Self::Socket>;
 
     /// The name for banners and metrics: `uring`, `poll`, `sim`.
@@ -278,26 +278,25 @@ pub trait Driver: Sized {
     /// Starts accepting connections. No effect while accepting.
     fn accept(&mut self, listener: Token);
 
-    /// Stops accepting; connections accepted before are still reported. Answered by one `AcceptStopped` if the listener
-    /// was accepting. An `accept` before that answer counts: the answer comes, and accepting continues after it.
-    /// Likewise an `accept` that is paused before the next turn is answered as if it had started.
+    /// Stops accepting; connections accepted before are still reported. Yields one `AcceptStopped` if the listener was
+    /// accepting, or if `accept` was called since the last turn. An `accept` before that event takes effect after it.
     fn pause_accept(&mut self, listener: Token);
 
-    /// Accepts the oldest connection in a listener's backlog at once, beyond any limit of `accept`. For a listener that
-    /// is not accepting, and is to be closed. `None`: the backlog is empty.
+    /// Accepts the oldest connection in a listener's backlog at once. For a listener that is not accepting and is to be
+    /// closed. `None`: the backlog is empty.
     ///
     /// # Errors
-    /// The system's: `EMFILE` and `ENFILE` when a connection waits and there is no descriptor for it, anything else
-    /// when the listener cannot accept.
+    /// `EMFILE` and `ENFILE` when a connection waits and there is no descriptor for it; any other error when the
+    /// listener cannot accept.
     fn accept_now(&mut self, listener: Token) -> io::Result<Option<Self::Accepted>>;
 
-    /// Closes the oldest connection in a listener's backlog, with a descriptor reserved for this purpose: for an
-    /// `AcceptStopped` for lack of descriptors, so that a client does not wait for a response that cannot come. Returns
-    /// false if none waited, or if that failed as well.
+    /// Accepts the oldest connection in a listener's backlog with a reserved descriptor, and closes it: when
+    /// descriptors have run out, so that a client does not wait in vain. Returns false if none waits, or if that fails
+    /// as well.
     fn refuse_one(&mut self, listener: Token) -> bool;
 
-    /// Adds an accepted connection, or a connected socket, pipe end or bound datagram socket. `readable_now`: the
-    /// caller expects waiting data (an accepted connection of a deferring listener).
+    /// Adds an accepted connection, a connected socket, a pipe end or a bound datagram socket. `readable_now`: it
+    /// probably has data already (its listener has `TCP_DEFER_ACCEPT`).
     fn attach(
         &mut self,
         token: Token,
@@ -314,20 +313,20 @@ pub trait Driver: Sized {
     /// event of its own.
     fn receive(&mut self, token: Token);
 
-    /// Reports once when there is something to receive; owns no buffer while it waits.
+    /// Reports once when there is something to receive; uses no buffer meanwhile.
     fn await_readable(&mut self, token: Token);
 
-    /// Cancels a `receive` or `await_readable`. Answered by the event that was about to come, or by `ReceiveCancelled`,
-    /// also while it waits for a buffer. No effect without an armed operation.
+    /// Cancels a `receive` or `await_readable`, which then yields its event or `ReceiveCancelled`, also while it waits
+    /// for a buffer. No effect without an armed operation.
     fn cancel_receive(&mut self, token: Token);
 
     /// Receives at once into the caller's memory. `Ok(0)` is the end of the stream; [`io::ErrorKind::WouldBlock`] means
     /// that no bytes are available.
     fn recv_now(&mut self, token: Token, into: &mut [u8]) -> io::Result<usize>;
 
-    /// Whether the peer of a stream has reset it, or neither reads nor sends any more, as far as the system knows;
-    /// unread bytes do not matter. For connections on which nothing is armed. A driver that cannot know returns false.
-    /// (A ring's own descriptor does not report a reset behind bytes or behind an end.)
+    /// Whether the peer of a stream has reset it, or ended both directions, as far as the system knows; unread bytes do
+    /// not matter. For connections on which nothing is armed. A driver that cannot know returns false. (A direct
+    /// descriptor does not report a reset behind unread bytes or an unread end.)
     fn is_hung_up(&mut self, token: Token) -> bool {
         let _ = token;
         false
@@ -346,11 +345,11 @@ pub trait Driver: Sized {
     /// Ends the sending direction; the peer sees the end of the stream.
     fn shutdown(&mut self, token: Token);
 
-    /// Closes a source of any kind and cancels its armed operations. Ends in one `Closed`.
+    /// Closes a source of any kind and cancels its armed operations. Yields one `Closed`.
     fn close(&mut self, token: Token);
 
-    /// Returns a stream with its socket open and cancels its armed operations. Ends in one `Detached`. Until then no
-    /// other intent is allowed for it, not even `close`, and all its output was sent in earlier turns.
+    /// Releases a stream with its socket open and cancels its armed operations. Yields one `Detached`. All its output
+    /// must have been sent in earlier turns, and no other intent is allowed for it any more, not even `close`.
     fn detach(&mut self, token: Token);
 
     /// The bytes of a lent receive buffer, from its start to its capacity.
@@ -369,11 +368,11 @@ pub trait Driver: Sized {
     /// Returns a receive buffer.
     fn release(&mut self, buffer: BufferId);
 
-    /// Receive buffers lent to the shard now; 0 between turns unless one is kept.
+    /// Receive buffers lent to the shard now; 0 between turns unless the shard keeps one.
     fn buffers_lent(&self) -> usize;
 
-    /// Carries out all intents and sends, then waits for events as `wait` permits, unless some are already available;
-    /// it may also return without events. Appends to `events` and `stops`.
+    /// Carries out all intents and sends, then waits for events as `wait` permits, unless some are available already.
+    /// May return without events. Appends to `events` and `stops`.
     ///
     /// `now` is the caller's time, to which `Wait::Until` refers.
     fn turn<'a>(
@@ -385,12 +384,12 @@ pub trait Driver: Sized {
         events: &mut Vec<DriverEvent<Self::Socket, Self::Accepted>>,
     ) -> io::Result<()>;
 
-    /// A handle for any thread (and a signal handler) to end a wait; one or more calls lead to one `Woken`.
+    /// A handle that ends a wait, for any thread and for signal handlers; one or more calls yield one `Woken`.
     fn wake_handle(&self) -> WakeHandle;
 
-    /// A descriptor that polls readable when the system has events for `turn` (new intents are no events: they take
-    /// effect in the next turn), for a shard in a foreign event loop; `None` if the driver has none. It may poll
-    /// readable once more for events that a turn has already returned.
+    /// For a shard in a foreign event loop: a descriptor that polls readable when the system has events for `turn`;
+    /// `None` if the driver has none. New intents do not make it readable: run a turn. It may poll readable once more
+    /// for events that a turn has already returned.
     fn waitable(&mut self) -> Option<i32>;
 
     /// The driver's counters.

@@ -1,7 +1,6 @@
 //! Credentials of the peer of a Unix socket, and the state of a connection's peer.
 //!
-//! The kernel returns plain numbers: a process of another process namespace that is not visible from here has the
-//! number 0, which must not be stored in a type that excludes 0.
+//! A process of another pid namespace that is not visible from here has the id 0.
 #![allow(unsafe_code)]
 
 use std::io;

@@ -1,8 +1,8 @@
 //! Writes to pipes without `SIGPIPE`.
 //!
-//! A send to a dead socket can suppress the signal (`MSG_NOSIGNAL`); a write to a pipe without a reader cannot, and by
-//! default `SIGPIPE` ends the process. A program that embeds the driver may not handle it, so the signal is blocked
-//! during the write, and consumed.
+//! A send to a dead socket can suppress the signal (`MSG_NOSIGNAL`); a write to a pipe without a reader cannot. An
+//! embedding program may have the default action, which ends the process, so the signal is blocked during the write,
+//! and consumed.
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;

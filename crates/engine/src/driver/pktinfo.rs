@@ -7,9 +7,9 @@
 //!  │ length │ level │ type │ address, 16 bytes                │ interface │ padding   │      IPv6
 //! ```
 //!
-//! An IPv6 socket that also receives IPv4 requests both: only the IPv4 message contains an address from which a
-//! broadcast can be answered. A socket that is bound to one address needs neither. Only internet sockets get room for
-//! control messages: a sender to a Unix socket could put descriptors into it.
+//! A dual-stack socket requests both: a broadcast can only be answered from the address in the IPv4 message. A socket
+//! bound to one address needs neither. Unix sockets get no room for control messages, because a sender could pass
+//! descriptors in it.
 
 use std::mem::offset_of;
 use std::net::{IpAddr, SocketAddr};
@@ -39,8 +39,8 @@ const _: () = assert!(align_of::<ControlBuffer>() >= ALIGN && size_of::<ControlB
 impl ControlBuffer {
     pub(super) const EMPTY: ControlBuffer = ControlBuffer([0; CONTROL_SIZE]);
 
-    /// Sets the local address `from` of a datagram to `to` and returns the bytes that it takes; `None` if the address
-    /// is of another family than the destination.
+    /// Writes the message for a datagram from `from` to `to` and returns its length; `None` if the two are of different
+    /// families.
     pub(super) fn set_source(&mut self, from: IpAddr, to: SocketAddr) -> Option<usize> {
         match (to, from.to_canonical()) {
             (SocketAddr::V4(_), IpAddr::V4(from)) => {
@@ -87,8 +87,8 @@ impl ControlBuffer {
     }
 }
 
-/// The local address of a received datagram, by its control messages: an address that can be answered from, so never
-/// that of a group. `None` for a datagram that was queued before its socket reported addresses.
+/// The local address from the control messages of a received datagram: one that can be answered from, so never a
+/// multicast group. `None` for a datagram that was queued before its socket reported addresses.
 pub(super) fn local_address(mut messages: &[u8]) -> Option<IpAddr> {
     let mut v6 = None;
     while let Some((level, kind, info)) = first_message(messages) {

@@ -1,4 +1,4 @@
-//! The role of a source in a driver: a socket from the shard, or a listener.
+//! The role of a source in a driver: a listener, or a `SourceKind`.
 
 use super::SourceKind;
 

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use stilling_ring::Wake;
 
-/// Installs handlers for `signals` (numbers as in signal(7)), for the rest of the process: each signal adds one to
-/// `count` and wakes all `wakes`.
+/// Installs handlers for `signals` (numbers as in signal(7)), until the process ends: each signal adds one to `count`
+/// and runs the actions of all `wakes`.
 ///
 /// # Errors
 /// The system rejects a handler for one of them.

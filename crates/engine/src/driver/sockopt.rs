@@ -14,8 +14,7 @@ pub(crate) fn set_defer_accept(listener: &impl AsFd, seconds: u32) -> io::Result
     set_int(listener, libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT, seconds)
 }
 
-/// Makes each datagram report its local address, if the socket is bound to all. Returns false if it is bound to one, or
-/// is no internet socket.
+/// Makes each datagram report its local address if the socket is bound to the unspecified address; else returns false.
 pub(crate) fn report_local_addresses_if_any(socket: &impl AsFd) -> io::Result<bool> {
     let Some(address) = SockRef::from(socket).local_addr()?.as_socket() else { return Ok(false) };
     let is_unspecified = address.ip().is_unspecified();
@@ -56,8 +55,8 @@ fn set_int(
 const MEMINFO_ENTRIES: usize = 9;
 const MEMINFO_DROPS: usize = 8;
 
-/// Datagrams that the system has dropped at a socket since its creation, modulo 2^32: the count that `SO_RXQ_OVFL`
-/// attaches to datagrams, without waiting for the next one. `None`: the system does not report it.
+/// Datagrams that the system has dropped at a socket since its creation, modulo 2^32 (the same count as `SO_RXQ_OVFL`
+/// attaches to the next datagram). `None`: the system does not report it.
 pub(crate) fn dropped_datagrams(socket: &impl AsFd) -> Option<u32> {
     let mut info = [0_u32; MEMINFO_ENTRIES];
     let mut size = size_of_val(&info) as libc::socklen_t;

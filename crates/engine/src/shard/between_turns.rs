@@ -27,7 +27,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         self.turn_number = self.turn_number.wrapping_add(1);
         self.has_acted = true;
         let room = self.output.room_between_turns();
-        let session = slot.session.as_mut().expect("a tenant has a session");
+        let session = slot.session.as_mut().expect("a used slot has a session");
         let lent = (&mut self.output, &mut self.held_output, &mut self.blocks);
         let mut io = Io::lend(token, self.now, &mut slot.connection, lent).with_room(room);
         let outcome = act(session, &mut io);

@@ -36,7 +36,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
             match order {
                 ShardCommand::Connect(to, session) => self.start_connect(&to, session),
                 ShardCommand::Adopt(session, input) => {
-                    let socket = self.adopted.pop_front().expect("one for each order");
+                    let socket = self.adopted.pop_front().expect("one per command");
                     self.insert_adopted(socket, session, input);
                 }
                 ShardCommand::CloseListeners(backlog) => self.close_listeners(backlog),

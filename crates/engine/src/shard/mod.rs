@@ -254,7 +254,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
     pub fn audit(&self) -> Result<(), String> {
         for at in 0..self.slots.used_slots() {
             let Some(token) = self.slots.token_at(at) else { continue };
-            let connection = &self.slots.peek(token).expect("a tenant").connection;
+            let connection = &self.slots.peek(token).expect("a used slot").connection;
             if !connection.has_pending_event() {
                 return Err(format!("{token:?} waits for nothing: {connection:?}"));
             }

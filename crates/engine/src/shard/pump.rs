@@ -87,7 +87,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         method: impl FnOnce(&mut V::Session, &mut Io<'_>, &mut V),
     ) {
         let Some(slot) = self.slots.get(token) else { return };
-        let session = slot.session.as_mut().expect("a tenant has a session");
+        let session = slot.session.as_mut().expect("a used slot has a session");
         let connection = &mut slot.connection;
         let lent = (&mut self.output, &mut self.held_output, &mut self.blocks);
         let mut io = Io::lend(token, self.now, connection, lent);
@@ -272,7 +272,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
             let count = connection.finish_offer();
             self.call_session(token, |session, io, service| session.taken(count, io, service));
         }
-        let connection = &mut self.slots.get(token).expect("telling frees no slot").connection;
+        let connection = &mut self.slots.get(token).expect("a callback frees no slot").connection;
         if !connection.output.is_empty() {
             self.send_held(token);
         } else if let Some(item) = self.output.items.get_mut(connection.link as usize) {

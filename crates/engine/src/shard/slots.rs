@@ -127,7 +127,7 @@ mod tests {
         let third = slots.insert('c').expect("there is room");
         assert_eq!(third.index(), first.index());
         assert_ne!(third, first);
-        assert!(slots.get(first).is_none(), "the old token names nobody");
+        assert!(slots.get(first).is_none(), "the old token is stale");
         assert_eq!(slots.remove(first), None);
         assert!(slots.get(second).is_some() && slots.get(third).is_some());
         assert_eq!(slots.open(), 2);

@@ -60,7 +60,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
     fn disconnect_largest(&mut self, requester: Token) {
         while self.held_output.is_over_budget() {
             let Some(mut largest) = self.largest_holder() else { return };
-            if planted!("fullness closes the asking connection") {
+            if planted!("a full store closes the requesting connection") {
                 largest = requester;
             }
             self.end_slow_consumer(largest);

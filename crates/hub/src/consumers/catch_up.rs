@@ -1,4 +1,4 @@
-//! Consumers that are behind read chunk by chunk, at the pace of their connections.
+//! Reading by consumers that are behind: chunk by chunk, at the pace of their connections.
 
 use stilling_journal::{Chunk, Gap, GapCause, ReadOrder, StartAt};
 use stilling_wire::nats::{GAP_CAUSE, GAP_FIRST, GAP_LAST};
@@ -16,7 +16,7 @@ use crate::time::{SteadyNanos, UnixNanos};
 /// Records of one read.
 const RECORDS_PER_READ: u32 = 4096;
 
-/// Number of a consumer's messages behind the current one.
+/// Number of a consumer's pending messages after the current one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum PendingCount {
     /// Exact number, the next message included.
@@ -26,7 +26,7 @@ enum PendingCount {
 }
 
 impl PendingCount {
-    /// Returns the number behind the next message, which has this sequence.
+    /// Returns the number of messages after the next one, which has this sequence.
     fn pending(&mut self, sequence: u64) -> u64 {
         match self {
             PendingCount::Counted(count) => {
@@ -139,8 +139,8 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
     }
 
     /// Counts records that were removed before a consumer reached them. As in nats-server, the consumer continues with
-    /// the next record, and clients see the gap by the sequences. A consumer that starts with the oldest record misses
-    /// nothing.
+    /// the next record, and clients detect the gap by the sequences. A consumer that starts with the oldest record
+    /// misses nothing.
     ///
     /// Returns the gap of a consumer that had already started.
     fn count_removed(&mut self, number: u32, chunk: &Chunk) -> Option<Gap> {
@@ -161,7 +161,6 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
         })
     }
 
-    /// Reports missing sequences to the consumer's subscribers, before its next record.
     fn report_gap(&mut self, number: u32, gap: Gap) {
         if let Some(consumer) = self.consumers.table.get_mut(number) {
             consumer.gaps.push_back(gap);
@@ -170,7 +169,7 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
     }
 
     /// Sends gap reports, each with a heartbeat; without a target they wait. Pull requests without heartbeats get no
-    /// report, because their clients might take it for an error. Returns whether all reports are sent.
+    /// report, because their clients might treat it as an error. Returns whether all reports are sent.
     fn send_gaps(&mut self, number: u32) -> bool {
         if self.consumers.table.get(number).is_none_or(|consumer| consumer.gaps.is_empty()) {
             return true;
@@ -221,7 +220,7 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
             self.consumers.compared += consumer.spec.filters.len();
             if consumer.wants(&record) {
                 if self.has_no_target(number) {
-                    // The pulls are satisfied, or a flow control answer is missing.
+                    // The pull requests are satisfied, or a flow control request is unanswered.
                     self.go_idle_at(number, sequence);
                     return self.mark(number, last);
                 }
@@ -229,7 +228,7 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
                 let record = record.with_payload(record.payload.into());
                 match self.send_record(number, sequence, time_ns, &record, (pending, now_ns)) {
                     SendResult::SentTo(listener) => last = Some(listener),
-                    // Without subscribers the rest of the chunk waits for the next one.
+                    // Without subscribers the rest of the chunk is read again for the next one.
                     SendResult::NoSubscriber => {
                         self.go_idle_at(number, sequence);
                         return self.mark(number, last);
@@ -245,7 +244,8 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
             consumer.next = Some(chunk.next.max(consumer.next.unwrap_or(0)));
         }
         if chunk.is_end {
-            // No further record was visible at the time of the read. Records that became visible since were not read.
+            // No further record was visible at the time of the read; records that have become visible since are read
+            // next.
             consumer.next = consumer.next.max(Some(visible + 1));
         }
         consumer.state = ConsumerState::Idle;
@@ -263,8 +263,8 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
         self.consumers.table.call(number);
     }
 
-    /// Counts the messages behind each one of a chunk. With a filter the count is exact where that is cheap; otherwise,
-    /// and beyond the chunk, every record counts, so it may be too high.
+    /// Counts the pending messages of a chunk and after it. Within the chunk the count is exact if the filters can be
+    /// compared within the turn's budget; otherwise, and after the chunk, every record counts, so it may be too high.
     fn count_pending(&mut self, number: u32, chunk: &Chunk, from: usize, visible: u64) -> PendingCount {
         let Some(consumer) = self.consumers.table.get(number) else {
             return PendingCount::Sequences(visible);
@@ -282,7 +282,7 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
         PendingCount::Counted(spec + now_visible.saturating_sub(end))
     }
 
-    /// Requests a mark from the shard for when the last message has been sent.
+    /// Sends a mark after the last message: the shard reports it when the message has been sent.
     fn mark(&mut self, number: u32, listener: Option<SubscriberTarget>) {
         if let Some(listener) = listener {
             let mark = self.consumers.table.wait_for(number, listener);
@@ -298,7 +298,7 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
     }
 }
 
-/// Status that reports missing sequences. Clients that do not know its headers take it for a heartbeat, so it contains
+/// Status that reports missing sequences. Clients that do not know its headers treat it as a heartbeat, so it contains
 /// a heartbeat's fields.
 fn gap_status(Gap { first, last, cause }: Gap, delivered: u64, last_sequence: u64) -> Vec<u8> {
     let cause = match cause {

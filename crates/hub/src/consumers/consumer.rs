@@ -34,25 +34,25 @@ pub(crate) struct ConsumerSpec {
 #[derive(Debug)]
 pub(crate) struct Consumer {
     pub(crate) spec: ConsumerSpec,
-    /// Connection that created it; once disconnected, `left` is its place in the order of orphans.
+    /// Connection that created it, and after its disconnect the consumer's place in the order of orphans.
     pub(super) owner: ClientId,
     pub(super) left: Option<u64>,
     pub(crate) created_ns: UnixNanos,
     pub(crate) state: ConsumerState,
-    /// Next sequence to look at, once known. A follower may be further:
+    /// Next sequence to deliver or skip, once known. A follower may be further:
     /// [`ConsumerTable::catch_up`](super::ConsumerTable::catch_up).
     pub(crate) next: Option<u64>,
-    /// Number of delivered records and the sequence of the last; before the first, the sequence before its start.
+    /// Number of delivered records, and the sequence of the last one; initially the sequence before the start position.
     pub(crate) delivered: u64,
     pub(crate) last: u64,
     pub(super) pulls: VecDeque<Pull>,
-    /// Unreported gaps before its next record: at most what retention removed before a chunk, and the chunk's own.
+    /// Unreported gaps before its next record: at most one left by retention before a chunk, and the chunk's own.
     pub(crate) gaps: VecDeque<Gap>,
     /// Recipient of the last message of a chunk that waits for room.
     pub(super) sent_to: Option<SubscriberTarget>,
     pub(crate) active_ns: SteadyNanos,
     pub(crate) last_sent_ns: SteadyNanos,
-    /// Bytes sent since the last flow control request, and whether that is unanswered.
+    /// Bytes sent since the last flow control request, and whether the request is unanswered.
     pub(crate) flow: usize,
     pub(crate) stalled: bool,
     pub(super) is_due: bool,
@@ -67,10 +67,11 @@ pub(crate) enum ConsumerState {
     Idle,
     /// A read is outstanding; the value is the last visible sequence at its start.
     Reading(u64),
-    /// Chunk, number of its records processed, and the last visible sequence at its read, up to which a chunk with
-    /// `is_end` is complete.
+    /// Chunk, number of its processed records, and the last visible sequence at the start of the read: a chunk with
+    /// `is_end` is complete up to there.
     Sending(Box<Chunk>, usize, u64),
-    /// Waits for this mark from the connection, or one of the connections, that must send the messages first.
+    /// Waits until the connection (of a shared registration, one of the connections) has sent the messages and reports
+    /// this mark.
     AwaitingMark(SubscriberTarget, u64),
     /// Has received everything visible.
     Following,

@@ -1,4 +1,4 @@
-//! Delivery of a record to consumers: live to followers, and the sending used by all.
+//! Delivery of records: live to followers, and the sending shared by all consumers.
 
 use stilling_journal::{Record, RecordKind};
 use stilling_wire::nats::{AckSubject, FLOW_CONTROL, strip_status};
@@ -12,10 +12,10 @@ use crate::registrations::SubscriberTarget;
 use crate::storage::Storage;
 use crate::time::{SteadyNanos, UnixNanos};
 
-/// Header with the payload's size for consumers of headers only.
+/// Header with the payload's size, for consumers that get only headers.
 const MESSAGE_SIZE: &str = "Nats-Msg-Size";
 
-/// Bytes that a consumer with flow control may be ahead of its last answer.
+/// Flow control window in bytes. After half of it the consumer sends a flow control request and waits for the answer.
 const FLOW_WINDOW: usize = 1024 * 1024;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,7 +27,6 @@ pub(super) enum SendResult {
 }
 
 impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
-    /// Delivers a newly visible record to the matching followers of its stream.
     pub(crate) fn follow(&mut self, visible: VisibleRecord, record: &Record<'_, Payload<'_>>) {
         let VisibleRecord { stream, sequence, .. } = visible;
         let table = &self.consumers.table;
@@ -43,7 +42,7 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
         self.consumers.found = found;
     }
 
-    /// Offers a record to matching consumers. When a shard's queue is far over its bound, the remaining ones are
+    /// Offers a record to matching consumers. When a shard's queue reaches twice its bound, the remaining consumers are
     /// queued.
     pub(super) fn offer(&mut self, visible: VisibleRecord, record: &Record<'_, Payload<'_>>, to: &[u32]) {
         let VisibleRecord { stream, sequence, time_ns, now_ns } = visible;
@@ -92,7 +91,6 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
         }
     }
 
-    /// Makes a consumer wait for a subscriber with `next` as its next record.
     pub(super) fn go_idle_at(&mut self, number: u32, next: u64) {
         if let Some(consumer) = self.consumers.table.get_mut(number) {
             (consumer.state, consumer.next) = (ConsumerState::Idle, Some(next));
@@ -115,8 +113,8 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
         }
     }
 
-    /// Sends a record to the consumer's target, and advances the consumer if the target has a subscriber. `pending` is
-    /// the number of later messages that the message reports.
+    /// Sends a record to the consumer's target, and advances the consumer if the target has a subscriber. The message
+    /// reports `pending` as the number of later ones.
     pub(super) fn send_record(
         &mut self,
         number: u32,

@@ -1,7 +1,7 @@
 //! Caught-up consumers of one stream, indexed by filter: a record visits only the consumers that match it.
 //!
-//! A follower is not notified of records that it does not match, so its position is the later of its own and that of
-//! the index ([`Followers::position`]).
+//! A record does not update followers that it does not match, so a follower's position is the later of its own and that
+//! of the index ([`Followers::position`]).
 
 use stilling_wire::nats::Filter;
 
@@ -48,17 +48,15 @@ impl Followers {
         into.dedup();
     }
 
-    /// Next sequence of a follower with its own position `own`.
+    /// Returns the next sequence of a follower with the position `own`.
     pub(crate) fn position(&self, own: Option<u64>) -> Option<u64> {
         own.map(|own| own.max(self.next))
     }
 
-    /// Returns whether records before `sequence` were never offered.
     pub(crate) fn has_hole_before(&self, sequence: u64) -> bool {
         self.next < sequence
     }
 
-    /// Notes that every record up to `sequence` has been offered.
     pub(crate) fn advance(&mut self, sequence: u64) {
         self.next = self.next.max(sequence + 1);
     }

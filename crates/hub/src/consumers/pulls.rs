@@ -47,7 +47,7 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
         self.send_pull_ends(ended.into_iter().map(|(pull, why)| EndedPull::new(pull, why)).collect());
     }
 
-    /// Ends the oldest requests that have no room for a message of `size` bytes.
+    /// Ends the oldest requests while their remaining bytes are fewer than the next message's `size`.
     pub(super) fn end_pulls_too_small_for(&mut self, number: u32, size: usize) {
         let is_too_small = |pull: &Pull| pull.bytes_left.is_some_and(|left| left < size);
         while self.consumers.table.get(number).is_some_and(|c| c.pulls().front().is_some_and(is_too_small)) {
@@ -65,8 +65,8 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
         }
     }
 
-    /// Answers ended requests with their reason, until a shard's queue is far over its bound: each may have many
-    /// subscribers.
+    /// Answers ended requests with their reason, until a shard's queue reaches twice its bound (a reply subject may
+    /// have many subscribers); the others are queued.
     pub(super) fn send_pull_ends(&mut self, mut ended: VecDeque<EndedPull>) {
         while !self.fan_out.has_unfinished()
             && !self.fan_out.is_any_far_over()

@@ -1,6 +1,6 @@
 //! The table of all consumers, indexed by stream, filter, owner and pending work.
 //!
-//! No operation walks over all consumers: followers are indexed by stream and filter, consumers that can continue are
+//! No operation visits all consumers: followers are indexed by stream and filter, consumers that can continue are
 //! queued, those of a client are listed with it, and each turn checks a bounded number for expiry. Memory is bounded
 //! per client that creates consumers or sends pull requests, and in total.
 
@@ -63,7 +63,7 @@ struct ClientConsumers {
     owned: BTreeSet<u32>,
     tokens: usize,
     pulls: usize,
-    /// Consumers that hold its pulls or await its mark, each with a count.
+    /// Consumers that hold its pull requests or await its mark, each with the number of these.
     attached: BTreeMap<u32, usize>,
 }
 
@@ -173,7 +173,8 @@ impl ConsumerTable {
             StartAt::Sequence(sequence) => Some(sequence),
             StartAt::Time(_) => None,
         };
-        // As in nats-server: a consumer that resumes behind the last delivered record starts at the same place.
+        // As in nats-server: before its first record a consumer reports the sequence before its start, as if it had
+        // delivered it.
         let last = next.map_or(0, |next| next.saturating_sub(1));
         let number = self.free.pop().unwrap_or_else(|| {
             self.slots.push((0, None));
@@ -209,7 +210,7 @@ impl ConsumerTable {
         Ok(number)
     }
 
-    /// Removes a consumer. The caller answers the pulls it returns.
+    /// Removes and returns a consumer. The caller answers its pull requests.
     pub(crate) fn remove(&mut self, number: u32) -> Option<Consumer> {
         let (generation, slot) = self.slots.get_mut(number as usize)?;
         let consumer = slot.take()?;
@@ -298,14 +299,12 @@ impl ConsumerTable {
         self.streams.get(stream).is_some_and(|of| !of.followers.is_empty())
     }
 
-    /// Notes that all records of a stream up to `sequence` were offered to its followers.
     pub(crate) fn note_offered(&mut self, stream: usize, sequence: u64) {
         if let Some(of) = self.streams.get_mut(stream) {
             of.followers.advance(sequence);
         }
     }
 
-    /// Returns whether records of a stream before `sequence` were never offered to its followers.
     pub(crate) fn has_hole_before(&self, stream: usize, sequence: u64) -> bool {
         self.streams.get(stream).is_some_and(|of| of.followers.has_hole_before(sequence))
     }
@@ -392,8 +391,8 @@ impl ConsumerTable {
         }
     }
 
-    /// Ends a consumer's wait for a disconnected client and drops the client's pull requests, unless another connection
-    /// subscribes to their reply subject. Returns the number of requests checked.
+    /// Ends a consumer's wait for a disconnected client, and drops the client's pull requests unless another connection
+    /// subscribes to their reply subject. Returns the number of pull requests checked.
     pub(crate) fn stop_waiting_for(&mut self, router: &mut Router, client: ClientId, number: u32) -> usize {
         let Some(consumer) = self.get(number) else { return 0 };
         let is_awaited = matches!(consumer.state, ConsumerState::AwaitingMark(ahead, _) if ahead == SubscriberTarget::ClientId(client));
@@ -416,7 +415,7 @@ impl ConsumerTable {
         self.clients.contains_key(&client)
     }
 
-    /// Returns the first consumer from number `from` on that holds pulls of a client or waits for it.
+    /// Returns the first consumer from number `from` on that holds pull requests of a client or waits for its mark.
     pub(crate) fn next_attached(&self, client: ClientId, from: u32) -> Option<u32> {
         self.clients.get(&client)?.attached.range(from..).next().map(|(number, _)| *number)
     }
@@ -425,7 +424,7 @@ impl ConsumerTable {
         self.clients.get(&client)?.owned.range(from..).next().copied()
     }
 
-    /// Notes that a consumer's owner has disconnected: subscribers alone keep it now.
+    /// Makes a consumer the latest orphan after its owner's disconnect: only subscribers and pull requests keep it.
     pub(crate) fn note_left(&mut self, number: u32) {
         let slot = self.left_next;
         let Some(consumer) = self.get_mut(number) else { return };
@@ -437,7 +436,6 @@ impl ConsumerTable {
         self.left_next += 1;
     }
 
-    /// Returns the consumer that has been without its owner for longest.
     pub(crate) fn first_left(&self) -> Option<u32> {
         self.left.first_key_value().map(|(_, number)| *number)
     }
@@ -474,7 +472,6 @@ impl ConsumerTable {
         self.due.len()
     }
 
-    /// Takes the next consumer that can continue.
     pub(crate) fn next_due(&mut self) -> Option<u32> {
         loop {
             let number = self.due.pop_front()?;

@@ -13,7 +13,7 @@ use crate::storage::Storage;
 use crate::time::SteadyNanos;
 
 impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
-    /// Advances the consumers that can continue, and checks timers of some of all.
+    /// Advances consumers that can continue, and checks the timers of some consumers in rotation.
     pub(crate) fn run_upkeep(&mut self, now_ns: SteadyNanos) {
         let is_time = now_ns >= self.consumers.table.checked_ns.after(CONSUMER_CHECK_EVERY_NS);
         if is_time || self.fan_out.has_regained_room() {
@@ -46,7 +46,7 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
     }
 
     fn check_timers(&mut self, number: u32, now_ns: SteadyNanos) {
-        // A client has the whole inactive time for its next request, however long this one was open.
+        // The inactive time starts at the end of a pull request, however long that was open.
         if let Some(consumer) = self.consumers.table.get_mut(number).filter(|one| !one.pulls().is_empty()) {
             consumer.active_ns = now_ns;
         }

@@ -6,7 +6,7 @@
 //!                   returns a batch
 //! ```
 //!
-//! The order of everything for the shard is kept.
+//! The order of all entries for the shard is kept.
 
 use std::collections::VecDeque;
 
@@ -54,7 +54,7 @@ impl ShardQueue {
         self.is_waiting() && self.size >= size_max
     }
 
-    /// Returns whether there is room, without asking the outlets.
+    /// Returns whether there is room without a batch from the outlets.
     pub(super) fn may_have_room(&self) -> bool {
         !self.is_waiting() && !self.piece.is_full()
     }
@@ -105,7 +105,7 @@ impl ShardQueue {
         piece.message((number, processed), silent, message, target);
     }
 
-    /// Hands out waiting batches as far as the shard has returned others.
+    /// Hands out as many waiting batches as the shard has returned.
     pub(super) fn advance(&mut self, outlets: &mut impl Outlets) {
         while let Some((mut piece, size)) = self.waiting.pop_front() {
             if !outlets.swap(self.shard, &mut piece) {

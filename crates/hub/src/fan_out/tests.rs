@@ -74,7 +74,7 @@ fn outline(out: &mut FanOut<LimitedOutlets>, shard: usize) -> Vec<String> {
                 RoutedEntry::Bytes { start, end, .. } => {
                     String::from_utf8_lossy(piece.part(start, end)).into_owned()
                 }
-                RoutedEntry::PublishOutcome { ticket, .. } => format!("verdict {ticket}"),
+                RoutedEntry::PublishOutcome { ticket, .. } => format!("outcome {ticket}"),
                 RoutedEntry::Mark { mark, .. } => format!("mark {mark}"),
                 RoutedEntry::Processed(processed) => format!("processed {processed}"),
                 RoutedEntry::Refused(id) => format!("refused {}", id.number),
@@ -109,7 +109,7 @@ fn a_shard_has_a_message_once_for_all_registrations_and_the_rest_in_order() {
     out.flush();
     assert!(!out.has_piece_for(0) && !out.has_piece_for(1));
     assert_eq!(outline(&mut out, 0), ["x 1"]);
-    assert_eq!(outline(&mut out, 1), ["x 8 9", "verdict 7", "PONG", "close"]);
+    assert_eq!(outline(&mut out, 1), ["x 8 9", "outcome 7", "PONG", "close"]);
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn a_full_shard_holds_up_what_goes_to_itself_alone_and_in_order() {
         out.flush();
         alice.extend(outline(&mut out, 0));
         let name = char::from(letter);
-        let rest = [format!("verdict {letter}"), format!("mark {letter}"), "PONG".to_owned()];
+        let rest = [format!("outcome {letter}"), format!("mark {letter}"), "PONG".to_owned()];
         expected.extend([format!("{name} 8 9")].into_iter().chain(rest));
     }
     assert_eq!(alice.iter().filter(|what| what.ends_with(" 1")).count(), 3, "nothing waits");
@@ -233,7 +233,7 @@ fn what_the_first_leaves_behind_waits_before_the_others() {
 
 /// A message in the order of its shard's requests carries its position for this shard alone, also after waiting.
 #[test]
-fn a_message_says_how_many_requests_of_its_publishers_shard_came_before_it() {
+fn a_message_carries_the_position_of_its_publisher() {
     let (mut out, mut router) = fan_out(2, &[]);
     router.register(ClientId { shard: 1, token: 9 }, id(2), (b"a", b"")).expect("there is room");
     let mut found = Vec::new();

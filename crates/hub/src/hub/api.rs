@@ -30,7 +30,7 @@ mod streams;
 
 pub(super) const PREFIX: &[u8] = b"$JS.";
 
-/// Unanswered requests for single records. Further ones are refused (503, `err_code` 10008).
+/// Unanswered requests for single records of all connections. Further ones are refused (503, `err_code` 10008).
 const READS_MAX: usize = 256;
 
 /// Highest bit of a ticket: distinguishes single reads from consumers' reads.
@@ -48,8 +48,8 @@ pub(super) struct ApiState {
     pub(super) is_full: bool,
     /// Serial number of reads and generated names.
     read_serial: u64,
-    /// Bytes of API requests and answers, or of records read for them, in this part of the turn, and whether a request
-    /// was deferred because of them.
+    /// Bytes of API requests and answers, or of records read for them, in this part of the turn; `has_deferred`: a
+    /// request was deferred because they reached the maximum.
     size: usize,
     has_deferred: bool,
 }
@@ -114,7 +114,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             }
             return Ok(());
         }
-        // Anything else is an acknowledgement, which no consumer awaits, or a request to another domain.
+        // Any other subject is an acknowledgement, which no consumer awaits, or a request to another domain.
         let Some(api_request) = text.strip_prefix("$JS.API.") else {
             self.send_status(reply, b"", NO_RESPONDERS);
             return Ok(());
@@ -181,12 +181,15 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             ["CONSUMER", "MSG", "NEXT", stream, name] => {
                 match self.consumer_next(client, (stream, name), reply, payload, now.steady_ns) {
                     Ok(()) => return,
-                    // As without subscribers: clients then create their consumer again, at its next message.
+                    // Answered as without subscribers: clients then create their consumer again at its next message.
                     Err(ApiError(404, ..)) => return self.send_status(reply, b"", NO_RESPONDERS),
                     Err(wrong) => return self.send_error_status(reply, &wrong),
                 }
             }
-            _ => ("unknown", Err(ApiError(501, 10000, format!("this server does not have {api_request}")))),
+            _ => (
+                "unknown",
+                Err(ApiError(501, 10000, format!("{api_request} is not supported by this server"))),
+            ),
         };
         let mut body = match answer {
             Ok(body) => body,
@@ -224,8 +227,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         });
     }
 
-    /// Returns the number of an open stream: its records and figures are known. For a closed stream the error asks to
-    /// retry; it does not report an empty stream.
+    /// Returns the number of an open stream. For a closed one, whose records are unknown, the error is retryable.
     fn open_stream(&self, name: &str) -> Result<usize, ApiError> {
         let number = self.streams.named(name).ok_or_else(no_stream)?;
         let Some(reason) = &self.streams[number].closed else { return Ok(number) };
@@ -264,11 +266,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             fields(api_request).map_err(|_| bad_request("expected a sequence in JSON"))?
         };
         if get.last_by_subj.is_some() || last_of.is_some() {
-            return Err(ApiError(
-                501,
-                10000,
-                "this server does not look for a subject's last message".to_owned(),
-            ));
+            return Err(ApiError(501, 10000, "last_by_subj is not supported by this server".to_owned()));
         }
         let state = &self.streams[stream];
         let first = if get.next_by_subj.is_some() { get.seq.max(state.first) } else { get.seq };
@@ -276,7 +274,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             return Err(no_message());
         }
         if get.next_by_subj.as_ref().is_some_and(|filter| checked(filter.as_bytes()).is_none()) {
-            return Err(bad_request("next_by_subj is no filter"));
+            return Err(bad_request("next_by_subj is not a valid filter"));
         }
         let of_client = self.api.reads.iter().filter(|read| read.client == client).count();
         if self.api.reads.len() >= READS_MAX || of_client >= READS_PER_CLIENT_MAX {
@@ -314,8 +312,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         }
     }
 
-    /// Continues some of the reads that have not found their record yet, so that others need not wait for the end of a
-    /// long stream.
+    /// Continues reads that have not found their record yet, a bounded number per turn: a search through a long stream
+    /// does not delay others.
     pub(super) fn resume_reads(&mut self) {
         // A separate budget, so that new requests keep theirs.
         self.api.size = 0;
@@ -331,7 +329,6 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         self.api.size = 0;
     }
 
-    /// Answers the request that a chunk was read for.
     pub(super) fn answer_read(&mut self, chunk: Chunk) {
         let Some(at) = self.api.reads.iter().position(|read| read.ticket == chunk.ticket) else { return };
         let read = self.api.reads.remove(at);
@@ -354,7 +351,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             if chunk.is_end || read.filter.is_none() {
                 return self.refuse_read(&read, &no_message());
             }
-            // The record may be further on. Without a subscriber to the answer the search ends.
+            // The record may be behind this chunk. The search ends if the reply subject has no subscriber.
             if self.router.has_subscriber(&read.reply) {
                 self.api.reads.push(PendingRead { due: Some(chunk.next), ..read });
             }
@@ -416,11 +413,11 @@ const NAME_SHOWN_MAX: usize = 100;
 /// An unsupported setting, by name. The answer may be a header block, so control characters are removed from the name.
 fn unsupported(setting: &str) -> ApiError {
     let shown: String = setting.chars().filter(|letter| !letter.is_control()).take(NAME_SHOWN_MAX).collect();
-    bad_request(&format!("this server does not have {shown}"))
+    bad_request(&format!("{shown} is not supported by this server"))
 }
 
 fn too_many_reads() -> ApiError {
-    ApiError(503, 10008, "too many questions wait for records".to_owned())
+    ApiError(503, 10008, "too many requests wait for records".to_owned())
 }
 
 fn no_message() -> ApiError {

@@ -36,7 +36,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let Some(marker) = self.losses.take_due_marker(number, now.steady_ns) else { return };
         let stream = &mut self.streams[number];
         if stream.frozen.is_some() || stream.config.durability == Durability::None {
-            // A marker could not be read; the losses are counted.
+            // Nothing could read the marker; the losses are counted anyway.
             return;
         }
         let text = marker.payload();
@@ -46,7 +46,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         match stream.apply(&record, None, &mut self.storage, now) {
             // Retried later.
             Err(ApplyError::NoBatch) => self.losses.put_marker_back(number, marker),
-            // A marker is short and always fits; the losses are counted in any case.
+            // A marker is short and always fits; the losses are counted anyway.
             Err(ApplyError::TooLarge) => {}
             Ok(sequence) => {
                 self.losses.note_marked(number, now.steady_ns);

@@ -30,7 +30,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     }
 
     /// Continues a stream at the end of its directory, and makes its consumers read the recovered records. The hub must
-    /// not have stored records in the stream before; any stored records keep their sequences.
+    /// not have stored records in the stream before; if it has, these keep their sequences and the resume point is
+    /// ignored.
     pub fn open(&mut self, number: usize, recovered: RecoveredStream) {
         self.streams[number].open(recovered.into_stream());
         // Existing consumers were not offered the recovered records.

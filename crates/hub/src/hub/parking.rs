@@ -8,8 +8,8 @@ use crate::storage::Storage;
 use crate::time::Now;
 
 impl<S: Storage, O: Outlets> Hub<S, O> {
-    /// Processes a request, or parks its connection if that is not possible now. Returns whether the hub has taken the
-    /// request.
+    /// Processes a request, or parks its connection if that is not possible now. Returns whether the request was
+    /// processed or parked.
     pub(super) fn process_or_park(
         &mut self,
         origin: RequestOrigin,
@@ -18,7 +18,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     ) -> bool {
         let RequestOrigin { client, client_options, position } = origin;
         if matches!(request, HubRequest::Disconnect) && self.parked.note_left(client) {
-            // Nothing more is sent to the client. Its publications were taken and are stored when there is room.
+            // Nothing more is sent to the client; its parked publications are stored when there is room.
             self.leave(client);
             return true;
         }
@@ -48,7 +48,6 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         }
     }
 
-    /// Continues the first connection of a queue. Returns whether the next one may follow.
     fn unpark_first(&mut self, queue: usize, now: Now) -> bool {
         let Some((client, mut requests)) = self.parked.take_first(queue) else { return false };
         while let Some((client_options, request, position)) = requests.next() {

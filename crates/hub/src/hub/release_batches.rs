@@ -7,8 +7,8 @@
 //!
 //! A shard that holds all its routed batches blocks no release: its deliveries wait in its queue. A release waits while
 //! its next record would add to a queue over its bound, and later releases of its stream wait behind it. Requests are
-//! still processed meanwhile; only answers of the same stream to earlier messages, and closes of connections, come
-//! later. Records of a stream with followers wait for all queues, since a consumer may send them to any shard.
+//! still processed; only answers of the same stream to earlier messages, and closes of connections, are delayed.
+//! Records of a stream with followers wait for all queues, since a consumer may send them to any shard.
 //! Acknowledgements wait for the queues of all shards except their client's own: answers to a shard's own connections
 //! are bounded by their publications, and the hub processes no more of these meanwhile.
 
@@ -44,7 +44,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let stream = &mut self.streams[number];
         let (watermark, is_frozen) = match answer {
             JournalAnswer::Durable { watermark, .. } => {
-                // The next batch has been with the journal since now at the latest.
+                // The timer of the next batch starts now.
                 stream.end_stall();
                 (watermark, false)
             }
@@ -102,7 +102,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         if is_wanted && *next_record <= last {
             let mut found = std::mem::take(&mut self.scratch.found);
             let mut stripped = std::mem::take(&mut self.scratch.stripped);
-            // One reference for all records; deliveries refer to it.
+            // One reference for all records, shared by the deliveries.
             let block = &*block.get_or_insert_with(|| batch.share());
             for (sequence, record) in batch.records() {
                 if sequence < *next_record {
@@ -162,7 +162,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         while let Some(ack) = release.acks.get(release.next_ack) {
             let PendingAck { client, sequence, is_duplicate, to, .. } = ack;
             if matches!(to, AckTarget::Reply(_, 0)) {
-                // No answer is due, only the sender of a record was needed: it takes no room.
+                // No answer: the entry only identifies the sender of a record.
                 release.next_ack += 1;
                 continue;
             }

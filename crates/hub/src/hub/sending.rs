@@ -109,8 +109,6 @@ pub fn describe(refusal: RefusalReason, reason: Option<&str>) -> (u16, u32, Stri
         RefusalReason::TooLarge { .. } => (400, 10054, "message size exceeds maximum allowed".to_owned()),
         RefusalReason::WrongLastSequence { last, .. } => (400, 10071, format!("wrong last sequence: {last}")),
         RefusalReason::WrongStream { .. } => (400, 10060, "expected stream does not match".to_owned()),
-        RefusalReason::UnknownCondition { .. } => {
-            (400, 10052, "a condition in the headers is not known here".to_owned())
-        }
+        RefusalReason::UnknownCondition { .. } => (400, 10052, "unknown condition in the headers".to_owned()),
     }
 }

@@ -28,7 +28,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         self.store(origin, (number, found), publication, now).or_else(|stalled| {
             let stream = number as u32;
             let refusal = if self.streams[number].waiting_since.is_some() {
-                // Later publications, perhaps for other streams, do not wait for room on this stream's disk.
+                // Refused instead of parked, so that later requests of the connection do not wait for room on this
+                // disk.
                 RefusalReason::NoRoom { stream }
             } else {
                 if self.streams[number].waits_for_references() {
@@ -37,7 +38,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                 let writer = self.storage.writer(stream);
                 let has_same_writer = |&other: &usize| self.storage.writer(other as u32) == writer;
                 if self.streams.releasing().iter().any(has_same_writer) {
-                    // The stream waits for shards, not for the disk: written batches are still being released.
+                    // The stream waits for shards, not for the disk: written batches are not released yet.
                     return Err(stalled);
                 }
                 let stall = self.streams.stalls().of(writer);
@@ -74,8 +75,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let Hub { streams, storage, router, .. } = self;
         let stream = &mut streams[number];
         let is_on_disk = stream.config.durability == Durability::Disk;
-        // Subscribers receive it once it is durable, with its reply subject, except the publisher if it asked for no
-        // echo.
+        // Subscribers receive the message once it is durable, so its reply subject, and a sender that gets no echo, are
+        // stored until then.
         let has_ack =
             ticket.is_some() || !reply.is_empty() || client_options.no_echo && router.listeners(number) > 0;
         if is_on_disk && !stream.has_room_for(if has_ack { reply } else { b"" }, now.steady_ns) {
@@ -161,7 +162,6 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         Ok(())
     }
 
-    /// Closes a connection after all its pending answers in streams.
     pub(super) fn close_after_answers(&mut self, client: ClientId, now: Now) {
         let mut awaited = 0;
         for stream in self.streams.iter_mut() {

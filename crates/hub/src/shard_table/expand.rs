@@ -58,8 +58,8 @@ impl ShardTable {
         is_done
     }
 
-    /// Takes a mark that no connection can answer. The caller answers it after [the changes](Self::push_changes), so
-    /// that the hub does not send to the registration again.
+    /// Takes a mark that no connection can answer. The caller reports it as reached after it has [pushed the
+    /// changes](Self::push_changes), so that the hub does not send to the registration again.
     pub fn next_unanswerable_mark(&mut self) -> Option<u64> {
         self.unanswerable_marks.pop()
     }
@@ -204,7 +204,6 @@ impl ShardTable {
     }
 }
 
-/// Appends message `number` for a subscription.
 #[inline]
 fn encode(into: &mut DeliveryBatch, to: &Subscription, number: u64, message: &OutboundMessage<'_>) {
     let &OutboundMessage { subject, reply, headers, payload } = message;

@@ -107,7 +107,7 @@ impl TableFixture {
 /// Design, section 4: for each filter and shard the hub knows none, one or many; only these transitions leave the
 /// shard.
 #[test]
-fn the_hub_is_told_of_the_first_and_the_second_connection_alone() {
+fn only_the_first_and_the_second_connection_are_reported_to_the_hub() {
     let mut shard = TableFixture::new();
     assert_eq!(shard.subscribe(ALICE, "a", "1"), ["1 registers a as 0"]);
     assert_eq!(shard.subscribe(ALICE, "a", "2"), ["sync"], "it is the same connection");
@@ -127,7 +127,7 @@ fn the_hub_is_told_of_the_first_and_the_second_connection_alone() {
 }
 
 #[test]
-fn the_hub_is_told_again_when_a_filter_comes_back_before_it_has_answered() {
+fn a_filter_that_returns_before_the_answer_is_reported_again() {
     let mut shard = TableFixture::new();
     shard.subscribe(ALICE, "a", "1");
     assert_eq!(shard.unsubscribe(ALICE, "1", None), ["1 ends 0", "sync"]);

@@ -32,12 +32,12 @@ pub struct StreamConfig {
 /// When a message is acknowledged, and thus what a crash can lose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
-    /// When it is on disk: no acknowledged message is lost. It is not visible before.
+    /// When it is on disk: no acknowledged message is lost. It becomes visible at the same time.
     #[default]
     Disk,
     /// When it is in the server's memory: a restart loses everything.
     Memory,
-    /// Never: it is numbered and sent to subscribers, but not kept.
+    /// When it is numbered and sent to subscribers: it is not stored.
     None,
 }
 
@@ -97,7 +97,6 @@ impl Retention {
         Some(self.bytes).filter(|bytes| *bytes > 0)
     }
 
-    /// Converts to the journal's type.
     pub(crate) fn for_journal(self) -> stilling_journal::LogRetention {
         let Retention { records, age, .. } = self;
         stilling_journal::LogRetention { bytes_max: self.bytes_max(), records, age_ns: age.map(nanos) }
@@ -120,7 +119,7 @@ impl FromStr for Durability {
     fn from_str(text: &str) -> Result<Self, String> {
         let found = Self::ALL.into_iter().find(|(_, word)| *word == text);
         found.map(|(durability, _)| durability).ok_or_else(|| {
-            format!("`{text}` is no durability: disk (acknowledged when it is on disk), memory or none")
+            format!("`{text}` is not a durability: expected disk (acknowledged when it is on disk), memory or none")
         })
     }
 }

@@ -13,10 +13,9 @@ use crate::time::UnixNanos;
 #[derive(Debug, Default)]
 pub(super) struct MemoryLog {
     batches: VecDeque<Batch>,
-    /// Reference to the last batch. It is extended, because creating a reference costs more.
+    /// Reference to the last batch; extended with each record, which is cheaper than a new reference.
     block: Option<SharedBlock>,
-    /// Time of records: the first sequence of each time. (A batch has one time for all its records, and may be filled
-    /// for hours.)
+    /// First sequence of each time: a batch has one time for all its records, and may be filled for hours.
     times: VecDeque<(u64, UnixNanos)>,
 }
 

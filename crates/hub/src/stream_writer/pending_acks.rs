@@ -27,7 +27,7 @@ pub(crate) enum AckTarget {
     /// A message to a range of the reply subjects; an empty range sends nothing and only records the sender.
     Reply(u32, u16),
     Ticket(u32),
-    /// Closes the connection, as far as this stream is concerned.
+    /// Closes the connection once all streams have answered.
     Close,
 }
 
@@ -55,7 +55,7 @@ impl PendingAcks {
     /// Returns the acknowledgement of record `sequence`, which identifies the sender. Called with ascending sequences:
     /// `from` advances past earlier entries.
     pub(crate) fn of_record(&self, sequence: u64, from: &mut usize) -> Option<PendingAck> {
-        // Duplicates and closes lie in between and are no records of the batch.
+        // Skips duplicates and closes, which are not records of the batch.
         let is_before =
             |ack: &&PendingAck| ack.is_duplicate || ack.to == AckTarget::Close || ack.sequence < sequence;
         *from += self.acks.get(*from..)?.iter().take_while(is_before).count();
@@ -93,7 +93,6 @@ pub(crate) struct AckQueue {
 }
 
 impl AckQueue {
-    /// Number of acknowledgements, including those taken and not yet sent.
     pub(crate) fn count(&self) -> usize {
         self.count
     }
@@ -128,7 +127,8 @@ impl AckQueue {
         self.under_way.push_back(std::mem::replace(&mut self.open, fresh));
     }
 
-    /// Takes those of the oldest batch with the journal; the caller sends and [finishes](Self::finish) them.
+    /// Takes the acknowledgements of the oldest batch with the journal; the caller sends and [finishes](Self::finish)
+    /// them.
     pub(crate) fn take_oldest(&mut self) -> PendingAcks {
         self.under_way.pop_front().unwrap_or_default()
     }
@@ -140,7 +140,6 @@ impl AckQueue {
         self.replies_size += reply.len();
     }
 
-    /// Takes the connections to be closed after these batches.
     pub(crate) fn take_closing(&mut self) -> Vec<ClientId> {
         let mut clients = Vec::new();
         for acks in self.under_way.iter_mut().chain([&mut self.open]) {

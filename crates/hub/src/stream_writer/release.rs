@@ -15,7 +15,7 @@ pub(crate) struct Release {
     pub(crate) acks: PendingAcks,
     pub(crate) next_record: u64,
     pub(crate) next_ack: usize,
-    /// Index of the acknowledgement of the next record that has one.
+    /// Index of the next acknowledgement of a record, which identifies its sender.
     pub(crate) next_sender: usize,
     pub(crate) watermark: u64,
 }

@@ -102,7 +102,7 @@ fn store(writer: &mut StreamWriter, storage: &mut IdleJournal, headers: &str) ->
 
 /// A rejected message changes nothing: its id is not remembered, and it gets no sequence.
 #[test]
-fn a_message_is_judged_by_its_id_before_its_conditions_and_remembered_when_it_is_applied() {
+fn ids_are_checked_before_conditions_and_noted_on_apply() {
     let (mut writer, mut storage) = (writer(Durability::None), IdleJournal::default());
     let wrong = "NATS/1.0\r\nNats-Msg-Id: q\r\nNats-Expected-Last-Sequence: 7\r\n\r\n";
     let right = "NATS/1.0\r\nNats-Msg-Id: q\r\nNats-Expected-Last-Sequence: 0\r\n\r\n";
@@ -125,7 +125,7 @@ fn a_message_is_judged_by_its_id_before_its_conditions_and_remembered_when_it_is
 }
 
 #[test]
-fn a_stream_that_takes_nothing_says_why() {
+fn a_stream_that_refuses_messages_gives_the_reason() {
     let mut writer = writer(Durability::Disk);
     let judged = |writer: &mut StreamWriter, size: usize| {
         writer.decide(&publication("", &vec![b'x'; size]), NOW.steady_ns)

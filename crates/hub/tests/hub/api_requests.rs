@@ -138,7 +138,7 @@ fn requests_for_messages_are_bounded_and_go_with_their_client() {
 
 /// A line with an empty subject would be invalid.
 #[test]
-fn a_question_without_a_place_for_its_answer_is_answered_to_nobody() {
+fn a_request_without_reply_subject_gets_no_answer() {
     let mut rig = rig();
     rig.subscribe(READER, ">", "2");
     create(&mut rig, "disk", r#""name":"p","deliver_policy":"all""#);
@@ -153,7 +153,7 @@ fn a_question_without_a_place_for_its_answer_is_answered_to_nobody() {
 
 /// "No peer input panics the process": serde accepts an array for a struct, and requests may be nested deeply.
 #[test]
-fn a_question_in_another_form_than_an_object_is_refused_and_nothing_else() {
+fn a_request_that_is_not_an_object_is_refused() {
     let mut rig = rig();
     fill(&mut rig, "disk", 1..3);
     let config = r#"[null,null,null,null,"all",0,null,"none"]"#;
@@ -221,7 +221,7 @@ fn a_question_in_another_form_than_an_object_is_refused_and_nothing_else() {
 
 /// Every request is answered.
 #[test]
-fn every_question_has_an_answer() {
+fn every_request_is_answered() {
     let mut rig = rig();
     for (subject, payload, expected) in [
         ("INFO", "", r#""streams":3"#),
@@ -244,18 +244,22 @@ fn every_question_has_an_answer() {
         (
             "CONSUMER.CREATE.disk",
             r#"{"config":{"ack_policy":"none","deliver_subject":"a\r\nPING"}}"#,
-            "deliver_subject is no subject",
+            "deliver_subject is not a valid subject",
         ),
         (
             "CONSUMER.CREATE.disk.n.disk.b",
             r#"{"config":{"ack_policy":"none","filter_subject":"disk.>"}}"#,
             "differs from that in the subject",
         ),
-        ("CONSUMER.CREATE.disk", r#"{"config":{"ack_policy":"none","name":"a.b"}}"#, "the name is no token"),
+        (
+            "CONSUMER.CREATE.disk",
+            r#"{"config":{"ack_policy":"none","name":"a.b"}}"#,
+            "the name is not a token",
+        ),
         (
             "CONSUMER.CREATE.disk",
             r#"{"config":{"ack_policy":"none","name":"a\r\nb"}}"#,
-            "the name is no token",
+            "the name is not a token",
         ),
         ("CONSUMER.DURABLE.CREATE.disk.d", "{}", "durable"),
         ("CONSUMER.NAMES.disk", "", r#""total":0"#),
@@ -295,7 +299,7 @@ fn consumers_are_listed_page_by_page() {
                 let name = if what == "LIST" { &consumer["config"]["name"] } else { consumer };
                 assert!(
                     names.insert(name.as_str().expect("a name").to_owned()),
-                    "{what}: {name} is told twice"
+                    "{what}: {name} is listed twice"
                 );
             }
             pages += 1;
@@ -309,7 +313,7 @@ fn consumers_are_listed_page_by_page() {
 /// Row 0.14: many short requests with long answers leave other clients their turn; requests without a subscriber to the
 /// answer cost nothing.
 #[test]
-fn questions_with_long_answers_wait_for_the_next_turn_and_others_go_on() {
+fn requests_with_long_answers_wait_for_the_next_turn() {
     let mut rig = rig();
     let long = "x".repeat(CONSUMER_CONFIG_SIZE_MAX - 1000);
     for number in 0..20 {
@@ -321,7 +325,7 @@ fn questions_with_long_answers_wait_for_the_next_turn_and_others_go_on() {
     let answers = |rig: &mut HubFixture| rig.received(READER).matches("consumer_list_response").count();
     let mut done = answers(&mut rig);
     assert!((1..20).contains(&done), "{done} in one turn");
-    assert!(!rig.hub.is_quiet(), "it waits for somebody to ask again");
+    assert!(!rig.hub.is_quiet(), "it continues without another request");
     rig.ask_all(WRITER, &[HubRequest::Barrier]);
     assert_eq!(rig.received(WRITER), "PONG\r\n");
     let mut turns = 1;
@@ -340,7 +344,7 @@ fn questions_with_long_answers_wait_for_the_next_turn_and_others_go_on() {
 
 /// Row 0.14: repeated reconnects gain no more consumers than a lasting connection, and take no room from others.
 #[test]
-fn what_nobody_listens_to_goes_soon_when_its_client_has_left() {
+fn orphaned_consumers_expire_early() {
     let mut rig = rig();
     let api_request = |name: &str| {
         format!(
@@ -385,7 +389,7 @@ fn what_nobody_listens_to_goes_soon_when_its_client_has_left() {
 
 /// An accepted request is answered, however many disk reads are queued; meanwhile the hub does not spin.
 #[test]
-fn more_questions_for_records_than_the_disk_takes_at_once_wait_for_it() {
+fn record_requests_beyond_the_read_limit_wait() {
     let mut rig = rig();
     fill(&mut rig, "disk", 1..40);
     rig.hub.storage_mut().orders_max = 3;
@@ -407,7 +411,7 @@ fn more_questions_for_records_than_the_disk_takes_at_once_wait_for_it() {
 
 /// A request costs the bytes read for it, whatever its answer.
 #[test]
-fn questions_for_which_much_is_read_wait_for_the_next_turn() {
+fn requests_with_long_reads_wait_for_the_next_turn() {
     let mut rig = rig();
     let filling = "x".repeat(3000);
     for _ in 0..200 {

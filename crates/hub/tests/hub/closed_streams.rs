@@ -18,7 +18,7 @@ fn disk_with_records() -> SimulatedDisk {
 }
 
 #[test]
-fn questions_about_a_closed_stream_are_answered_with_a_retryable_error() {
+fn requests_to_a_closed_stream_get_a_retryable_error() {
     let (mut rig, recovered) = HubFixture::unopened(&disk_with_records());
     rig.subscribe(READER, "answers.*", "1");
     rig.hub.keep_closed(0, REASON.into());

@@ -75,7 +75,7 @@ fn what_was_kept_comes_from_the_place_asked_for_and_then_what_is_new() {
         let config = r#""deliver_subject":"push","deliver_policy":"by_start_sequence","opt_start_seq":100"#;
         let answer = create(&mut rig, stream, config);
         assert!(answer.contains(r#""num_pending":401"#), "{answer}");
-        assert_eq!(take(&mut rig), [], "nobody listens yet");
+        assert_eq!(take(&mut rig), [], "no subscriber yet");
         rig.subscribe(READER, "push", "2");
         rig.advance_time(100_000_000);
         let expected: Vec<_> = (100..501).map(|number| (number, number.to_string())).collect();
@@ -156,7 +156,7 @@ fn what_consumers_pass_over_is_counted() {
     assert_eq!(pull(&mut rig), 1);
     fill(&mut rig, "memory", 11..3000);
     let counters = rig.hub.counters();
-    assert_eq!(counters.streams[1].skipped_removed.get(), 0, "nobody has missed them yet");
+    assert_eq!(counters.streams[1].skipped_removed.get(), 0, "not missed yet");
     let next = pull(&mut rig);
     assert!(next > 5, "the oldest have gone");
     rig.turn();
@@ -276,7 +276,7 @@ fn a_filter_leaves_out_the_others() {
 }
 
 #[test]
-fn messages_that_are_asked_for_come_and_the_question_ends() {
+fn pull_requests_are_served_and_end() {
     let mut rig = rig();
     fill(&mut rig, "disk", 1..11);
     rig.subscribe(READER, "pulled", "2");
@@ -306,7 +306,7 @@ fn messages_that_are_asked_for_come_and_the_question_ends() {
 }
 
 #[test]
-fn a_consumer_beats_while_nothing_comes_and_goes_when_nobody_listens() {
+fn an_idle_consumer_sends_heartbeats_and_expires_without_subscribers() {
     let mut rig = rig();
     rig.subscribe(READER, "push", "2");
     create(&mut rig, "disk", r#""name":"c","deliver_subject":"push","idle_heartbeat":1000000000"#);
@@ -383,7 +383,7 @@ fn a_consumer_that_has_sent_nothing_tells_the_sequence_before_its_first() {
 /// "Each record once, in order": records that one subscriber did not receive go to the next one: in the middle of a
 /// chunk, after a subscription with a maximum, and after a disconnect while the rest has no room.
 #[test]
-fn what_nobody_heard_of_a_chunk_is_there_for_who_listens_next() {
+fn undelivered_records_of_a_chunk_go_to_the_next_subscriber() {
     for stream in ["disk", "memory"] {
         let mut rig = rig();
         fill(&mut rig, stream, 1..101);
@@ -439,7 +439,7 @@ fn what_there_was_no_room_for_is_not_lost_with_the_connection_that_left() {
 
 /// As in nats-server, deleting a consumer ends its open pull requests with a status.
 #[test]
-fn those_who_wait_at_a_consumer_that_is_deleted_are_told() {
+fn deleting_a_consumer_ends_its_pull_requests() {
     let mut rig = rig();
     rig.subscribe(READER, "pulled.*", "2");
     create(&mut rig, "disk", r#""name":"p""#);
@@ -483,7 +483,7 @@ fn a_filter_that_takes_nothing_of_a_long_stream_comes_to_its_end() {
 
 /// Intervals and timeouts hold although the calendar is set back.
 #[test]
-fn consumers_are_looked_after_although_the_calendar_is_set_back() {
+fn consumer_timers_ignore_a_calendar_that_is_set_back() {
     let mut rig = rig();
     rig.subscribe(READER, "push", "2");
     rig.subscribe(READER, "pulled", "3");
@@ -515,7 +515,7 @@ fn consumers_are_looked_after_although_the_calendar_is_set_back() {
 
 /// A follower without a subscriber for a moment continues where it was.
 #[test]
-fn who_listens_again_gets_what_came_meanwhile() {
+fn a_returning_subscriber_gets_the_records_in_between() {
     for stream in ["disk", "memory"] {
         let mut rig = rig();
         rig.subscribe(READER, "push", "2");
@@ -623,6 +623,6 @@ fn when_the_last_consumer_goes_nothing_is_left_to_do() {
         rig.turn();
         let received = rig.received(READER);
         assert!(received.contains(r#""success":true"#), "{received}");
-        assert!(rig.hub.is_quiet(), "nobody is there to be called");
+        assert!(rig.hub.is_quiet(), "no consumer is queued");
     }
 }

@@ -306,7 +306,7 @@ fn received_counts(rig: &mut HubFixture) -> BTreeMap<(ClientId, String), usize> 
 /// A message goes to exactly the subscriptions that match by comparison, one per queue group, while clients connect,
 /// disconnect, and are removed over several turns.
 #[test]
-fn whoever_comes_and_goes_the_table_agrees_with_comparing_every_filter() {
+fn the_tables_agree_with_comparing_every_filter() {
     const FILTERS: [&str; 8] = ["a.b", "a.*", "a.>", ">", "*.b", "b", "memory.a", "memory.>"];
     const SUBJECTS: [&str; 5] = ["a.b", "a.c.d", "b", "memory.a", "memory.b"];
     let mut delivered = 0;

@@ -5,7 +5,7 @@ use crate::rig::crash_simulation::{RunCounts, simulate_runs};
 /// "1,000 seeds of publishers, subscribers, crashes and disk faults with the ledger equation, order and durability as
 /// checkers".
 #[test]
-fn a_thousand_lives_keep_every_promise() {
+fn a_thousand_runs_keep_every_invariant() {
     let mut stories = RunCounts::default();
     for seed in 0..1000 {
         match simulate_runs(seed) {

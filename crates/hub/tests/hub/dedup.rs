@@ -48,7 +48,7 @@ fn an_id_is_known_however_many_messages_without_one_come_after_it() {
     }
 }
 
-/// The time counts from the stored message; duplicates do not prolong it.
+/// The time starts with the stored message; duplicates do not extend it.
 #[test]
 fn an_id_is_forgotten_when_its_time_is_over_whatever_the_calendar_says() {
     for (what, set_back_ns) in [("as it was", 0), ("set back", HOUR_NS)] {

@@ -54,7 +54,7 @@ fn a_stream_without_room_waits_refuses_and_continues() {
         rig.run_until_settled();
     }
     assert!(rig.outputs(ALICE).contains(&ConnectionOutput::Close));
-    // Neither a new message nor a repeated one waits any more.
+    // New and repeated messages are refused at once.
     let asked = [
         publish_for("disk.a", "new", "inbox.3"),
         publish_with("disk.a", "x", "inbox.4", id),
@@ -106,7 +106,7 @@ fn a_stream_without_room_leaves_batches_to_the_others() {
     assert!(rig.received(ALICE).contains(r#"{"stream":"other","seq":1}"#));
 }
 
-/// A freeze is one log line, however many batches are refused, with its reason and remedy.
+/// A freeze is logged once, however many batches are refused, with its reason and remedy.
 #[test]
 fn a_freeze_is_reported_once() {
     let disk = SimulatedDisk::new();
@@ -239,7 +239,7 @@ fn gaps(received: &str) -> Vec<(u64, u64, String)> {
 
 /// Row 0.14: missing records are reported with their exact range, to consumers and to the operator.
 #[test]
-fn damage_is_told_to_a_consumer_with_its_range() {
+fn damage_is_reported_to_a_consumer_with_its_range() {
     let disk = SimulatedDisk::new();
     let (mut rig, _) = HubFixture::on(&disk, 8, 1 << 20);
     for number in 0..100 {
@@ -302,7 +302,7 @@ fn damage(disk: &SimulatedDisk, number: u64) {
 
 /// A gap after the record that stalls a consumer with flow control is reported when it continues.
 #[test]
-fn a_gap_behind_a_flow_control_request_is_told_after_its_answer() {
+fn a_gap_behind_a_flow_control_request_is_reported_after_its_answer() {
     let disk = long_records();
     let begin = |rig: &mut HubFixture| {
         rig.subscribe(READER, "answers.*", "1");
@@ -325,13 +325,16 @@ fn a_gap_behind_a_flow_control_request_is_told_after_its_answer() {
     rig.ask_all(READER, &[publish("$JS.FC.disk.p", "")]);
     let received = receive_all(&mut rig);
     assert_eq!(gaps(&received), [(sent + 1, sent + 1, "damaged".to_owned())]);
-    let gap = received.find("Stilling-Gap-First").expect("it is told");
-    assert!(received.find("$JS.ACK.").is_some_and(|record| gap < record), "it is told before what follows");
+    let gap = received.find("Stilling-Gap-First").expect("it is reported");
+    assert!(
+        received.find("$JS.ACK.").is_some_and(|record| gap < record),
+        "it is reported before the next record"
+    );
 }
 
 /// A gap after the record that satisfies a pull request is reported to the next request.
 #[test]
-fn a_gap_behind_a_request_is_told_to_the_next_one() {
+fn a_gap_behind_a_request_is_reported_to_the_next_one() {
     let disk = long_records();
     damage(&disk, 6);
     let (mut rig, _) = HubFixture::on(&disk, 8, 1 << 20);
@@ -352,7 +355,7 @@ fn a_gap_behind_a_request_is_told_to_the_next_one() {
 
 /// A torn end of a stream is reported to consumers although nothing was written after it.
 #[test]
-fn a_torn_end_is_told_with_its_range() {
+fn a_torn_end_is_reported_with_its_range() {
     let disk = long_records();
     damage(&disk, 100);
     let (mut rig, recovery) = HubFixture::on(&disk, 8, 1 << 20);
@@ -368,12 +371,12 @@ fn a_torn_end_is_told_with_its_range() {
     assert_eq!((stream.damaged.get(), stream.torn.get()), (0, recovery.next - 100));
     rig.ask_all(ALICE, &[publish("disk.n", "behind")]);
     let received = receive_all(&mut rig);
-    assert!(received.contains("behind") && gaps(&received).is_empty(), "it is told once: {received}");
+    assert!(received.contains("behind") && gaps(&received).is_empty(), "it is reported once: {received}");
 }
 
 /// A follower that fell behind gets a report of what retention removed; a new consumer does not.
 #[test]
-fn what_retention_took_from_a_follower_is_told_with_its_range() {
+fn records_removed_before_a_follower_are_reported_with_their_range() {
     let mut rig = HubFixture::with(|streams| streams[1].retention.bytes = 32 * 1024);
     rig.subscribe(READER, "answers.*", "1");
     rig.subscribe(READER, "pulled", "2");

@@ -152,7 +152,7 @@ fn the_sync_of_a_record_comes_before_its_acknowledgement_and_its_sight() {
             let (_, recovery) = Log::open(durable, "disk", SEGMENTS).expect("it opens");
             assert!(
                 recovery.last >= highest_visible,
-                "{highest_visible} was told at point {at}: {recovery:?}"
+                "{highest_visible} was released at point {at}: {recovery:?}"
             );
         }
     }

@@ -122,7 +122,7 @@ fn a_disk_that_hangs_beside_one_that_answers_is_given_up_in_bounded_time() {
 /// Row 2.5: a closing connection with messages that wait for the hung disk keeps its slot no longer than the stall
 /// timeout, and a later one waits only for the healthy disk.
 #[test]
-fn a_disk_that_hangs_beside_one_that_answers_does_not_keep_those_who_leave() {
+fn one_of_two_disks_that_hangs_does_not_hold_closing_connections() {
     let mut rig = one_of_two_disks_hangs();
     rig.ask_all(ALICE, &[publish_for("disk.a", "never written", "inbox.1"), HubRequest::CloseAfterAcks]);
     rig.turn();
@@ -192,7 +192,7 @@ fn a_disk_that_hangs_refuses_nothing_of_another_that_was_idle() {
 /// Connections that close while a disk hangs keep their slots no longer than the stall timeout, and later ones do not
 /// wait.
 #[test]
-fn a_disk_that_hangs_does_not_keep_those_who_leave() {
+fn a_hung_disk_does_not_hold_closing_connections() {
     let mut rig = HubFixture::new();
     rig.ask_all(ALICE, &[publish("disk.a", "never written"), HubRequest::CloseAfterAcks]);
     rig.turn();

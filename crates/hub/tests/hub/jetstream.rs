@@ -15,7 +15,7 @@ fn pull(rig: &mut HubFixture, request: &str) -> String {
     rig.received(READER)
 }
 
-/// A status with the undelivered messages and bytes, without which clients wait for messages that never come.
+/// The status contains the undelivered messages and bytes; without it clients wait for messages that never arrive.
 fn status(words: &str, messages: u32, bytes: usize) -> String {
     format!("NATS/1.0 {words}\r\nNats-Pending-Messages: {messages}\r\nNats-Pending-Bytes: {bytes}\r\n\r\n")
 }

@@ -39,7 +39,7 @@ fn markers(rig: &mut HubFixture) -> Vec<String> {
 
 /// Row 0.14: every loss is marked where the messages are missing.
 #[test]
-fn a_loss_is_told_between_the_records_it_came_between() {
+fn a_loss_is_marked_at_its_position() {
     let mut rig = HubFixture::new();
     rig.subscribe(ALICE, "disk.>", "1");
     rig.ask_all(
@@ -78,7 +78,7 @@ fn markers_come_once_a_second_with_the_sum() {
     }
     rig.run_until_settled();
     assert_eq!(markers(&mut rig).len(), 1);
-    assert!(!rig.hub.is_settled(), "the sum is still to be told");
+    assert!(!rig.hub.is_settled(), "the sum is not marked yet");
     assert!(rig.hub.next_check_in().is_some_and(|span| span.as_nanos() <= MARKER_EVERY_NS.into()));
     rig.advance_time(MARKER_EVERY_NS / 2);
     rig.run_until_settled();

@@ -161,7 +161,7 @@ fn a_parked_publication_goes_to_consumers_whose_subscriptions_came_later() {
 
 /// A parked connection with a pending close is closed after its last answer.
 #[test]
-fn a_farewell_of_a_parked_connection_waits_for_its_answers() {
+fn the_close_of_a_parked_connection_waits_for_its_answers() {
     let mut rig = rig();
     park_alice(&mut rig, &[HubRequest::CloseAfterAcks]);
     rig.hub.storage_mut().write();

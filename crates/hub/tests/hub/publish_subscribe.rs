@@ -49,7 +49,7 @@ fn a_queue_shares_its_messages_and_the_others_get_all() {
 }
 
 #[test]
-fn a_request_to_nobody_is_answered_at_once_for_those_who_want_it() {
+fn a_request_without_subscribers_gets_no_responders_if_enabled() {
     let mut rig = HubFixture::new();
     rig.subscribe(ALICE, "inbox.*", "1");
     rig.ask_all(ALICE, &[publish_for("nobody", "?", "inbox.1")]);
@@ -67,7 +67,7 @@ fn a_request_carries_its_reply_subject() {
 }
 
 #[test]
-fn headers_reach_those_who_understand_them() {
+fn headers_are_sent_to_clients_that_support_them() {
     let mut rig = HubFixture::new();
     rig.subscribe(ALICE, "a", "1");
     let old = [ShardRequest::Subscribe { filter: b"a", queue: b"", sid: b"2" }];
@@ -78,7 +78,7 @@ fn headers_reach_those_who_understand_them() {
 }
 
 #[test]
-fn who_wants_no_echo_gets_none() {
+fn no_echo_suppresses_own_messages() {
     let mut rig = HubFixture::new();
     rig.subscribe(ALICE, "a", "1");
     rig.ask(ALICE, ClientOptions { no_echo: true, ..ABLE }, &[publish("a", "x")]);
@@ -88,7 +88,7 @@ fn who_wants_no_echo_gets_none() {
 }
 
 #[test]
-fn a_subscription_ends_when_it_is_told_to() {
+fn a_subscription_ends_at_its_maximum() {
     let mut rig = HubFixture::new();
     rig.subscribe(ALICE, "a", "1");
     rig.subscribe(ALICE, "a", "2");
@@ -124,7 +124,7 @@ fn a_subscription_ends_when_it_is_told_to() {
 }
 
 #[test]
-fn a_connection_that_is_gone_gets_nothing_and_leaves_nothing() {
+fn a_closed_connection_gets_nothing_and_holds_nothing() {
     let mut rig = HubFixture::new();
     rig.subscribe(ALICE, "a", "1");
     rig.ask_all(ALICE, &[HubRequest::Disconnect, publish("a", "x")]);

@@ -51,7 +51,7 @@ fn a_stream_takes_a_message_without_its_status() {
     }
 }
 
-/// A message with only a status has no headers; a field behind the status counts nevertheless.
+/// A message with only a status has no headers; a header field after the status is kept.
 #[test]
 fn a_status_hides_no_message_id() {
     let mut rig = rig();
@@ -67,7 +67,7 @@ fn a_status_hides_no_message_id() {
     assert_eq!(rig.hub.counters().duplicates.get(), 1);
 }
 
-/// Between clients a status passes: services answer with one.
+/// Messages between clients may have a status: services answer with one.
 #[test]
 fn where_no_stream_is_a_status_passes() {
     let mut rig = HubFixture::new();

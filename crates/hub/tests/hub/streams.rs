@@ -146,7 +146,7 @@ fn a_message_sent_twice_is_known_although_its_condition_holds_no_more() {
 
 /// Retention runs while the stream is in use.
 #[test]
-fn a_stream_on_disk_is_asked_to_let_old_records_go() {
+fn retention_runs_for_a_disk_stream() {
     let mut rig = HubFixture::new();
     for _ in 0..3 {
         rig.advance_time(1_000_000_000);
@@ -191,7 +191,7 @@ fn a_condition_that_does_not_hold_is_refused_with_what_holds() {
 
 /// Row 0.14: after a disk failure nothing is acknowledged, every message is answered, and other streams continue.
 #[test]
-fn a_stream_whose_disk_fails_is_frozen_and_says_so() {
+fn a_disk_failure_freezes_the_stream_and_is_reported() {
     let disk = SimulatedDisk::new();
     let (mut rig, _) = HubFixture::on(&disk, 8, 1 << 20);
     rig.subscribe(ALICE, "inbox.>", "1");
@@ -225,7 +225,7 @@ fn a_stream_whose_disk_fails_is_frozen_and_says_so() {
 
 /// Invariant 5: the writer thread has ended: its outstanding batches are refused, and so are later messages.
 #[test]
-fn a_stream_whose_writer_has_died_is_frozen_and_says_so() {
+fn the_end_of_the_writer_thread_freezes_the_stream_and_is_reported() {
     let mut rig = HubFixture::new();
     rig.subscribe(ALICE, "inbox.>", "1");
     rig.subscribe(BOB, "disk.>", "2");
@@ -304,9 +304,9 @@ fn a_stream_tells_when_it_was_created() {
     assert_eq!(created(&mut rig, "disk"), "2020-09-13T12:26:43Z", "another directory is another stream");
 }
 
-/// Unknown facts about a stream are not made up: times are those of its records, or unset.
+/// Stream info has the times of records, or none if they are unknown.
 #[test]
-fn what_is_told_of_a_stream_is_what_is_known_of_it() {
+fn stream_info_contains_only_known_facts() {
     const NONE: &str = "0001-01-01T00:00:00Z";
     let disk = SimulatedDisk::new();
     let state = |rig: &mut HubFixture, stream: &str| {
@@ -315,7 +315,7 @@ fn what_is_told_of_a_stream_is_what_is_known_of_it() {
         let (_, state) = received.split_once(r#""state":{"#).unwrap_or_else(|| panic!("{received}"));
         assert!(received.contains(r#""duplicate_window":120000000000,"#), "{received}");
         let value = |name: &str| {
-            let (_, rest) = state.split_once(&format!("\"{name}\":")).expect("it is told");
+            let (_, rest) = state.split_once(&format!("\"{name}\":")).expect("it is reported");
             rest.split([',', '}']).next().unwrap_or_default().trim_matches('"').to_owned()
         };
         ["messages", "first_seq", "last_seq", "first_ts", "last_ts", "bytes"].map(value)
@@ -380,7 +380,7 @@ fn without_a_free_batch_a_publisher_is_parked_and_goes_on_where_it_was() {
 }
 
 #[test]
-fn a_ticket_gets_a_verdict() {
+fn a_ticket_gets_an_outcome() {
     let mut rig = HubFixture::new();
     let with = |subject, ticket| {
         HubRequest::Publish(Publication { ticket: Some(ticket), ..publication(subject, "x") })
@@ -402,7 +402,7 @@ fn a_ticket_gets_a_verdict() {
 }
 
 #[test]
-fn a_farewell_comes_behind_everything_that_was_promised() {
+fn a_close_comes_after_all_pending_answers() {
     let mut rig = HubFixture::new();
     rig.subscribe(ALICE, "inbox.>", "1");
     rig.ask_all(ALICE, &[publish_for("disk.a", "x", "inbox.1"), HubRequest::CloseAfterAcks]);

@@ -39,7 +39,7 @@ fn publish_at_once(rig: &mut HubFixture) {
 }
 
 #[test]
-fn a_connection_that_asks_much_waits_alone() {
+fn a_connection_with_many_requests_waits_alone() {
     let mut rig = rig_with_much_in_memory();
     let mut questions = vec![publish_for("$JS.API.DIRECT.GET.memory", WHOLE, "asker.1"); 1500];
     questions.push(HubRequest::Barrier);
@@ -68,9 +68,9 @@ fn a_connection_that_asks_much_waits_alone() {
     assert!(text.contains("PONG\r\n"));
 }
 
-/// Reads for requests of earlier turns leave new requests their share.
+/// Reads for requests of earlier turns do not reduce the budget of new requests.
 #[test]
-fn questions_are_answered_while_those_of_others_read_much() {
+fn requests_are_answered_while_long_reads_run() {
     let mut rig = rig_with_much_in_memory();
     let questions = vec![publish_for("$JS.API.DIRECT.GET.memory", WHOLE, "asker.1"); READS_PER_CLIENT_MAX];
     rig.ask_all(ASKER, &questions);
@@ -124,7 +124,7 @@ fn a_read_of_memory_goes_on_while_the_disk_reads_for_others() {
 
 /// Requests for records do not use up the disk reads of consumers.
 #[test]
-fn a_consumer_that_is_behind_reads_beside_questions_for_records() {
+fn a_consumer_reads_beside_record_requests() {
     let mut rig = rig();
     let filling = "x".repeat(7000);
     for _ in 0..400 {

@@ -371,7 +371,7 @@ impl ScriptFixture {
                 DeliveryItem::Pause => peer.is_paused = true,
                 DeliveryItem::Resume => peer.is_paused = false,
                 DeliveryItem::Close => peer.is_gone = true,
-                DeliveryItem::PublishOutcome { .. } => panic!("nobody asked for a verdict"),
+                DeliveryItem::PublishOutcome { .. } => panic!("an outcome without a ticket"),
             }
         }
         deliveries.clear();
@@ -483,12 +483,12 @@ impl ScriptClient {
                 ServerEvent::NeedMore => break,
                 ServerEvent::Message(message) => {
                     let sid = message.sid;
-                    assert!(self.sids.contains(sid), "nobody asked for {}", sid.escape_ascii());
+                    assert!(self.sids.contains(sid), "no subscription {}", sid.escape_ascii());
                     assert!(message.headers.is_empty() || self.takes_headers);
                 }
                 ServerEvent::Pong => {
                     (self.pongs, counts.pongs) = (self.pongs + 1, counts.pongs + 1);
-                    assert!(self.pongs <= self.pings, "a PONG that nobody asked for");
+                    assert!(self.pongs <= self.pings, "a PONG without a PING");
                 }
                 ServerEvent::Err(_) | ServerEvent::MessageStart(_) | ServerEvent::Piece(_) => {}
                 ServerEvent::MessageEnd => {}

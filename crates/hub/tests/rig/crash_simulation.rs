@@ -341,7 +341,7 @@ impl HubRun {
                 _ => true,
             };
             if !has_changed {
-                return Err(format!("{client:?} was told twice: {outputs:?}"));
+                return Err(format!("{client:?} was answered twice: {outputs:?}"));
             }
         }
         rig.outputs
@@ -349,7 +349,7 @@ impl HubRun {
         // No client requested any of these.
         match rig.outputs.first() {
             Some((client, ConnectionOutput::PublishOutcome(ticket, outcome))) => {
-                return Err(format!("{client:?} got a verdict: {ticket} {outcome:?}"));
+                return Err(format!("{client:?} got an outcome: {ticket} {outcome:?}"));
             }
             Some((client, ConnectionOutput::Mark(mark))) => {
                 return Err(format!("{client:?} got a mark: {mark}"));

@@ -126,7 +126,7 @@ impl SteppedStorage {
     /// Fails the oldest read.
     #[cfg(not(stilling_planted))]
     pub(crate) fn fail_read(&mut self) {
-        let order = self.orders.pop_front().expect("somebody has asked");
+        let order = self.orders.pop_front().expect("a read is queued");
         let mut chunk = Chunk::empty(&order);
         chunk.failure = Some(std::io::Error::other("reading panicked"));
         self.chunks.push_back(chunk);

@@ -8,7 +8,7 @@
 //! file's extents, and each sync then waits for the file system's own journal. Therefore, after [`ZERO_AHEAD_AFTER`]
 //! small writes in a row, the next bytes of fresh space, up to [`ZERO_AHEAD_SIZE`], are zeroed without a sync, and the
 //! following writes overwrite existing blocks. A write of [`ZERO_AHEAD_BELOW`] bytes or more goes to fresh space
-//! directly: its share of that journal costs less than writing the bytes twice.
+//! directly: the file system's journal costs less than writing the bytes twice.
 
 use std::collections::hash_map::RandomState;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError};
@@ -63,7 +63,7 @@ impl FileDisk {
     /// # Errors
     /// The system's, with the path.
     pub fn make(path: &Path) -> io::Result<FileDisk> {
-        make_directories(path).map_err(|error| path_error(path, "cannot be made", &error))?;
+        make_directories(path).map_err(|error| path_error(path, "cannot be created", &error))?;
         restrict(path).map_err(|error| path_error(path, "cannot be restricted to its owner", &error))?;
         let method = probe(path).map_err(|error| path_error(path, "cannot be written", &error))?;
         let identity = identity(path).map_err(|error| path_error(path, "cannot be read", &error))?;
@@ -77,7 +77,7 @@ impl FileDisk {
     /// The system's, with the path.
     pub fn existing(path: &Path) -> io::Result<FileDisk> {
         fs::read_dir(path).map_err(|error| path_error(path, "cannot be read", &error))?;
-        let method = WriteMethod::Buffered { reason: "it is only read".to_owned() };
+        let method = WriteMethod::Buffered { reason: "opened for reading only".to_owned() };
         let identity = identity(path).map_err(|error| path_error(path, "cannot be read", &error))?;
         let directory = File::open(path).map_err(|error| path_error(path, "cannot be read", &error))?.into();
         Ok(FileDisk { path: path.into(), directory, identity, method, fresh: FreshSpace::Unzeroed })
@@ -188,7 +188,7 @@ impl Disk for FileDisk {
         };
         if let Err(error) = allocated {
             drop(file);
-            // A partial file would occupy the name and the missing space. The first error is the one to report.
+            // A partial file would occupy the name and space. The first error is reported.
             let _ = fs::remove_file(self.path_of(name));
             return Err(error);
         }
@@ -279,7 +279,7 @@ impl Disk for FileDisk {
             }
             Err(TryLockError::Error(source)) => return Err(failed(source)),
         }
-        // Used in a message only.
+        // Only for the message of another process.
         let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
         Ok(FileLock { file })
     }
@@ -308,7 +308,7 @@ impl Drop for FileLock {
 pub struct OpenFile {
     file: File,
     method: WriteMethod,
-    /// Space below this offset has been written at least once; `u64::MAX` if that does not matter.
+    /// Space below this offset has been written at least once; `u64::MAX` if the file is not zeroed ahead.
     written_to: u64,
     /// Small writes in a row.
     small_writes: u32,
@@ -378,8 +378,7 @@ impl DiskFile for OpenFile {
             };
             match written {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                // The bytes accepted are durable; the others are another write, which fails with the reason if there is
-                // one.
+                // A short write: the remaining bytes are another write, which returns the error if there is one.
                 Ok(length) => {
                     at += length as u64;
                     IoSlice::advance_slices(&mut pieces, length);

@@ -1,9 +1,9 @@
 //! The storage interface: one directory of files.
 //!
-//! [`FileDisk`](file::FileDisk) implements it for machines, and [`SimulatedDisk`](simulated::SimulatedDisk) loses,
-//! tears, reorders and refuses whatever a machine may. The journal relies only on what the methods document: a durable
-//! write that has returned survives everything after it; of anything else any part may remain after a crash, down to
-//! single sectors of 512 bytes.
+//! [`FileDisk`](file::FileDisk) implements it for machines, and [`SimulatedDisk`](simulated::SimulatedDisk) simulates
+//! the crashes and errors of a machine. The journal relies only on what the methods document: a durable write that has
+//! returned survives every crash after it; of all other changes any subset may survive, in units of sectors of 512
+//! bytes.
 
 #[cfg(target_os = "linux")]
 pub mod file;
@@ -164,7 +164,7 @@ pub enum LockError {
     Held {
         /// The directory.
         place: String,
-        /// Its process id, if known.
+        /// Process id of the holder, if known.
         holder: Option<u32>,
     },
     /// The system's lock call failed.

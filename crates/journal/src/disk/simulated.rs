@@ -1,4 +1,4 @@
-//! A directory in memory that records all operations, and can be cut off at any point.
+//! A directory in memory that records all operations and simulates a crash at any of them.
 //!
 //! ```text
 //!   events   create │ write │ synced │ sync │ write │ synced │ truncate │ …
@@ -7,11 +7,12 @@
 //!                                            pending = what may be durable, in any part
 //! ```
 //!
-//! Pending at a crash are, each independently: each sector of 512 bytes of a write that has not returned or has failed
-//! to sync; each creation, removal and truncation not covered by a sync of the directory; the directory itself until
-//! its name is synced. Until the crash all of it can be read, as from a page cache; a killed process changes nothing.
-//! Before each event the disk records the watermark that is known outside ([`SimulatedDisk::observe_watermark`]), so
-//! that a test can check whether a crash at that point would revoke an acknowledgement.
+//! At a crash these are pending, each independently: each sector of 512 bytes of a write that has not returned or has
+//! failed to sync; each creation, removal and truncation not covered by a sync of the directory; the directory itself
+//! until its name is synced. Until the crash all of it can be read, as from a page cache, also after the process was
+//! killed. Before each event the disk records the watermark that was acknowledged to clients
+//! ([`SimulatedDisk::observe_watermark`]), so that a test can check whether a crash at that point would revoke an
+//! acknowledgement.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -81,7 +82,7 @@ struct SimulatedDiskState {
     bytes_read: u64,
     watermark_probe: Option<WatermarkProbe>,
     faults: DiskFaults,
-    /// Files that were changed from outside; a write beyond their end extends them.
+    /// Files changed by [`SimulatedDisk::change`]; a write beyond their end extends them.
     changed: BTreeSet<FileId>,
 }
 
@@ -117,7 +118,7 @@ pub const INPUT_OUTPUT: i32 = 5;
 pub const TOO_MANY_FILES: i32 = 24;
 /// Error number of an exhausted quota.
 pub const QUOTA: i32 = 122;
-/// Makes the write panic, as a bug of the program would.
+/// Makes the write panic, like a bug of the program.
 pub const PANIC: i32 = -1;
 
 /// A directory in memory. Clones refer to the same directory.
@@ -131,7 +132,7 @@ impl fmt::Debug for SimulatedDisk {
 }
 
 impl SimulatedDisk {
-    /// An empty directory that records nothing.
+    /// An empty directory that does not record operations.
     #[must_use]
     pub fn new() -> SimulatedDisk {
         SimulatedDisk::default()
@@ -178,7 +179,7 @@ impl SimulatedDisk {
         change(Arc::make_mut(&mut state.contents[file]));
     }
 
-    /// Calls `acknowledged` before each event to record the watermark that is known outside.
+    /// Calls `acknowledged` before each event to record the acknowledged watermark.
     pub fn observe_watermark(&self, acknowledged: impl Fn() -> u64 + Send + 'static) {
         self.state().watermark_probe = Some(Box::new(acknowledged));
     }
@@ -422,7 +423,7 @@ impl DiskFile for SimulatedFile {
         });
         if fault == Some(PANIC) {
             drop(state);
-            panic!("a write panics, as it was told to");
+            panic!("an injected panic of a write");
         }
         let is_changed = state.changed.contains(&self.file);
         let content = Arc::make_mut(&mut state.contents[self.file]);
@@ -456,7 +457,7 @@ impl DiskHistory {
         self.events.len() + 1
     }
 
-    /// The operations, each with the watermark that was known outside before it.
+    /// The operations, each with the watermark acknowledged before it.
     #[must_use]
     pub fn events(&self) -> &[(u64, DiskEvent)] {
         &self.events
@@ -594,7 +595,7 @@ impl PendingDiskChange {
 /// The certain and the possible state of the disk after a crash at one point.
 #[derive(Clone, Debug)]
 pub struct CrashPoint {
-    /// The watermark that was known outside: no sequence up to it may be lost.
+    /// The acknowledged watermark: no sequence up to it may be lost.
     pub acknowledged: u64,
     names: BTreeMap<String, FileId>,
     contents: Vec<Arc<Vec<u8>>>,

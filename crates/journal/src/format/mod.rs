@@ -15,7 +15,7 @@
 //!            32  8  first sequence
 //!            40  8  created, Unix time in ns
 //!            48  8  first sequence of the previous segment; 0: none
-//!            56  8  last sequence that counts in the previous segment; later content there is ignored
+//!            56  8  last valid sequence of the previous segment; later content there is ignored
 //!            64  8  start of the de-duplication window, a sequence
 //!            72  8  preallocated size; the file is shorter only after a clean close
 //!            80  4  CRC of the last batch before
@@ -25,7 +25,7 @@
 //!           344  8  creation time of the stream, Unix time in ns; 0 in older headers. This field and the next
 //!                   replaced zeros that no reader examined, so the format version is still 1: each version reads
 //!                   the other's files
-//!           352  8  end of the counted content of the previous segment, in bytes; 0 in older headers
+//!           352  8  end of the valid content of the previous segment, in bytes; 0 in older headers
 //!           360  …  zeros
 //!
 //! batch       0  4  magic "STBA"
@@ -53,7 +53,7 @@
 //! padding of its own, and is found by the sequence of its batch. Equal sizes would save ten bytes per record and
 //! nothing else, since the unit of writing is the batch.
 //!
-//! There is one time per batch: it precedes all records that were written together; an idle stream writes none.
+//! There is one time per batch, before all records that were written together; an idle stream writes none.
 
 pub(crate) mod batch;
 pub(crate) mod record;
@@ -79,7 +79,7 @@ pub(crate) fn u64_at(bytes: &[u8], offset: usize) -> u64 {
     u64::from_le_bytes(bytes_at(bytes, offset))
 }
 
-/// Writes `value` at `offset`, which is in bounds: headers are at least a block long.
+/// Writes `value` at `offset`, which must be in bounds.
 pub(crate) fn put(bytes: &mut [u8], offset: usize, value: &[u8]) {
     bytes[offset..offset + value.len()].copy_from_slice(value);
 }

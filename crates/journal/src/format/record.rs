@@ -3,7 +3,7 @@
 use super::{put, u16_at, u32_at};
 use crate::limits::{BATCH_SIZE_MAX, SUBJECT_SIZE_MAX};
 
-/// Overhead of a record in bytes, beside subject, headers and payload.
+/// Bytes of a record in addition to subject, headers and payload.
 pub(crate) const RECORD_HEADER_SIZE: usize = 12;
 
 /// The purpose of a record.
@@ -15,8 +15,8 @@ pub enum RecordKind {
     Loss,
 }
 
-/// One record, borrowed from its bytes. The three parts are opaque to the journal. The payload may have another form
-/// (`P`).
+/// One record, borrowed from its bytes. The three parts are opaque to the journal. `P` is the representation of the
+/// payload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Record<'a, P = &'a [u8]> {
     /// The purpose.
@@ -30,7 +30,7 @@ pub struct Record<'a, P = &'a [u8]> {
 }
 
 impl<'a, P> Record<'a, P> {
-    /// The same record with another payload, or the same payload in another form.
+    /// The same record with another payload, or with another representation of it.
     #[must_use]
     pub fn with_payload<Q>(&self, payload: Q) -> Record<'a, Q> {
         Record { kind: self.kind, subject: self.subject, headers: self.headers, payload }

@@ -20,7 +20,7 @@ pub(crate) struct SegmentHeader {
     pub(crate) created_ns: u64,
     pub(crate) previous_first: u64,
     pub(crate) previous_last: u64,
-    /// End of the counted content of the previous segment in bytes; 0 in older headers.
+    /// End of the valid content of the previous segment in bytes; 0 in older headers.
     pub(crate) previous_end: u64,
     pub(crate) deduplicate_from: u64,
     pub(crate) size: u64,

@@ -10,7 +10,7 @@ use crate::segments::Segment;
 /// The bounds of a stream. None set: everything is kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LogRetention {
-    /// Most bytes written to all segments together, padding and headers included. Preallocated space does not count:
+    /// Maximum bytes written to all segments together, padding and headers included. Preallocated space does not count:
     /// the files take at most one segment more than this, and segments are removed only while this bound is exceeded.
     pub bytes_max: Option<u64>,
     /// Records kept at least; more by up to one segment.

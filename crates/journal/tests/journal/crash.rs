@@ -37,7 +37,7 @@ fn a_crash_at_any_point_loses_nothing_that_was_told() {
     assert!(states >= 100_000, "{states} states");
 }
 
-/// Records cut off by a first crash do not return after a second run, wherever that is cut off in turn.
+/// Records cut off by a first crash do not return after a second run, wherever that run ends in a crash, too.
 #[test]
 fn what_was_cut_off_never_comes_back() {
     let (disk, _) = first_run(&CALLS[..7], false);
@@ -53,7 +53,7 @@ fn what_was_cut_off_never_comes_back() {
             let (mut log, recovery) = open(&disk, SEGMENT_SIZE);
             let source = log.source();
             disk.observe_watermark(move || source.durable());
-            // Batches as long as those of the first run: the cut-off batches would fit exactly.
+            // Batches as long as those of the first run, so that cut-off batches would fit exactly behind them.
             append_calls(&mut log, 2, &[&[(1, 10)], &[(2, 4000), (3, 40)]]);
             drop(log);
             let second = disk.history();
@@ -72,7 +72,7 @@ fn what_was_cut_off_never_comes_back() {
     assert!(states > 10_000, "{states} states");
 }
 
-/// Invariant 5: records that a process finds in the page cache are made durable before others build on them, also after
+/// Invariant 5: records that a process finds in the page cache are made durable before others are appended, also after
 /// a failed sync.
 #[test]
 fn what_a_second_process_finds_is_durable_before_it_counts() {

@@ -1,4 +1,5 @@
-//! Damaged bytes: flipped bits, truncated files, noise. Every stream opens, all damage is reported and stays confined.
+//! Damaged bytes: flipped bits, truncated files, noise. Every stream opens, and all damage is reported and costs only
+//! its batch.
 
 use crate::support::{LogContent, batch, content, open};
 use proptest::prelude::*;
@@ -142,8 +143,8 @@ fn damage_in_an_older_segment_is_told_by_readers_and_by_verify() {
     );
 }
 
-/// A record may contain bytes like a batch; without the stream's id they are not a batch, whatever is damaged around
-/// them.
+/// A payload may contain bytes that look like a batch. Without the stream's id they are never read as one, whatever is
+/// damaged around them.
 #[test]
 fn a_payload_that_looks_like_a_batch_never_becomes_one() {
     let (other, _, _) = journal();
@@ -162,7 +163,7 @@ fn a_payload_that_looks_like_a_batch_never_becomes_one() {
     disk.change(&name, |bytes| bytes[4096] ^= 1);
     let (recovery, read) = open_and_read(&disk);
     assert_eq!(read.records, []);
-    assert!(recovery.findings.to_string().contains("is not whole"), "{}", recovery.findings);
+    assert!(recovery.findings.to_string().contains("is incomplete"), "{}", recovery.findings);
 }
 
 proptest! {

@@ -107,7 +107,7 @@ fn a_stream_without_room_waits_and_goes_on() {
 #[test]
 fn a_write_that_fails_once_is_made_again_in_a_new_segment() {
     for is_sync in [false, true] {
-        // The first write of the others is a header.
+        // The first append of a stream writes a header first.
         for left in 1..7 {
             let disk = SimulatedDisk::new();
             let (mut log, _) = open(&disk, 32_768);

@@ -346,7 +346,7 @@ fn a_removal_that_could_not_be_synced_is_synced_later() {
 }
 
 /// The creation time of a stream is that of its first segment, or the one given to the first opening, and survives
-/// both.
+/// retention and restarts.
 #[test]
 fn a_stream_keeps_its_creation_time() {
     let disk = SimulatedDisk::new();
@@ -372,7 +372,7 @@ fn a_stream_keeps_its_creation_time() {
     assert_eq!(log.created_ns(), time_of(1));
 }
 
-/// A damaged header of the newest segment affects neither the stream's creation time nor its window.
+/// A damaged header of the newest segment affects neither the stream's creation time nor its de-duplication window.
 #[test]
 fn a_damaged_newest_header_leaves_creation_time_and_window() {
     let disk = SimulatedDisk::new();

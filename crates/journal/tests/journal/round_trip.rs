@@ -122,7 +122,7 @@ fn a_reader_beside_the_writer_sees_what_is_durable_and_then_the_rest() {
     assert!(reader.next_sequence() == 201 && log.source().first() == Some(1));
 }
 
-/// A record of any size that fits a batch gets a segment that it fits.
+/// A batch larger than a segment gets a segment of its own size.
 #[test]
 fn a_batch_longer_than_a_segment_gets_one_of_its_own() {
     let disk = SimulatedDisk::new();
@@ -191,7 +191,7 @@ fn what_is_not_ours_is_left_alone_and_named() {
     assert_eq!(recovery.findings.entries.len(), 2, "{}", recovery.findings);
     let told = recovery.findings.to_string();
     assert!(told.contains("notes.txt") && told.contains("another name"), "{told}");
-    // Its name is that of the first segment: the stream cannot continue, and does not overwrite it.
+    // The foreign file has the name of the first segment: the stream cannot continue, and does not overwrite it.
     let frozen = log.append(&mut [batch(0, 1, 1, 10)]).expect_err("the file is there");
     assert!(frozen.to_string().contains(&foreign.0), "{frozen}");
     assert!(disk.files().contains(&foreign));

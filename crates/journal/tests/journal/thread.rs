@@ -1,4 +1,4 @@
-//! The journal thread: group commit over several streams, answers in order, memory that circulates.
+//! The journal thread: group commit over several streams, answers in order, reuse of batches.
 
 use std::sync::Arc;
 use std::thread;
@@ -329,7 +329,7 @@ fn a_thread_that_dies_freezes_all_streams_and_leaves_nothing_unanswered() {
     }
 }
 
-/// Invariant 5: records in the directory do not acknowledge those of a writer with other sequences.
+/// Invariant 5: records found in the directory do not acknowledge a batch that begins with an earlier sequence.
 #[test]
 fn records_of_another_numbering_acknowledge_nothing() {
     let disk = SimulatedDisk::new();

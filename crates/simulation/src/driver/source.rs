@@ -214,7 +214,7 @@ impl SimSources {
         let slot = &mut self.slots[index];
         if let Some(tenant) = &slot.source {
             let why = if tenant.closing { "before the former tenant's Closed" } else { "twice" };
-            contract_violation(token, &format!("attached {why} (tenant {:?})", tenant.token));
+            contract_violation(token, &format!("attached {why} (occupied by {:?})", tenant.token));
         }
         if slot.last == Some(token) {
             contract_violation(token, "attached again without a new generation");

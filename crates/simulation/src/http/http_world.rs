@@ -116,16 +116,16 @@ impl HttpWorld {
     /// Returns whether there was one.
     pub(super) fn advance(&mut self, limit: Option<Time>) -> Result<bool, String> {
         if std::mem::take(&mut self.has_mail_for_first_shard) {
-            return Err("a wake was lost: the shard sleeps, and a worker's answer lies before it".to_owned());
+            return Err("lost wake: the shard sleeps with a worker's result pending".to_owned());
         }
         let next = self.next_moment();
         let reached = next.filter(|next| limit.is_none_or(|limit| *next <= limit));
         let Some(to) = reached.or(limit) else {
-            return Err(format!("everybody waits for somebody else: {}", self.unfinished()));
+            return Err(format!("deadlock, no event is scheduled: {}", self.unfinished()));
         };
         self.idle_steps = if to > self.network.now() { 0 } else { self.idle_steps + 1 };
         if self.idle_steps > TURNS_AT_ONCE_MAX {
-            return Err("moment after moment, and no time passes".to_owned());
+            return Err("too many steps while time stands still".to_owned());
         }
         self.network.advance_to(to);
         self.step_all()?;
@@ -183,7 +183,7 @@ impl HttpWorld {
                 return Ok(());
             }
         }
-        Err("the second shard spins: it turns and turns, and no time passes".to_owned())
+        Err("the second shard spins: too many turns while time stands still".to_owned())
     }
 
     fn apply_schedule(&mut self) -> Result<(), String> {
@@ -205,7 +205,7 @@ impl HttpWorld {
             self.lifecycle.end();
         }
         if now > self.parameters.faults_until.after(STARVATION_TIMEOUT) {
-            return Err(format!("somebody starves: {}", self.unfinished()));
+            return Err(format!("a client starves: {}", self.unfinished()));
         }
         Ok(())
     }

@@ -134,7 +134,7 @@ fn play(
         http_world.borrow_mut().after_turn()?;
         (turns, since) = if network.now() > since { (0, network.now()) } else { (turns + 1, since) };
         if turns > TURNS_AT_ONCE_MAX {
-            return Err("the shard spins: it turns and turns, and no time passes".to_owned());
+            return Err("the shard spins: too many turns while time stands still".to_owned());
         }
     }
     verification::drain_and_check(shard, &http_world)

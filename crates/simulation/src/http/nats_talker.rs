@@ -259,7 +259,7 @@ impl NatsTalker {
         let start = end + 2;
         let Some(body) = self.inbox.get(start..start + size + 2) else { return Ok(None) };
         let Some(payload) = body.strip_suffix(b"\r\n").and_then(|body| body.get(headers..)) else {
-            return Err(TalkerError::Wrong(format!("a message that does not end where it says: {line}")));
+            return Err(TalkerError::Wrong(format!("message length does not match its header: {line}")));
         };
         let payload = String::from_utf8_lossy(payload).into_owned();
         let received =
@@ -280,13 +280,15 @@ impl NatsTalker {
         match (&mut self.role, received) {
             (_, ServerMessage::Other(line)) if line.starts_with("INFO ") => {}
             (_, ServerMessage::Other(line)) if line == "PING" => self.outbox.extend_from_slice(b"PONG\r\n"),
-            (_, ServerMessage::Other(line)) => return Err(TalkerError::Wrong(format!("it was told {line}"))),
+            (_, ServerMessage::Other(line)) => {
+                return Err(TalkerError::Wrong(format!("unexpected line {line}")));
+            }
             (_, ServerMessage::Pong) => return self.handle_pong(scene),
             (NatsRole::Publisher { number, echoed, .. }, ServerMessage::Message { subject, payload, .. })
                 if subject == format!("live.{number}") =>
             {
                 if payload != format!("{} {echoed}", self.attempt) {
-                    return wrong(&format!("it heard itself say {payload:?} and not {echoed}"));
+                    return wrong(&format!("its echo is {payload:?}, expected message {echoed}"));
                 }
                 *echoed += 1;
                 scene.nats_tally.messages_received += 1;
@@ -398,10 +400,10 @@ fn check_order(
     let place = payload.split_once(' ');
     let place = place.and_then(|(one, other)| Some((one.parse().ok()?, other.parse().ok()?)));
     let (Some(number), Some(place)) = (number, place) else {
-        return Err(TalkerError::Wrong(format!("{subject} says {payload:?}")));
+        return Err(TalkerError::Wrong(format!("{subject} carries {payload:?}")));
     };
     if last.insert(number, place).is_some_and(|before| before >= place) {
-        return Err(TalkerError::Wrong(format!("of publisher {number} it heard {place:?} out of order")));
+        return Err(TalkerError::Wrong(format!("{place:?} of publisher {number} arrived out of order")));
     }
     Ok(())
 }

@@ -318,10 +318,10 @@ impl WellBehaved {
     fn take_answers(&mut self, scene: &mut HttpClientContext<'_>) -> Result<(), String> {
         while !self.inbox.is_empty() {
             if self.ending {
-                return Err(self.failure_message("bytes behind the last answer"));
+                return Err(self.failure_message("bytes after the last response"));
             }
             let Some(exchange) = self.plan.get(self.answered) else {
-                return Err(self.failure_message("an answer that nobody asked for"));
+                return Err(self.failure_message("an unexpected response"));
             };
             let waits = exchange.pause_at.is_some() && self.sending.0 == self.answered && !self.continued;
             if waits && CONTINUE.starts_with(&self.inbox[..self.inbox.len().min(CONTINUE.len())]) {

@@ -207,7 +207,7 @@ impl StreamLedger {
                 .range(first..=last)
                 .find_map(|(sequence, record)| record.map(|record| (*sequence, record)));
             if let Some((sequence, record)) = kept {
-                return Err(format!("{name}: a follower was not given {record} at {sequence}"));
+                return Err(format!("{name}: a follower skipped {record} at {sequence}"));
             }
         }
         // Messages lost with the tail may be stored elsewhere later, but never under a reported sequence.

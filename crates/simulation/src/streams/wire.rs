@@ -141,7 +141,7 @@ impl ClientWire {
         let start = end + 2;
         let Some(body) = self.inbox.get(start..start + size + 2) else { return Ok(None) };
         let Some(payload) = body.strip_suffix(b"\r\n").and_then(|body| body.get(headers..)) else {
-            return Err(WireError::Wrong(format!("a message does not end where it says: {line}")));
+            return Err(WireError::Wrong(format!("message length does not match its header: {line}")));
         };
         let input = WireInput::Message {
             subject: subject.to_owned(),

@@ -131,7 +131,7 @@ impl StreamsWorld {
                 return Ok(());
             }
         }
-        Err("round after round, and no time passes".to_owned())
+        Err("too many rounds while time stands still".to_owned())
     }
 
     fn advance(&mut self) -> Result<(), String> {
@@ -145,7 +145,9 @@ impl StreamsWorld {
         };
         let clients = self.clients.iter().filter_map(StreamsClient::wake_at);
         let next = clients.chain(server).chain(self.network.next_event()).min();
-        let Some(next) = next else { return Err(format!("everything waits: {}", self.unfinished())) };
+        let Some(next) = next else {
+            return Err(format!("deadlock, no event is scheduled: {}", self.unfinished()));
+        };
         self.network.advance_to(next.max(self.network.now()));
         Ok(())
     }
@@ -182,7 +184,7 @@ impl StreamsWorld {
                     self.end(now)?;
                     any = true;
                 } else if progress.server_run.is_none() && now > progress.started_at.after(LAST_LIFE_MAX) {
-                    return Err(format!("the last life does not come to its end: {}", self.unfinished()));
+                    return Err(format!("the last run does not end: {}", self.unfinished()));
                 }
                 Ok(any)
             }
@@ -192,7 +194,7 @@ impl StreamsWorld {
                 if self.cut_at().is_some_and(|at| at <= now) || has_stopped {
                     self.finish(now, has_stopped).map(|()| true)
                 } else if is_late {
-                    Err("the server does not come to its end".to_owned())
+                    Err("the server does not stop".to_owned())
                 } else {
                     Ok(false)
                 }

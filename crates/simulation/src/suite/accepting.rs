@@ -102,7 +102,7 @@ pub fn accepting_twice_is_accepting_once<R: DriverRig>() {
 }
 
 /// Row 4.34: a listener closed while accepting reports one `Closed`, and its slot is free.
-pub fn a_closed_listener_says_so_once<R: DriverRig>() {
+pub fn a_closed_listener_reports_it_once<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (listener, destination) = fixture.listen(AddressKind::V4);
     fixture.expect_silence();
@@ -162,7 +162,7 @@ pub fn accepting_paused_at_once_is_answered<R: DriverRig>() {
 }
 
 /// Row 4.37: clients waiting at a paused listener can be accepted before it is closed.
-pub fn who_waits_can_be_accepted_at_once<R: DriverRig>() {
+pub fn waiting_clients_can_be_accepted_at_once<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (listener, destination) = fixture.listen(AddressKind::V4);
     fixture.driver.pause_accept(listener);

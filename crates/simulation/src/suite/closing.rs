@@ -69,7 +69,7 @@ pub fn close_takes_back_a_connect<R: DriverRig>() {
 }
 
 /// Row 4.34: bytes, an end or a reset pending for a closed source are not delivered.
-pub fn close_while_news_is_waiting_hides_the_news<R: DriverRig>() {
+pub fn close_discards_pending_events<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     for end in 0..3 {
         let (token, mut peer) = fixture.connection();

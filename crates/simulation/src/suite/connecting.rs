@@ -45,7 +45,7 @@ pub fn a_connect_to_a_unix_socket_succeeds<R: DriverRig>() {
 }
 
 /// Row 4.34: connect without a listener.
-pub fn a_connect_to_nobody_fails<R: DriverRig>() {
+pub fn a_connect_without_a_listener_fails<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let check = |fixture: &mut DriverFixture<R>, address_kind, kind| {
         let (token, unused_destination) = (fixture.token(), fixture.rig.unused_destination(address_kind));

@@ -129,7 +129,7 @@ pub fn an_empty_datagram_is_a_datagram<R: DriverRig>() {
 }
 
 /// Row 4.34: "port unreachable" does not stop the socket.
-pub fn a_datagram_to_nobody_harms_nothing<R: DriverRig>() {
+pub fn a_datagram_to_a_closed_port_does_not_stop_the_socket<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (token, address) = open(&mut fixture, AddressKind::V4);
     let mut peer = fixture.rig.datagram_peer(AddressKind::V4);

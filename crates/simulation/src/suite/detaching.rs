@@ -143,7 +143,7 @@ pub fn a_detach_that_races_with_data_loses_nothing<R: DriverRig>() {
 }
 
 /// Row 4.34: a reset by the peer during a detach is reported once, before or after it.
-pub fn a_reset_while_detaching_is_told_once<R: DriverRig>() {
+pub fn a_reset_while_detaching_is_reported_once<R: DriverRig>() {
     for waits in [false, true] {
         let mut fixture = DriverFixture::<R>::new();
         let (token, peer) = fixture.connection();
@@ -155,8 +155,10 @@ pub fn a_reset_while_detaching_is_told_once<R: DriverRig>() {
         let parting = detach_stream(&mut fixture, token);
         let token = fixture.attach(parting.socket, SourceKind::Stream);
         match fixture.receive(token) {
-            ObservedEvent::Failed(of, _) => assert!(of == token && !parting.failed, "told twice"),
-            news => assert!(news == ObservedEvent::Ended(token) && parting.failed, "never told: {news:?}"),
+            ObservedEvent::Failed(of, _) => assert!(of == token && !parting.failed, "reported twice"),
+            news => {
+                assert!(news == ObservedEvent::Ended(token) && parting.failed, "never reported: {news:?}");
+            }
         }
     }
 }

@@ -85,7 +85,7 @@ impl<R: DriverRig> DriverFixture<R> {
 
     /// Runs one turn; appends its events to `events` and returns its incomplete sends.
     pub fn turn(&mut self, wait: Wait, outgoing: &[Outgoing<'_>]) -> Vec<IncompleteSend> {
-        assert!(self.rig.is_within_limit(), "it hangs; unread news: {:?}", self.events);
+        assert!(self.rig.is_within_limit(), "timeout; pending events: {:?}", self.events);
         let now = self.rig.now();
         let outcome =
             self.driver.turn(now, wait, outgoing.iter().copied(), &mut self.stops, &mut self.turn_events);

@@ -135,7 +135,7 @@ pub fn a_reset_after_the_end_shows_in_the_next_send<R: DriverRig>() {
 }
 
 /// Row 0.9: a connection in `await_readable` owns no buffer and is read without blocking.
-pub fn readable_takes_no_byte_and_tells_once<R: DriverRig>() {
+pub fn readable_takes_no_byte_and_completes_once<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (token, mut peer) = fixture.connection();
     let mut into = [0; 64];
@@ -159,7 +159,7 @@ pub fn readable_takes_no_byte_and_tells_once<R: DriverRig>() {
 }
 
 /// Row 0.9: `await_readable` after all bytes were read waits for more.
-pub fn readable_is_not_told_when_everything_was_taken<R: DriverRig>() {
+pub fn readable_waits_when_everything_was_read<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (token, mut peer) = fixture.connection();
     let bytes: Vec<u8> = (0..RECEIVE_BUFFER_SIZE).map(pattern).collect();

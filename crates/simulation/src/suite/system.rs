@@ -404,7 +404,7 @@ pub fn what_is_no_listener_stops_with_its_error<D: SystemDriver>() {
 
 /// Row 3.27: refusing a client when none waits must not block the shard, even if the listener was created as a blocking
 /// socket.
-pub fn looking_for_nobody_does_not_block<D: SystemDriver>() {
+pub fn refusing_without_a_waiting_client_does_not_block<D: SystemDriver>() {
     let _guard = guard();
     let mut fixture = DriverFixture::<SystemRig<D>>::new();
     let (socket, _) = fixture.rig.listener(AddressKind::V4);
@@ -473,7 +473,7 @@ fn is_signalled<D: SystemDriver>(fixture: &mut DriverFixture<SystemRig<D>>, pati
 fn turn_when_signalled<D: SystemDriver>(fixture: &mut DriverFixture<SystemRig<D>>, idle_turns: &mut u32) {
     let patience = Timespec { tv_sec: WAIT_MAX.as_secs() as i64, tv_nsec: 0 };
     loop {
-        assert!(is_signalled(fixture, patience), "there is news, and nobody told the loop");
+        assert!(is_signalled(fixture, patience), "events are pending, but the waitable is not readable");
         fixture.turn(Wait::No, &[]);
         if !fixture.events.is_empty() {
             return;

@@ -1,8 +1,8 @@
 //! One connection between two servers: messages with descriptors, each in bounded time.
 //!
 //! It is a sequenced-packet socket: the kernel keeps messages and their descriptors apart, so there is no framing
-//! that could fail between two messages. The end of a process, for whatever reason, is the end of the connection: the
-//! other side knows that it is alone.
+//! that could fail between two messages. When a process ends, for whatever reason, the kernel closes its end, and the
+//! other side detects that.
 
 use std::fmt;
 use std::io::{IoSlice, IoSliceMut};
@@ -80,7 +80,6 @@ impl ControlConnection {
         }
     }
 
-    /// Both ends, for tests.
     #[cfg(test)]
     pub(super) fn pair() -> (ControlConnection, ControlConnection) {
         let types = (AddressFamily::UNIX, SocketType::SEQPACKET);
@@ -88,9 +87,8 @@ impl ControlConnection {
         (ControlConnection(one), ControlConnection(other))
     }
 
-    /// Credentials of the other end.
     pub(super) fn peer(&self) -> Result<PeerCredentials, HandOverError> {
-        peer::of(&self.0).map_err(HandOverError::system("ask who is at the other end of the control socket"))
+        peer::of(&self.0).map_err(HandOverError::system("get the peer credentials of the control socket"))
     }
 
     /// Refuses a process of another user.
@@ -114,7 +112,7 @@ impl ControlConnection {
         loop {
             let mut control = SendAncillaryBuffer::new(&mut space);
             let fits = descriptors.is_empty() || control.push(SendAncillaryMessage::ScmRights(descriptors));
-            assert!(fits, "the caller keeps to {DESCRIPTORS_PER_MESSAGE} descriptors");
+            assert!(fits, "more than {DESCRIPTORS_PER_MESSAGE} descriptors in one message");
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
             match sendmsg(&self.0, &[IoSlice::new(line.as_bytes())], &mut control, flags) {
                 Ok(_) => return Ok(()),
@@ -122,11 +120,11 @@ impl ControlConnection {
                 Err(Errno::AGAIN) if ready(&self.0, PollFlags::OUT, deadline)? => {}
                 Err(Errno::AGAIN) => {
                     return Err(HandOverError::System {
-                        doing: format!("say `{message}`"),
+                        doing: format!("send `{message}`"),
                         error: std::io::ErrorKind::TimedOut.into(),
                     });
                 }
-                Err(error) => return Err(HandOverError::system(format!("say `{message}`"))(error)),
+                Err(error) => return Err(HandOverError::system(format!("send `{message}`"))(error)),
             }
         }
     }
@@ -214,7 +212,7 @@ const SPACE: usize = rustix::cmsg_space!(ScmRights(DESCRIPTORS_PER_MESSAGE));
 
 pub(super) fn packet_socket() -> Result<OwnedFd, HandOverError> {
     socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None)
-        .map_err(HandOverError::system("make a control socket"))
+        .map_err(HandOverError::system("create a control socket"))
 }
 
 /// Waits for a descriptor. Returns false at `deadline`.
@@ -310,7 +308,7 @@ mod tests {
                 break error;
             }
         };
-        assert!(full.to_string().starts_with("cannot say `ready`: timed out"), "{full}");
+        assert!(full.to_string().starts_with("cannot send `ready`: timed out"), "{full}");
         assert_eq!(recv(&to.0, &mut [0; 16], RecvFlags::DONTWAIT).unwrap().0, 6);
     }
 }

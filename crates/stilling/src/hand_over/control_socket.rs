@@ -5,9 +5,9 @@
 //! at the path. Only one successor at a time gets this far, so one pending name suffices; the next successor replaces
 //! what a crash leaves there.
 //!
-//! The listeners are worth as much as the server, so the socket is for its own user alone: its mode is 0600, a file
-//! of another user is never connected to or replaced, and the folder must not let other users exchange the socket.
-//! The connection also checks the user at the other end (`channel.rs`).
+//! A process with the listeners can act as the server, so only the server's own user may use the socket: its mode is
+//! 0600, a file of another user is never connected to or replaced, and the folder must not let other users replace the
+//! socket. The connection also checks the user at the other end (`channel.rs`).
 
 use std::fs::Metadata;
 use std::io;
@@ -125,7 +125,7 @@ impl ControlSocket {
         match accept_with(&self.listener, FLAGS) {
             Ok(socket) => Ok(Some(ControlConnection::accepted(socket))),
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => Ok(None),
-            Err(error) => Err(HandOverError::system("let a successor in")(error)),
+            Err(error) => Err(HandOverError::system("accept a successor")(error)),
         }
     }
 }
@@ -137,8 +137,8 @@ impl AsFd for ControlSocket {
 }
 
 impl Drop for ControlSocket {
-    /// Removes the files while the socket still listens. Otherwise another server could take it for dead and put a
-    /// new one there, which would then be removed.
+    /// Removes the files while the socket still listens. Otherwise another server could find it dead and replace it,
+    /// and this server would remove the replacement.
     fn drop(&mut self) {
         self.remove_files();
     }
@@ -154,12 +154,12 @@ pub(super) fn check(path: &Path) -> Result<bool, HandOverError> {
         _ => Path::new("."),
     };
     let metadata = std::fs::metadata(folder)
-        .map_err(HandOverError::system(format!("look at the folder {}", folder.display())))?;
+        .map_err(HandOverError::system(format!("inspect the folder {}", folder.display())))?;
     check_folder(folder, &metadata, rustix::process::geteuid().as_raw())?;
     check_socket(path)
 }
 
-/// Fails unless only the user and root can exchange files in the folder: one of them owns it, and it is either not
+/// Fails unless only the user and root can replace files in the folder: one of them owns it, and it is either not
 /// writable for others or sticky, so that only owners remove files.
 fn check_folder(folder: &Path, metadata: &Metadata, user: u32) -> Result<(), HandOverError> {
     const OTHERS_WRITE: u32 = 0o022;
@@ -174,7 +174,7 @@ fn check_socket(path: &Path) -> Result<bool, HandOverError> {
     let file = match std::fs::symlink_metadata(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-        Err(error) => return Err(HandOverError::system(format!("look at {}", path.display()))(error)),
+        Err(error) => return Err(HandOverError::system(format!("inspect {}", path.display()))(error)),
     };
     if !file.file_type().is_socket() {
         return Err(HandOverError::NoSocket(path.to_owned()));
@@ -255,7 +255,7 @@ mod tests {
         let link = folder.path().join("link");
         std::os::unix::fs::symlink(&path, &link).unwrap();
         assert!(matches!(check(&link), Err(HandOverError::NoSocket(_))));
-        let beside = folder.path().join("door");
+        let beside = folder.path().join("socket");
         std::fs::write(pending_path(&beside), "precious").unwrap();
         assert!(matches!(ControlSocket::beside(&beside), Err(HandOverError::NoSocket(_))));
         let long = folder.path().join("x".repeat(PATH_SIZE_MAX));
@@ -263,7 +263,7 @@ mod tests {
         assert!(matches!(check(&folder.path().join("no/control")), Err(HandOverError::System { .. })));
     }
 
-    /// Row 4.37: a folder in which others can exchange files is refused.
+    /// Row 4.37: a folder in which others can replace files is refused.
     #[test]
     fn a_folder_that_others_can_write_to_is_refused_unless_it_is_sticky() {
         let folder = tempfile::tempdir().unwrap();

@@ -99,11 +99,11 @@ impl fmt::Display for HandOverError {
             }
             HandOverError::FolderOpenToOthers(folder) => write!(
                 f,
-                "others may put sockets into {}; choose a folder that only this user can write to",
+                "other users can replace files in {}; choose a folder that only this user can write to",
                 folder.display()
             ),
             HandOverError::NoSocket(path) => {
-                write!(f, "{} exists and is no socket; choose another path or remove it", path.display())
+                write!(f, "{} exists and is not a socket; choose another path or remove it", path.display())
             }
             HandOverError::ForeignSocket { path, owner, user } => write!(
                 f,
@@ -116,21 +116,21 @@ impl fmt::Display for HandOverError {
             HandOverError::Version(theirs) => {
                 write!(
                     f,
-                    "this server speaks version {VERSION} of the hand-over, the other version {theirs}; stop the old server, then start the new one"
+                    "this server has hand-over version {VERSION}, the other one version {theirs}; stop the old server, then start the new one"
                 )
             }
             HandOverError::Refused(reason) => write!(f, "the other server refused: {reason}"),
             HandOverError::TakenBack(reason) => {
-                write!(f, "the server before this one goes on, so this one must end: {reason}")
+                write!(f, "the predecessor continues, so this server must end: {reason}")
             }
             HandOverError::Unexpected { expected, got } => {
-                write!(f, "the other side should have said `{expected}` and said {got}")
+                write!(f, "the other side should have sent `{expected}` and sent {got}")
             }
             HandOverError::Late { expected, after } => {
-                write!(f, "the other side has not said `{expected}` within {} seconds", after.as_secs_f64())
+                write!(f, "the other side has not sent `{expected}` within {} seconds", after.as_secs_f64())
             }
             HandOverError::Gone { expected } => {
-                write!(f, "the other side ended before it said `{expected}`")
+                write!(f, "the other side ended before it sent `{expected}`")
             }
             HandOverError::TooMany(listeners) => {
                 write!(f, "{listeners} listeners are more than can be handed over")
@@ -138,16 +138,16 @@ impl fmt::Display for HandOverError {
             HandOverError::Starting { path, process } => {
                 let who = process.map(|number| format!(" (process {number})")).unwrap_or_default();
                 let path = path.display();
-                write!(f, "another server{who} is starting with {path} at this moment; wait until it serves")
+                write!(f, "another server{who} is starting with {path}; wait until it serves")
             }
             HandOverError::AppNotReady { after } => {
                 let seconds = after.as_secs_f64();
                 write!(
                     f,
-                    "no worker process (--app) has become ready within {seconds} seconds, so the old server goes on"
+                    "no worker process (--app) became ready within {seconds} seconds, so the old server continues"
                 )
             }
-            HandOverError::Ending => f.write_str("this server is to end"),
+            HandOverError::Ending => f.write_str("this server is ending"),
             HandOverError::System { doing, error } => write!(f, "cannot {doing}: {error}"),
         }
     }

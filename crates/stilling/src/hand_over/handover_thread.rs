@@ -3,11 +3,11 @@
 //! The thread holds a copy of every listener, so that it can send them without involving a shard. A copy keeps the
 //! accept queue open, so the thread drops its copies when the server drains.
 //!
-//! Two processes that accept from one listener disturb each other's wake-ups. io_uring has the kernel wake only one
-//! waiter per connection; if that process stops accepting or is killed before it takes the connection, the others
-//! sleep beside a queue that is not empty. The kernel even wakes the ring of a killed process for a while after its
-//! end. So while another process has these listeners, and for `QUEUE_CHECK_SPAN` afterwards, the shards of both
-//! processes accept anew from time to time, which checks the queue first.
+//! Two processes that accept from one listener can miss wake-ups. With io_uring the kernel wakes only one waiter per
+//! connection; if that process stops accepting or is killed before it accepts the connection, the others sleep although
+//! the queue is not empty. The kernel even wakes the ring of a killed process for a while after its end. So while
+//! another process has these listeners, and for `QUEUE_CHECK_SPAN` afterwards, the shards of both processes submit
+//! their accepts anew from time to time, which checks the queue first.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -43,7 +43,7 @@ pub(crate) struct HandoverWaker {
 impl HandoverWaker {
     pub(super) fn new() -> Result<HandoverWaker, HandOverError> {
         let descriptor = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(HandOverError::system("make an event for the hand-over"))?;
+            .map_err(HandOverError::system("create an eventfd for the hand-over"))?;
         Ok(HandoverWaker { descriptor, over: AtomicBool::new(false) })
     }
 
@@ -94,7 +94,7 @@ pub(crate) struct AppReadiness {
 
 impl std::fmt::Debug for AppReadiness {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Crew").field("start_timeout", &self.start_timeout).finish_non_exhaustive()
+        f.debug_struct("AppReadiness").field("start_timeout", &self.start_timeout).finish_non_exhaustive()
     }
 }
 
@@ -183,7 +183,7 @@ impl HandoverThread {
         match self.await_successor() {
             Err(fatal @ (HandOverError::TakenBack(_) | HandOverError::Ending)) => Err(fatal),
             Err(error) => {
-                self.report(&format!("hand-over: no successor can reach this server any more: {error}"));
+                self.report(&format!("hand-over: no successor can reach this server: {error}"));
                 Ok(())
             }
             Ok(Some(successor)) => {
@@ -197,8 +197,7 @@ impl HandoverThread {
         }
     }
 
-    /// Waits for the release of the streams although this server ends: it still stores the publications that wait for
-    /// them.
+    /// Waits for the predecessor to release the streams although this server ends: publications still wait for them.
     fn end_without_successor(&mut self) {
         if self.predecessor.is_none() {
             return;
@@ -225,7 +224,7 @@ impl HandoverThread {
         Ok(None)
     }
 
-    /// Waits for the first worker process, then has the shards accept: until then the predecessor answers sooner. If
+    /// Waits for the first worker process, then lets the shards accept: until then the predecessor answers faster. If
     /// the predecessor ends meanwhile, the shards accept at once and hold the requests.
     fn await_app(&mut self) -> Result<(), HandOverError> {
         if let Some(app_readiness) = self.app_readiness.take() {
@@ -255,7 +254,7 @@ impl HandoverThread {
         }
     }
 
-    /// Sends the predecessor the reason why this server gives up.
+    /// Sends the predecessor the reason for which this server ends, and returns the reason.
     fn refuse_predecessor(&self, reason: HandOverError) -> HandOverError {
         if let Some(predecessor) = &self.predecessor {
             // The predecessor may have ended.
@@ -295,7 +294,7 @@ impl HandoverThread {
                 self.release_from_predecessor(PredecessorEvent::Ended, false);
                 self.lifecycle.set_listeners_shared(false);
                 self.lifecycle.request_queue_check();
-                self.report(&format!("{process} ended while it handed over: went on without it"));
+                self.report(&format!("{process} ended during the hand-over: taking over without it"));
                 return Ok(());
             }
         };
@@ -334,7 +333,7 @@ impl HandoverThread {
         for socket in &mut self.handed.sockets {
             if let Err(error) = socket.take_path() {
                 let path = socket.path().display();
-                (self.config.report)(&format!("hand-over: senders do not reach {path}: {error}"));
+                (self.config.report)(&format!("hand-over: cannot take {path}: {error}"));
             }
         }
     }
@@ -358,7 +357,7 @@ impl HandoverThread {
     /// Serves one connecting successor. Returns it if it has taken over.
     ///
     /// # Errors
-    /// This server must not go on: it ends, or its predecessor does not.
+    /// This server must not continue: it is ending, or its predecessor continues.
     fn serve_successor(&mut self) -> Result<Option<ControlConnection>, HandOverError> {
         let successor = match self.control_socket.open() {
             Ok(Some(successor)) => successor,
@@ -394,7 +393,7 @@ impl HandoverThread {
         }
         self.forget_predecessor();
         self.lifecycle.set_listeners_shared(self.predecessor.is_some());
-        self.report(&format!("hand-over failed, this server goes on: {failure}"));
+        self.report(&format!("hand-over failed, this server continues: {failure}"));
         self.lifecycle.request_queue_check();
         Ok(None)
     }
@@ -402,7 +401,7 @@ impl HandoverThread {
     /// This server ends during a hand-over. It closes the connection without a refusal: after a refusal the successor
     /// would end too, whereas the end of the connection lets it go on alone.
     fn yield_to_successor(&mut self, successor: ControlConnection, moved: bool) {
-        self.report("this server ends in the middle of a hand-over: its successor goes on alone");
+        self.report("this server ends during a hand-over: its successor continues alone");
         if moved {
             self.control_socket.keep_file();
         } else {
@@ -438,7 +437,7 @@ impl HandoverThread {
             HandoverMessage::PathTaken => {}
             other => return Err(unexpected("taken", &other)),
         }
-        // Last chance to go on instead of a successor that has ended since.
+        // The last chance to continue if the successor has ended since.
         match successor.receive_now("nothing")? {
             Incoming::Nothing => Ok(process),
             Incoming::Ended => Err(HandOverError::Gone { expected: "nothing" }),
@@ -475,7 +474,7 @@ impl HandoverThread {
         }
     }
 
-    /// Drains the server. `successor` stays open: its end tells the successor that this process has gone.
+    /// Drains the server. `successor` stays open: its close notifies the successor of the end of this process.
     fn retire(mut self, successor: ControlConnection) {
         self.handed.listeners.clear();
         let mut retirement = Retirement::begin(Arc::clone(&self.lifecycle));
@@ -496,7 +495,7 @@ impl HandoverThread {
         let is_old = self.poll(false, None, None).is_ok_and(|ready| ready.predecessor);
         self.waker.clear_wake();
         if is_old && self.receive_from_predecessor(has_successor).is_err() {
-            // The predecessor goes on after all. This server has been succeeded and ends in any case.
+            // The predecessor continues after all. This server has been succeeded and ends in any case.
             self.predecessor = None;
         }
     }
@@ -514,7 +513,6 @@ impl HandoverThread {
         }
     }
 
-    /// Waits for the next message of a successor.
     fn expect(
         &mut self,
         successor: &ControlConnection,
@@ -652,7 +650,7 @@ impl HandoverThread {
     fn refuse_second_successor(&self) {
         match self.control_socket.open() {
             Ok(Some(another)) => {
-                let reason = "another server is taking over at this moment".to_owned();
+                let reason = "another server is taking over now".to_owned();
                 // The peer may have left.
                 let _ = another.send(&HandoverMessage::Refused(reason), &[], Instant::now() + MOVE_TIMEOUT);
             }

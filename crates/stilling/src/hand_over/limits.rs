@@ -58,7 +58,7 @@ pub const ADDRESS_FREE_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 pub const QUEUE_CHECK_SPAN: Duration = Duration::from_secs(10);
 
 /// Maximum wait for the path's lock. Then a server without a predecessor ends; a server that takes its path back does
-/// so without the lock, since a process that holds it that long removes nothing.
+/// so without the lock, because a process holds it only briefly to remove files.
 pub const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Delay between two tries to take the lock.

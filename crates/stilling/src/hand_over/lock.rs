@@ -20,7 +20,6 @@ use rustix::io::Errno;
 use super::error::HandOverError;
 use super::limits::{LOCK_RETRY_INTERVAL, LOCK_TIMEOUT};
 
-/// Suffix of the path for the lock file.
 const LOCK_SUFFIX: &str = ".lock";
 
 /// File mode: only the owner may open it.
@@ -60,8 +59,7 @@ impl StartLock {
         }
     }
 
-    /// Like [`try_acquire`](Self::try_acquire), but waits up to `LOCK_TIMEOUT`: holders that start or remove a file
-    /// are brief.
+    /// Like [`try_acquire`](Self::try_acquire), but waits up to `LOCK_TIMEOUT`: most holders release it soon.
     pub(super) fn acquire(path: &Path) -> Result<Option<StartLock>, HandOverError> {
         let deadline = Instant::now() + LOCK_TIMEOUT;
         loop {
@@ -80,7 +78,7 @@ impl StartLock {
         text.parse().ok()
     }
 
-    /// Writes the process id for other processes to report. A full disk leaves it out.
+    /// Writes the process id, for the errors of other processes. On a full disk the file stays empty.
     fn write_process_id(&mut self) {
         let _ = self.file.set_len(0).and_then(|()| write!(self.file, "{}", std::process::id()));
     }
@@ -135,7 +133,7 @@ mod tests {
         let path = folder.path().join("control");
         // Left by a process that was killed.
         std::fs::write(beside(&path), "4294967295 and more").unwrap();
-        let first = StartLock::try_acquire(&path).unwrap().expect("nobody holds it");
+        let first = StartLock::try_acquire(&path).unwrap().expect("it is free");
         assert!(StartLock::try_acquire(&path).unwrap().is_none());
         assert_eq!(StartLock::holder(&path), Some(std::process::id()));
         drop(first);

@@ -132,7 +132,7 @@ fn plain(reason: &str) -> String {
     let letters =
         reason.chars().map(|letter| if u8::try_from(letter).is_ok_and(is_plain) { letter } else { '?' });
     let plain: String = letters.take(REASON_SIZE_MAX).collect();
-    if plain.is_empty() { "without a reason".to_owned() } else { plain }
+    if plain.is_empty() { "no reason given".to_owned() } else { plain }
 }
 
 #[cfg(test)]

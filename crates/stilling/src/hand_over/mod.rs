@@ -11,10 +11,10 @@
 //!                hand-over                          takes the path
 //! ```
 //!
-//! Invariants, wherever either process ends (`docs/hand-over.md` goes through all steps):
+//! Invariants, wherever either process ends (`docs/hot-restart.md` goes through all steps):
 //!
-//! - Until it receives `taken`, the predecessor has stopped nothing. Whatever happens to the successor before, the
-//!   predecessor goes on, and takes the path back if the successor had taken it.
+//! - Until it receives `taken`, the predecessor has stopped nothing. If the successor fails before that, the
+//!   predecessor continues, and takes the path back if the successor had it.
 //! - Once the successor has the listeners, it needs nothing more from the predecessor. If the predecessor ends, the
 //!   successor is the server.
 //! - Every listener that a server holds is accepted from, by this process or by another process that holds it.
@@ -84,7 +84,7 @@ pub(crate) struct PendingTakeOver {
     predecessor: Option<ControlConnection>,
     /// Held until this server is at the path, so that no other process starts there.
     lock: Option<StartLock>,
-    /// There was a predecessor, and it has ended, perhaps this moment.
+    /// There is a control socket without a server: the predecessor has ended, perhaps just now.
     has_ended: bool,
     waker: Arc<HandoverWaker>,
 }

@@ -12,7 +12,7 @@ use crate::lifecycle::{HandoverStage, Lifecycle};
 pub enum PredecessorEvent {
     /// The predecessor waits for `taken`.
     PathGranted,
-    /// The predecessor has sealed its streams and reads no more datagrams.
+    /// The predecessor has closed its streams and reads no more datagrams.
     Released,
     /// The predecessor's process has ended.
     Ended,
@@ -23,7 +23,7 @@ pub enum PredecessorEvent {
 pub enum SuccessionAction {
     /// Take the path, listen on the remaining addresses, and call [`Succession::path_taken`].
     TakeOver,
-    /// Forget the predecessor's files: the streams may be opened.
+    /// Open the streams, and remove the predecessor's remaining socket files.
     Open,
     /// Nothing.
     Nothing,
@@ -37,7 +37,7 @@ enum SuccessionStep {
     Ready,
     ClaimingPath,
     PathTaken,
-    /// The predecessor holds nothing any more.
+    /// The predecessor has released streams and sockets.
     Released,
 }
 
@@ -87,7 +87,7 @@ impl Succession {
         }
     }
 
-    /// Whether the predecessor holds nothing any more, or there was none.
+    /// Whether the predecessor has released streams and sockets, or there was none.
     pub(super) fn is_over(&self) -> bool {
         self.lifecycle.has_reached(HandoverStage::Released)
     }

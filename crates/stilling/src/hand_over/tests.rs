@@ -80,7 +80,7 @@ fn is_offered(path: &Path, fixture: &HandoverFixture) -> bool {
         match channel.receive("listeners", deadline, HANG) {
             Ok(Incoming::Received(HandoverMessage::Listeners { count: 1 }, _)) => return true,
             Ok(Incoming::Received(HandoverMessage::Refused(reason), _))
-                if reason.contains("at this moment") => {}
+                if reason.contains("taking over now") => {}
             // A successor's leftover socket is being removed.
             Ok(Incoming::Ended) => {}
             _ => return false,
@@ -96,10 +96,10 @@ fn await_idle(path: &Path, fixture: &HandoverFixture) {
     while fixture.is_running() {
         assert!(Instant::now() < deadline, "the server has no time");
         let Ok(Some(channel)) = ControlConnection::connect(path, deadline) else { continue };
-        send_line(&channel, "refused by nobody\n");
+        send_line(&channel, "refused by a probe\n");
         let mut was_heard = false;
         while let Ok(Incoming::Received(said, _)) = channel.receive("a refusal", deadline, HANG) {
-            was_heard |= matches!(said, HandoverMessage::Refused(reason) if reason.contains("by nobody"));
+            was_heard |= matches!(said, HandoverMessage::Refused(reason) if reason.contains("by a probe"));
         }
         if was_heard {
             return;
@@ -182,10 +182,10 @@ fn a_successor_that_hangs_does_not_hide_who_waits() {
     let path = folder.path().join("control");
     let fixture = HandoverFixture::at(&path, None);
     let deadline = Instant::now() + HANG;
-    let channel = ControlConnection::connect(&path, deadline).unwrap().expect("somebody is there");
+    let channel = ControlConnection::connect(&path, deadline).unwrap().expect("the server listens");
     send_line(&channel, &expected_lines()[0]);
     while fixture.lifecycle.queue_checks() < 2 {
-        assert!(fixture.is_running() && Instant::now() < deadline, "nobody looks");
+        assert!(fixture.is_running() && Instant::now() < deadline, "no queue check");
         std::thread::park_timeout(Duration::from_millis(1));
     }
     drop(channel);
@@ -224,7 +224,7 @@ proptest! {
                 prop_assert!(Instant::now() < deadline, "it neither goes nor serves");
             }
         } else {
-            prop_assert!(is_offered(&path, &fixture), "nobody serves");
+            prop_assert!(is_offered(&path, &fixture), "neither server serves");
         }
         drop(server);
         prop_assert!(fixture.end().is_ok());
@@ -257,7 +257,7 @@ proptest! {
                 prop_assert!(Instant::now() < deadline && !fixture.thread.is_finished(), "it does not serve");
                 std::thread::yield_now();
             }
-            prop_assert!(is_offered(&path, &fixture), "nobody can reach it");
+            prop_assert!(is_offered(&path, &fixture), "the successor is not reachable");
             prop_assert!(fixture.end().is_ok());
         } else {
             let error = fixture.thread.join().unwrap().expect_err("it was not to go on");

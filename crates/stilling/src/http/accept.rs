@@ -5,13 +5,13 @@ use stilling_wire::http1::RequestHead;
 /// A weight in thousandths (RFC 9110 §12.4.2): 0 is not acceptable, 1000 is preferred.
 pub(super) type Weight = u16;
 
-/// How exactly a media range names a type; greater is more exact, and the most exact range decides.
+/// How specific a media range is; the most specific range decides (RFC 9110 §12.5.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Precision {
     All,
     Type,
     Subtype,
-    /// `type/subtype` with parameters that the server knows
+    /// `type/subtype` with parameters that the server knows.
     Parameters,
 }
 
@@ -23,7 +23,7 @@ pub(super) struct MediaType {
     pub(super) version: &'static str,
 }
 
-/// The weight that a client gives a media type, and the precision of its range. `None`: no range matches, so the type
+/// The weight of a media type, and the precision of the range that decides it. `None`: no range matches, so the type
 /// is not acceptable.
 ///
 /// A range with a different `version` or `charset` does not match; its other parameters are ignored. Elements that
@@ -32,11 +32,10 @@ pub(super) fn weight(head: &RequestHead<'_>, media: &MediaType) -> Option<(Weigh
     let fields = head.headers().filter(|(name, _)| name.eq_ignore_ascii_case(b"accept"));
     let ranges =
         fields.flat_map(|(_, value)| split(value, b',')).filter_map(|range| match_range(range, media));
-    // Of equally exact ranges the greatest weight counts.
+    // Among equally specific ranges, the greatest weight decides.
     ranges.max_by_key(|&(weight, precision)| (precision, weight))
 }
 
-/// The weight of a media range, if it matches.
 fn match_range(range: &[u8], media: &MediaType) -> Option<(Weight, Precision)> {
     let mut parts = split(range, b';');
     let name = parts.next()?;
@@ -73,6 +72,7 @@ fn match_range(range: &[u8], media: &MediaType) -> Option<(Weight, Precision)> {
     Some((weight, precision))
 }
 
+/// The greatest weight of a media range, in thousandths (RFC 9110, section 12.4.2).
 const WEIGHT_MAX: Weight = 1000;
 
 /// Parses a weight: 0 or 1, with up to three decimals.
@@ -95,7 +95,7 @@ fn thousandths(text: &[u8]) -> Option<Weight> {
     }
 }
 
-/// A parameter's value without its quotes. The known values contain no `\`.
+/// A parameter's value without quotes. Escapes are not decoded: the compared values contain none.
 fn unquoted(value: &[u8]) -> &[u8] {
     value.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\"")).unwrap_or(value)
 }

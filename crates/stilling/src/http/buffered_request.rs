@@ -41,12 +41,10 @@ impl BufferedRequest {
         has_room
     }
 
-    /// Decodes the head again and returns the request.
     pub(super) fn view<'a>(&'a self, limits: &HttpLimits, routes: &'a Routes) -> Request<'a> {
         let mut decoder = RequestDecoder::default();
         let mut rest = &self.head[..];
         loop {
-            // The shard's decoder has accepted these bytes under these limits.
             let step = decoder.decode(limits, rest).expect("the head was accepted before");
             rest = &rest[step.consumed..];
             if let RequestEvent::Head(head) = step.event {

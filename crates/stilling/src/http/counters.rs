@@ -16,9 +16,9 @@ pub struct HttpCounters {
     answers: [Counter; Status::ALL.len()],
     /// Responses of worker processes with a status that has no counter of its own.
     pub answers_other: Counter,
-    /// Requests that a worker process still had when their clients no longer waited.
+    /// Requests that a worker process had when their clients left or timed out.
     pub app_requests_abandoned: Counter,
-    /// Events of worker processes' responses dropped because the protocol of their datagram peer accepts none.
+    /// Events of worker processes' responses to datagrams, dropped because the protocol of the socket accepts none.
     pub app_replies_dropped: Counter,
     /// Requests submitted to a worker or a worker process.
     pub jobs: Counter,
@@ -28,13 +28,13 @@ pub struct HttpCounters {
     pub jobs_expired: Counter,
     /// Jobs that ran too long: answered 503, or their response was cut off.
     pub jobs_overdue: Counter,
-    /// Results that arrived after their request had been answered otherwise.
+    /// Results of jobs that arrived after another response had been sent.
     pub late_results: Counter,
     /// Requests answered 503 because the memory for requests that wait for bodies or workers was exhausted.
     pub requests_shed: Counter,
     /// Requests answered 503 because the memory for responses that wait for slow clients was exhausted.
     pub answers_shed: Counter,
-    /// Responses 503 that are no refusal by the server: from `/readyz`, handlers and worker processes.
+    /// 503 responses of `/readyz`, handlers and worker processes, which do not count as refusals by the server.
     pub unavailable: Counter,
     /// Handlers that panicked in the shard.
     pub handler_panics: Counter,
@@ -50,7 +50,7 @@ impl HttpCounters {
         self.delegated.load(Ordering::Relaxed)
     }
 
-    /// Bytes of requests that wait for their bodies or for workers, or that workers have.
+    /// Bytes of requests that wait for their bodies or for workers, or that workers process.
     pub fn requests_held(&self) -> u64 {
         self.requests_held.bytes()
     }
@@ -60,7 +60,6 @@ impl HttpCounters {
         self.answers_held.bytes()
     }
 
-    /// An empty reservation for a request.
     pub(super) fn reserve_for_request(&self) -> MemoryReservation {
         MemoryReservation::new(&self.requests_held)
     }
@@ -87,13 +86,12 @@ impl HttpCounters {
         self.answers(status).add(1);
     }
 
-    /// Counts a response; `is_refusal`: the server itself refuses.
+    /// Counts a response. `is_refusal`: the server itself refuses the request.
     pub(super) fn count_response(&self, status: Status, is_refusal: bool) {
         self.count_answer(status);
         self.unavailable.add(u64::from(status == Status::ServiceUnavailable && !is_refusal));
     }
 
-    /// Counts a response of a worker process, with any status.
     pub(super) fn count_app_answer(&self, code: u16) {
         let at = Status::ALL.iter().position(|counted| counted.code() == code);
         at.map_or(&self.answers_other, |at| &self.answers[at]).add(1);

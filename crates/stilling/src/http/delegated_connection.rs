@@ -1,6 +1,6 @@
 //! A client's socket that a worker serves.
 //!
-//! A handler may respond with the connection itself: the shard gives up the socket, and a worker serves it,
+//! A handler may respond with the connection itself: the shard releases the socket, and a worker serves it,
 //! synchronously or with an event loop of its own. The server no longer tracks the connection: it counts as closed
 //! with the reason `detached`, and a drain does not wait for it.
 
@@ -9,7 +9,7 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::OwnedFd;
 
-/// What a worker does with a connection.
+/// The function that a worker runs with the connection.
 pub(super) struct Delegate(pub(super) Box<dyn FnOnce(DelegatedConnection) + Send>);
 
 impl fmt::Debug for Delegate {
@@ -33,13 +33,13 @@ impl DelegatedConnection {
         DelegatedConnection { stream, unread, read: 0 }
     }
 
-    /// The socket: blocking, with the server's idle and write timeouts set; both may be changed. Bytes that
-    /// [`read`](Read::read) of this connection has not returned yet may be missing from the socket.
+    /// The socket: blocking, with the server's idle and write timeouts set; both may be changed. Read with
+    /// [`read`](Read::read) of this connection instead: the server may already have received bytes from the socket.
     pub fn stream(&self) -> &TcpStream {
         &self.stream
     }
 
-    /// The socket, and the bytes received and not read: for another shard, which adopts them as an
+    /// The socket, and the bytes received but not read, for a shard that adopts them as an
     /// [`engine::Detached`](stilling_engine::Detached).
     pub fn into_parts(mut self) -> (OwnedFd, Vec<u8>) {
         self.unread.drain(..self.read);

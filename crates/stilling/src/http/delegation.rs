@@ -13,8 +13,8 @@ use super::session::HttpSession;
 use super::shard::{HttpShard, JobOutcome, JobProduct};
 
 impl HttpShard {
-    /// Submits a connection that has left the shard to a worker. If the queue is full, the connection is closed;
-    /// [`can_delegate`](Self::can_delegate) makes this rare.
+    /// Submits a detached connection to a worker. If the queue is full, the connection is closed; this is rare, because
+    /// [`can_delegate`](Self::can_delegate) is checked before.
     pub(crate) fn delegate(&mut self, detached: Detached<OwnedFd, HttpSession>) {
         let Detached { session, socket, unread } = detached;
         let Some(Delegate(serve)) = session.into_delegate() else { return };
@@ -41,7 +41,6 @@ impl HttpShard {
     }
 }
 
-/// Makes the socket blocking, with timeouts.
 fn prepare(socket: OwnedFd, [read, write]: [Duration; 2]) -> io::Result<TcpStream> {
     net::set_blocking(&socket)?;
     let stream = TcpStream::from(socket);

@@ -1,7 +1,7 @@
 //! Serves files: a directory below a path, conditional requests, byte ranges.
 //!
-//! A worker opens the file relative to the directory's descriptor and forbids the kernel to leave it (openat2(2),
-//! RESOLVE_BENEATH). A check of the path's text would not suffice, since links may change between check and use.
+//! A worker opens the file relative to the directory's descriptor, with openat2(2) and RESOLVE_BENEATH: the kernel
+//! rejects paths and links that lead out. A check of the path's text would be racy, since links may change.
 
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
@@ -17,7 +17,7 @@ use stilling_wire::http1::{Method, Status};
 use super::request::Request;
 use super::response::Response;
 
-/// Attempts to open a file while names on its path are being changed. Then 500.
+/// Attempts to open a file while components of its path are renamed. Then 500.
 const OPEN_ATTEMPTS_MAX: u32 = 16;
 
 const INDEX: &str = "index.html";
@@ -99,7 +99,8 @@ fn content_type(name: &str) -> String {
 
 impl Response {
     /// A file, or the part of it that the request selects: 200, 206, 304, 412 or 416 (RFC 9110 §13, §14). For worker
-    /// handlers, because it makes system calls. Anything but a regular file is answered 404.
+    /// handlers with the methods GET and HEAD, because it makes blocking system calls. A directory is redirected to its
+    /// path with a trailing slash; anything else but a regular file is answered 404.
     pub fn file(request: &Request<'_>, file: File, content_type: &str) -> Response {
         let metadata = match file.metadata() {
             Ok(metadata) if metadata.is_file() => metadata,

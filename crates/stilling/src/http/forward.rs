@@ -6,11 +6,11 @@
 //!            UpstreamEvent::BodyWanted▼ │ ClientMessage::Body    (bodies longer than the first buffer)
 //! ```
 //!
-//! The session receives the body before it requests a slot, so a slow upload holds none. It requests more of the
-//! response before the client has taken the last piece, so a slow reader holds none. Both are bounded
-//! (`upstream::limits`). Of a longer body, the next piece is received after the process has taken the last one; of a
-//! longer response, it is requested after the client has. While that holds a slot, the client must keep to
-//! `SLOT_RATE_MIN`.
+//! The session buffers the body before it requests a slot, so a slow upload holds none. It requests more of the
+//! response before the client has received the last piece, so a slow reader holds none. Both buffers are bounded
+//! (`upstream::limits`). The rest of a longer body is received one piece at a time, as the process reads it, and the
+//! rest of a longer response is requested one piece at a time, as the client reads it. Both hold the slot, so the
+//! client must keep to `SLOT_RATE_MIN` meanwhile.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ impl HttpSession {
         }
     }
 
-    /// Begins to buffer a request with a body. If there is no room, returns false and has answered 503.
+    /// Begins to buffer a request with a body. Without memory for it, answers 503 and returns false.
     pub(super) fn begin_forward(
         &mut self,
         head: &RequestHead<'_>,
@@ -94,7 +94,7 @@ impl HttpSession {
         }
     }
 
-    /// Passes on the bytes of the body that were received, after all input has been decoded.
+    /// Passes on the received part of the body, after all input has been decoded.
     pub(super) fn forward_received_body(&mut self, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         if let ActiveRequest::Forwarded(forwarded) = &self.active_request
             && forwarded.is_body_wanted
@@ -106,14 +106,13 @@ impl HttpSession {
 
     fn submit_buffered(&mut self, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         let ActiveRequest::Forwarded(forwarded) = &mut self.active_request else { return };
-        // From here on, the time and the bytes count for the slot.
+        // The minimum rate of slots counts time and bytes from here on.
         (forwarded.client_wait, self.body_received) = (Duration::ZERO, 0);
         if let Some(request) = forwarded.request.take() {
             self.submit_forward(request, io, cx);
         }
     }
 
-    /// Puts the request into the queue.
     fn submit_forward(&mut self, request: Box<UpstreamRequest>, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         cx.http.counters.jobs.add(1);
         let (reply_to, now) = (io.token().into(), io.now());
@@ -148,8 +147,8 @@ impl HttpSession {
         }
     }
 
-    /// Checks that the client is still connected, and answers 503 if no process has taken the request in time. Once a
-    /// process has it, the connection to the process applies the timeout.
+    /// Checks that the client is still connected, and answers 503 if the request has waited too long in the queue.
+    /// Once a process has it, the connection to the process applies the timeout.
     pub(super) fn check_forward(&mut self, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         let late = self.since.after(cx.http.config.queue_age_max);
         if self.waiting_for == HttpWait::Upstream
@@ -224,7 +223,7 @@ impl HttpSession {
     fn resume_body(&mut self, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         let ActiveRequest::Forwarded(forwarded) = &mut self.active_request else { return };
         forwarded.is_body_wanted = true;
-        // The time since the last piece was the process's; the client's continues where it stopped.
+        // The time since the last piece does not count for the client: its wait continues where it stopped.
         self.waiting_for = HttpWait::Body;
         self.since = io.now().before(forwarded.client_wait);
         self.set_read_deadline(io, cx);
@@ -241,7 +240,7 @@ impl HttpSession {
         self.wait_for_upstream(HttpWait::UpstreamProgress, io, cx);
     }
 
-    /// The minimum rate in bytes per second: higher while the request may hold a slot.
+    /// The minimum rate in bytes per second; at least `SLOT_RATE_MIN` while the request may hold a slot.
     pub(super) fn body_rate_min(&self, timeouts: &Timeouts) -> u64 {
         match &self.active_request {
             ActiveRequest::Forwarded(forwarded) if forwarded.id.is_some() => {
@@ -254,7 +253,7 @@ impl HttpSession {
     /// Sends the complete response, or its beginning.
     fn begin_response(&mut self, response: UpstreamResponse, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         let UpstreamResponse { status, has_date, framing, head_len, piece } = response;
-        // The caller keeps room for a head; a short body goes with it.
+        // There is room for a head; a short body is sent with it.
         let fits = piece.bytes.len() + FRAMING_SIZE_MAX <= io.spare_room();
         let mut reservation = None;
         if !(fits && piece.is_last) {
@@ -283,7 +282,7 @@ impl HttpSession {
             }
         });
         if sent.is_err() {
-            // The connection was closed because there was no room.
+            // The engine closes the connection: the head did not fit.
             return;
         }
         if fits && piece.is_last {
@@ -319,7 +318,7 @@ impl HttpSession {
         let forwarded = self.forwarded_mut();
         forwarded.next_piece_due = !piece.is_last;
         if piece.is_last {
-            // The process has answered, and its slot is free.
+            // The response is complete, and the slot is free.
             forwarded.id = None;
         }
         forwarded.pieces.push_back(piece);
@@ -330,7 +329,7 @@ impl HttpSession {
         }
     }
 
-    /// Requests the next piece of the response, if the client has taken the earlier ones or more may be held.
+    /// Requests the next piece of the response, if no piece is unsent or more may be held.
     fn ask_for_piece(&mut self, cx: &mut HttpContext<'_>) {
         let max = cx.http.config.answers_held_max / MEMORY_RESERVE_DIVISOR;
         let ActiveRequest::Forwarded(forwarded) = &mut self.active_request else { return };
@@ -343,14 +342,12 @@ impl HttpSession {
         }
     }
 
-    /// Sends a message to the connection to the process.
     fn send_upstream(&self, message: ClientMessage, cx: &mut HttpContext<'_>) {
         if let Some((id, upstream)) = self.request_id().zip(cx.upstream.as_mut()) {
             upstream.send(id, message);
         }
     }
 
-    /// Handles that `count` bytes of the offered piece were sent.
     pub(super) fn forward_bytes_sent(&mut self, count: usize, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         if let ActiveRequest::Forwarded(forwarded) = &mut self.active_request
             && let Some(piece) = forwarded.pieces.front_mut()
@@ -358,7 +355,7 @@ impl HttpSession {
             piece.start += count;
             forwarded.sent_bytes += count as u64;
             forwarded.send_duration += io.now().since(forwarded.offered_at);
-            // As for bodies: a client that reads slowly holds its slot no longer than the minimum rate allows.
+            // As for bodies: the minimum rate bounds how long a slow reader holds its slot.
             let (sent_bytes, send_duration) = (forwarded.sent_bytes, forwarded.send_duration);
             let timeouts = &cx.http.config.timeouts;
             let earned = Duration::from_secs(sent_bytes / self.body_rate_min(timeouts));
@@ -369,7 +366,7 @@ impl HttpSession {
         }
     }
 
-    /// Sends as much as there is room for; the rest follows when the client takes it.
+    /// Continues a response: sends its pieces, or offers the first one that does not fit to the engine.
     pub(super) fn resume_forwarded_response(&mut self, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         loop {
             let ActiveRequest::Forwarded(forwarded) = &mut self.active_request else { return };

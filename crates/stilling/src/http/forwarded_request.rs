@@ -1,4 +1,4 @@
-//! State of a forwarded request that does not fit into the connection's slot.
+//! State of a request to a worker process, and of its response, that does not fit into the connection's slot.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -8,28 +8,25 @@ use stilling_ring::Time;
 use crate::memory::MemoryReservation;
 use crate::upstream::{RequestId, ResponsePiece, UpstreamRequest};
 
-/// State of a request to a worker process, and of its response.
 pub(super) struct ForwardedRequest {
     /// The request, until it is queued.
     pub(super) request: Option<Box<UpstreamRequest>>,
-    /// Its id, from queueing until the complete response has arrived. Meanwhile it may hold a slot.
+    /// Its id, from queueing until the response is complete; during that time it may hold a slot.
     pub(super) id: Option<RequestId>,
-    /// The process is ready for more of the body.
     pub(super) is_body_wanted: bool,
-    /// Bytes of the body received since the last piece went to the process.
+    /// Bytes of the body received and not yet passed to the process.
     pub(super) body: Vec<u8>,
-    /// How long the process has waited for the client, for this body. Together with the bytes received it gives the
-    /// rate over the whole body: a client that trickles holds the slot no longer than the minimum rate allows.
+    /// How long the process has waited for the client's body so far. With the bytes received it gives the rate of the
+    /// whole body, so that a client cannot restart the minimum rate with each piece.
     pub(super) client_wait: Duration,
-    /// Pieces of the response that the client has not taken.
+    /// Pieces of the response that were not sent yet.
     pub(super) pieces: VecDeque<ResponsePiece>,
-    /// Counts these pieces, and one more that the process may add, as held.
+    /// Reserves memory for these pieces, and for the next one.
     pub(super) reservation: Option<MemoryReservation>,
-    /// The next piece of the response has not been requested.
     pub(super) next_piece_due: bool,
     /// When the rest of the first piece was offered to the client.
     pub(super) offered_at: Time,
-    /// How long the client has taken for the bytes offered to it, and how many of them it has taken.
+    /// How long the client took to receive offered bytes, and how many of them were sent.
     pub(super) send_duration: Duration,
     pub(super) sent_bytes: u64,
 }

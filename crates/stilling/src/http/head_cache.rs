@@ -1,10 +1,9 @@
-//! Caches encoded heads of responses without fields of their own, so that equal responses within one second are
-//! encoded once: a handler that returns a constant costs two copies.
+//! Caches encoded heads of responses without extra fields: equal heads within one second are encoded once, so that a
+//! constant response costs two copies.
 
 use stilling_wire::http1::{Date, Persistence, ResponseEncoder, Status};
 
-/// Encoded heads that a shard caches; a power of two. Full: a head replaces another, which is encoded again when it
-/// is needed.
+/// Encoded heads that a shard caches; a power of two. Full: a head replaces another.
 const HEAD_CACHE_SLOTS: usize = 16;
 
 /// Bytes of a cached head; a longer one is encoded for each response.
@@ -17,7 +16,6 @@ pub(super) struct HeadKey {
     pub(super) connection: Persistence,
     pub(super) content_type: Option<&'static str>,
     pub(super) length: u64,
-    /// Whether it has a `Date`.
     pub(super) is_dated: bool,
 }
 
@@ -61,8 +59,7 @@ impl HeadCache {
         }
     }
 
-    /// The head for `key` with the date of this second. `None`: it is too long, or the media type would break its
-    /// framing.
+    /// The head for `key` with the date of this second. `None`: the head is too long, or its media type is invalid.
     pub(super) fn get(&mut self, key: &HeadKey, second: u64, date: &Date) -> Option<&[u8]> {
         let head = &mut self.slots[key.slot_index()];
         if head.len == 0 || head.second != second || head.key != *key {

@@ -1,7 +1,7 @@
-//! Data of a queued job, shared with the session, which frees it if the job is withdrawn.
+//! Data of a queued job, shared with the session, which frees it when it withdraws the job.
 //!
-//! A withdrawn job stays in the queue until a worker skips it, which can take as long as another job runs. The memory
-//! of its request must not wait for that.
+//! A withdrawn job stays in the queue until a worker skips it, possibly only after another job has finished. The memory
+//! of its request is freed at once.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -41,12 +41,11 @@ impl<T> CancellableInput<T> {
 pub(super) enum JobInput {
     /// A buffered request for a handler.
     Request(CancellableInput<Box<BufferedRequest>>),
-    /// A body with a next piece to be read.
+    /// A body whose next piece is to be read.
     Stream(CancellableInput<Box<BodyStream>>),
 }
 
 impl JobInput {
-    /// Frees the data of a withdrawn job.
     pub(super) fn release(self) {
         match self {
             JobInput::Request(request) => request.release(),

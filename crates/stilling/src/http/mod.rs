@@ -1,13 +1,14 @@
 //! HTTP/1.1 on the engine: routes, sessions, and the state that they share per shard.
 //!
 //! ```text
-//!  bytes ─► RequestDecoder ─► Route ─┬─► answered at once (fast, pages, inline handlers)
-//!                                    └─► job for a worker ─► mail ─► answered (slow, worker handlers,
-//!                                                                    worker processes)
+//!  bytes ─► RequestDecoder ─► Route ─┬─► response at once (pages, inline handlers)
+//!                                    ├─► job in a worker thread ─► mail ─► response (worker handlers, files)
+//!                                    ├─► worker process         ─► mail ─► response (`crate::upstream`)
+//!                                    └─► hub                    ─► mail ─► response (`/publish/*`)
 //! ```
 //!
-//! A connection handles its requests strictly in order: while a job runs, reading pauses, so responses cannot
-//! overtake each other, and TCP slows down the peer.
+//! A connection handles its requests strictly in order: while a request waits, the session does not read. So responses
+//! cannot overtake each other, and TCP flow control slows down the peer.
 
 mod accept;
 mod buffered_request;

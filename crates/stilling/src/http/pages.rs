@@ -1,4 +1,4 @@
-//! The server's pages about itself. They allocate: they are for operators and scrapers.
+//! The server's pages about itself, for operators and scrapers. They may allocate.
 
 use std::fmt::Write;
 
@@ -18,8 +18,8 @@ pub(super) fn metrics(http: &HttpShard, format: MetricsFormat) -> Response {
 }
 
 /// Answers `/readyz`: whether the server accepts more work, and how many worker processes are ready. Not ready while
-/// a stream is frozen, closed or waits for room: it refuses publications. Other problems of streams are reported on
-/// lines of their own.
+/// a stream is frozen, closed or waits for room, because it refuses publications. Each other problem of a stream is
+/// reported on its own line.
 pub(super) fn ready(terms: &ResponseTerms, io: &mut Io<'_>, cx: &mut HttpContext<'_>) -> bool {
     let streams = StreamReadiness::of(&cx.http.overview);
     if cx.http.is_ready() && !streams.refusals.is_empty() {
@@ -83,11 +83,9 @@ impl StreamReadiness {
     }
 }
 
-/// Bytes of each part of what `/readyz` reports about streams, except for the line that reaches it. Full: further
-/// lines are left out.
+/// Bytes of each list of streams in `/readyz`, not counting the line that exceeds it. Full: further lines are omitted.
 const STREAM_TEXT_SIZE_MAX: usize = 4 * 1024;
 
-/// A page that must not be cached.
 pub(super) fn uncached(content_type: &'static str, page: String) -> Response {
     Response::bytes(content_type, page).with_header("Cache-Control", "no-store")
 }

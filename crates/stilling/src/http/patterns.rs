@@ -10,12 +10,10 @@ impl Patterns {
         self.0.insert(pattern, index)
     }
 
-    /// The index of the pattern that matches `path`.
     pub(super) fn index(&self, path: &str) -> Option<usize> {
         self.0.at(path).ok().map(|found| *found.value)
     }
 
-    /// The value of the placeholder `name` in `path`.
     pub(super) fn param<'a>(&'a self, path: &'a [u8], name: &str) -> Option<&'a str> {
         let path = std::str::from_utf8(path).ok()?;
         self.0.at(path).ok()?.params.get(name)

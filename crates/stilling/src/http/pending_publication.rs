@@ -1,4 +1,4 @@
-//! The outcomes of the messages of one body, and the response to the client that results from them.
+//! Collects the outcomes of the messages of one body, and builds the response from them.
 
 use stilling_hub::{PublishOutcome, RefusalReason};
 use stilling_wire::http1::Status;
@@ -7,21 +7,20 @@ use super::publish_admission::PublishRejection;
 use super::response::Response;
 use crate::overview::Overview;
 
-/// The messages of one body that were sent to the hub.
+/// The outcomes so far.
 #[derive(Debug, Default)]
 pub(super) struct PendingPublication {
-    /// Outcomes expected in all.
+    /// The number of messages.
     expected: u32,
     received: u32,
     stored: u32,
-    /// The number of the stream that stored them, and the sequences of the first and the last.
+    /// The number of the stream that stored the first message, and the sequences of the first and the last.
     stream: u32,
     first: u64,
     last: u64,
     is_duplicate: bool,
-    /// The fewest subscriptions that any message reached, if no stream has the subject.
+    /// The minimum number of subscriptions that a message reached, if no stream has the subject.
     subscriptions: u32,
-    /// The first refusal.
     refusal: Option<RefusalReason>,
 }
 
@@ -99,19 +98,21 @@ fn rejection(refusal: RefusalReason, stream: &str) -> PublishRejection {
         ),
         RefusalReason::Closed { .. } => PublishRejection::new(
             Status::ServiceUnavailable,
-            format!("the stream {stream} is not open yet; nothing is taken before it is"),
+            format!("the stream {stream} is not open yet and accepts nothing before"),
         ),
         RefusalReason::Hung { .. } => PublishRejection::new(
             Status::ServiceUnavailable,
-            format!("the disk of the stream {stream} does not answer; nothing more is taken before it does"),
+            format!(
+                "the disk of the stream {stream} does not answer; the stream accepts nothing until it does"
+            ),
         ),
         RefusalReason::NoRoom { .. } => PublishRejection::new(
             Status::ServiceUnavailable,
-            format!("the disk of the stream {stream} has no room; nothing more is taken before it has"),
+            format!("the disk of the stream {stream} has no room; the stream accepts nothing until it has"),
         ),
         RefusalReason::TooLarge { .. } => PublishRejection::new(
             Status::ContentTooLarge,
-            format!("the message is longer than the stream {stream} takes"),
+            format!("the message is longer than the stream {stream} accepts"),
         ),
         RefusalReason::WrongLastSequence { last, .. } => PublishRejection::new(
             Status::PreconditionFailed,

@@ -7,7 +7,7 @@
 //!                                     └─▶ waits, 503 after a timeout
 //! ```
 //!
-//! All messages of a body are pushed together, so that no other connection of the shard comes between them.
+//! All messages of a body are pushed together: no message of another connection of the shard lies between them.
 
 use std::time::Duration;
 
@@ -23,18 +23,17 @@ use super::shard::HttpContext;
 use crate::hub::limits::HUB_WAIT_MAX;
 use crate::hub::{HubHandle, HubMail};
 
-/// How long a publication waits for room on its way to the hub. Then it is answered 503, and nothing of it is
+/// How long a publication waits for room in the queue to the hub. Then it is answered 503, and none of its messages is
 /// published.
 pub(crate) const HUB_ROOM_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Messages in one body. More: 413, and nothing of it is published.
+/// Messages in one body. More: 413, and none is published.
 pub(crate) const LINES_MAX: usize = 10_000;
 
-/// Bytes of all messages of one body, each with its copy of the subject and headers. More: 413, and nothing of it is
-/// published.
+/// Bytes of all messages of one body, each with its copy of the subject and headers. More: 413, and none is published.
 pub(crate) const LINES_SIZE_MAX: usize = 16 * 1024 * 1024;
 
-/// One full body must fit into what a client may have parked while its stream is full.
+// The largest body fits into the bytes that one client may have parked while a stream is full.
 const _: () = {
     use stilling_hub::limits::{PARKED_PER_CLIENT_SIZE_MAX, PARKED_REQUEST_SIZE};
     assert!(LINES_SIZE_MAX + LINES_MAX * PARKED_REQUEST_SIZE <= PARKED_PER_CLIENT_SIZE_MAX);
@@ -71,7 +70,7 @@ impl HttpSession {
         false
     }
 
-    /// Sends the complete request to the hub, or waits for room.
+    /// Publishes the complete request, or waits for room in the queue to the hub.
     pub(super) fn publish(&mut self, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         let began = cx.http.hub_has_begun();
         let HttpContext { hub: Some(hub), http, .. } = &mut *cx else {
@@ -108,7 +107,7 @@ impl HttpSession {
         }
     }
 
-    /// Registers this connection for a notification when there is room. `began`: the hub runs.
+    /// Registers this connection to be notified of room. `began`: the hub runs.
     fn wait_for_room(&mut self, began: bool, hub: &mut HubHandle, io: &mut Io<'_>) {
         if !std::mem::replace(&mut self.awaits_hub_room, true) {
             hub.port.wait(io.token());
@@ -137,17 +136,15 @@ impl HttpSession {
         }
     }
 
-    /// Answers 503: the server ends before its hub has begun, and nothing was published.
+    /// Answers 503: the server ends before its hub has begun. Nothing was published.
     pub(super) fn abandon_publication(&mut self, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         self.publication_ticket = self.publication_ticket.wrapping_add(1);
         self.active_request = ActiveRequest::Idle;
         self.terms.persistent = false;
-        let reason =
-            "this server does not take over: nothing of this was published, and it can be sent again";
+        let reason = "this server does not take over: nothing was published; send it again";
         self.finish_publication(PublishRejection::new(Status::ServiceUnavailable, reason).into(), io, cx);
     }
 
-    /// Handles mail from the hub.
     pub(crate) fn hub_mail(&mut self, mail: HubMail, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         match mail {
             HubMail::Room => {
@@ -191,7 +188,7 @@ impl HttpSession {
             hub.counters.publications_shed.add(1);
         }
         self.active_request = ActiveRequest::Idle;
-        let reason = "the hub is busy: nothing of this was published";
+        let reason = "the hub is busy: nothing was published";
         self.finish_publication(PublishRejection::new(Status::ServiceUnavailable, reason).into(), io, cx);
     }
 
@@ -205,15 +202,14 @@ impl HttpSession {
         self.active_request = ActiveRequest::Idle;
         self.terms.persistent = false;
         io.finish_lingering(CloseReason::WorkTimeout);
-        let reason = "no word from the disk in time: this may have been stored, or may be still";
+        let reason = "the disk did not confirm in time: this may have been stored";
         self.respond(PublishRejection::new(Status::ServiceUnavailable, reason).into(), io, cx);
     }
 }
 
 /// The rejection of a publication after a successor has taken over the streams.
 fn handed_over_rejection() -> PublishRejection {
-    let reason =
-        "another server has taken over: nothing of this was published; send it again over a new connection";
+    let reason = "another server has taken over: nothing was published; send it again over a new connection";
     PublishRejection::new(Status::ServiceUnavailable, reason)
 }
 
@@ -230,8 +226,7 @@ fn publish_to_hub(
     let token = io.token();
     let mut count = 0;
     for payload in messages(&publish_request, body) {
-        // Lines are copied together with their subjects: the lines of one body could occupy all shared blocks of the
-        // shard.
+        // Lines are copied, since those of one body could occupy all shared blocks of the shard.
         let shared = if publish_request.is_lines { None } else { io.share(payload) };
         let publication = Publication {
             ingress: Ingress::Http,
@@ -241,7 +236,7 @@ fn publish_to_hub(
             payload: shared.map_or(payload.into(), |(block, range)| Payload::shared(block, range)),
             ticket: Some(ticket),
         };
-        // Room for the first message suffices for all: the size of a publication batch is no hard limit.
+        // The caller checked for room once: the size of a publication batch is a soft limit.
         hub.port.push_request_over_limit(token, ClientOptions::default(), &HubRequest::Publish(publication));
         count += 1;
     }
@@ -258,7 +253,6 @@ fn numbered_lines(body: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
     (1..).zip(lines).filter(|(_, line)| !line.trim_ascii().is_empty())
 }
 
-/// Checks the number and sizes of the messages of a body.
 fn check_messages(
     publish_request: &PublishRequest<'_>,
     body: &[u8],

@@ -35,11 +35,11 @@ pub(super) struct PublishRequest<'a> {
     pub(super) headers: Vec<u8>,
 }
 
-/// Why a publication is not accepted.
+/// Why a publication is rejected.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct PublishRejection {
     pub(super) status: Status,
-    /// A line of text for the client.
+    /// The body of the response, without the line end.
     pub(super) reason: Cow<'static, str>,
 }
 
@@ -74,7 +74,7 @@ pub(super) fn admit(head: &RequestHead<'_>, hub: &HubHandle, is_open: bool) -> R
         return Err(PublishRejection::new(Status::Forbidden, reason));
     }
     if !is_same_origin(head) {
-        let reason = "a page of another origin may not publish here: Origin is not the Host that was asked";
+        let reason = "a page of another origin may not publish here: Origin is not the Host of the request";
         return Err(PublishRejection::new(Status::Forbidden, reason));
     }
     if is_rebindable(head) && hub.users.initial_access() != UserAccess::Unauthenticated {
@@ -84,7 +84,7 @@ pub(super) fn admit(head: &RequestHead<'_>, hub: &HubHandle, is_open: bool) -> R
     }
     let access = authenticate(head.header("Authorization"), &hub.users);
     if access == UserAccess::Unauthenticated {
-        let reason = "who may publish here has a name and password (Basic), or a token (Bearer); this request has none that is known";
+        let reason = "publishing needs a known name and password (Basic) or token (Bearer)";
         return Err(PublishRejection::new(Status::Unauthorized, reason));
     }
     let publish_request = PublishRequest::of(head, hub)?;
@@ -104,8 +104,7 @@ pub(super) fn check_size(size: u64, hub: &HubHandle, line: Option<usize>) -> Res
         return Ok(());
     }
     let what = line.map_or_else(|| "the message".to_owned(), |line| format!("the message on line {line}"));
-    let reason =
-        format!("{what} has {size} bytes; {most} is the most that a stream takes. Nothing was published");
+    let reason = format!("{what} has {size} bytes; the maximum is {most}. Nothing was published");
     Err(PublishRejection::new(Status::ContentTooLarge, reason))
 }
 
@@ -120,7 +119,7 @@ impl<'a> PublishRequest<'a> {
         }
         if subject.starts_with(RESERVED_SUBJECTS) {
             return Err(PublishRejection::bad_request(
-                "nothing can be published to this subject: what begins with $JS. is the hub's own, for clients of NATS",
+                "nothing can be published to this subject: $JS. is reserved for the hub's JetStream API",
             ));
         }
         let is_lines = head.header("Content-Type").is_some_and(|value| {
@@ -143,21 +142,21 @@ fn conditions(head: &RequestHead<'_>, is_lines: bool) -> Result<Vec<u8>, Publish
         }
         let known = [MESSAGE_ID, EXPECTED_LAST_SEQUENCE, EXPECTED_STREAM];
         let Some(name) = known.into_iter().find(|known| name.eq_ignore_ascii_case(known.as_bytes())) else {
-            // An ignored condition would be a condition that is not kept.
+            // Rejected, because a client relies on its conditions: they must not be ignored.
             let name = name.escape_ascii();
             return Err(PublishRejection::bad_request(format!(
-                "the header {name} is not known here; there are {}",
+                "unknown header {name}; known are {}",
                 known.join(", ")
             )));
         };
         let value = std::str::from_utf8(value)
             .map_err(|_| PublishRejection::bad_request(format!("the value of {name} is not UTF-8")))?;
         if fields.iter().any(|(other, _)| *other == name) {
-            return Err(PublishRejection::bad_request(format!("{name} is there twice")));
+            return Err(PublishRejection::bad_request(format!("{name} is given twice")));
         }
         if is_lines && name != EXPECTED_STREAM {
             return Err(PublishRejection::bad_request(format!(
-                "{name} is about one message, and each line of this body is one"
+                "{name} is about one message, but this body has one message per line"
             )));
         }
         if name == EXPECTED_LAST_SEQUENCE && value.parse::<u64>().is_err() {
@@ -326,8 +325,8 @@ mod tests {
             ("Nats-Msg-Id: a\r\n", true, "is about one message"),
             ("Nats-Expected-Last-Sequence: 1\r\n", true, "is about one message"),
             ("Nats-Expected-Last-Sequence: x\r\n", false, "is no number"),
-            ("Nats-Msg-Id: a\r\nNats-Msg-Id: b\r\n", false, "Nats-Msg-Id is there twice"),
-            ("Nats-Rollup: all\r\n", false, "the header Nats-Rollup is not known here"),
+            ("Nats-Msg-Id: a\r\nNats-Msg-Id: b\r\n", false, "Nats-Msg-Id is given twice"),
+            ("Nats-Rollup: all\r\n", false, "unknown header Nats-Rollup"),
         ] {
             let rejection = check(fields, is_lines).expect_err(fields);
             assert_eq!(rejection.status, Status::BadRequest);

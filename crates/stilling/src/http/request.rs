@@ -1,8 +1,8 @@
 //! A request as a handler sees it.
 //!
-//! An inline handler reads the receive buffer directly. A request that waits, for its body or for a worker, is copied
-//! once: the head when it is complete, the body as it arrives. The worker decodes the head again, which is cheaper
-//! than keeping the decoded parts in the shard.
+//! An inline handler reads the receive buffer directly. A request that waits for its body or for a worker is copied:
+//! the head when it is complete, the body as it arrives. The worker decodes the head again, which is cheaper than
+//! storing the decoded parts in the shard.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -47,7 +47,6 @@ impl<'a> Request<'a> {
         percent_encoding::percent_decode_str(raw).decode_utf8().ok()
     }
 
-    /// Whether the route's pattern has such a placeholder.
     pub(super) fn has_param(&self, name: &str) -> bool {
         self.patterns.param(self.path(), name).is_some()
     }
@@ -62,7 +61,7 @@ impl<'a> Request<'a> {
         form_urlencoded::parse(self.head.target.query.unwrap_or_default())
     }
 
-    /// The first value of the field `name`, compared without case.
+    /// The first value of the field `name`, which is case-insensitive.
     pub fn header(&self, name: &str) -> Option<&'a [u8]> {
         self.head.header(name)
     }
@@ -77,9 +76,9 @@ impl<'a> Request<'a> {
         self.head.host
     }
 
-    /// The client's address, which may be that of a proxy. `None` unless the routes enable it with
-    /// [`Routes::with_peers`](super::Routes::with_peers), and with direct descriptors, where the system does not
-    /// report it.
+    /// The client's address, which may be that of a proxy. `None` without
+    /// [`Routes::with_peers`](super::Routes::with_peers), and with direct descriptors, for which the system reports no
+    /// address.
     pub fn peer(&self) -> Option<IpAddr> {
         self.peer
     }

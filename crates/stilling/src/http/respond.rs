@@ -17,7 +17,7 @@ use super::stream::BodyStream;
 use super::unsent_body::{BodyProgress, UnsentBody};
 use crate::upstream::limits::CLIENT_CHECK_INTERVAL;
 
-/// How long a response waits before it requests its next piece again, after the workers' queue was full.
+/// Delay before a response requests its next piece again, after the workers' queue was full.
 const QUEUE_RETRY_DELAY: Duration = Duration::from_millis(5);
 
 impl HttpSession {
@@ -35,7 +35,7 @@ impl HttpSession {
         self.respond(response, io, cx);
     }
 
-    /// Sends a handler's response, as far as there is room.
+    /// Sends a handler's response; what exceeds the output room is sent later.
     pub(super) fn respond(&mut self, response: Response, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         if let Response { body: ResponseBody::Delegate(delegate), .. } = response {
             return self.detach_for_delegate(delegate, io, cx);
@@ -60,7 +60,7 @@ impl HttpSession {
         self.terms.persistent = persistent;
         match body {
             ResponseBody::Stream(stream) if !stream.has_piece() => self.read_next_piece(stream, io, cx),
-            // Most responses are short: nothing has to be kept.
+            // Most responses are short and need no state.
             ResponseBody::Static(bytes) if bytes.len() <= io.spare_room() => {
                 let _ = io.send(bytes);
                 self.finish_response(persistent, io, cx);
@@ -87,7 +87,6 @@ impl HttpSession {
         io.detach();
     }
 
-    /// The delegate of a connection that has left the shard.
     pub(super) fn into_delegate(self) -> Option<Delegate> {
         match self.active_request {
             ActiveRequest::Delegate(delegate) => Some(delegate),
@@ -101,7 +100,7 @@ impl HttpSession {
         }
     }
 
-    /// Sends as much as there is room for; the rest follows when that has been sent.
+    /// Continues a response: sends the rest, or offers it to the engine, and requests the next piece.
     pub(super) fn resume_response(&mut self, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         let ActiveRequest::Response(unsent_body) = &mut self.active_request else {
             return self.resume_forwarded_response(io, cx);
@@ -131,7 +130,7 @@ impl HttpSession {
         }
     }
 
-    /// Has the next piece of the body read, by a worker if there are workers.
+    /// Reads the next piece of the body: in a worker, or in the shard without workers.
     fn read_next_piece(&mut self, mut stream: Box<BodyStream>, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         if !cx.http.config.has_workers {
             let read = catch_unwind(AssertUnwindSafe(move || {
@@ -180,7 +179,6 @@ impl HttpSession {
         io.set_deadline(Some(if waits { look.min(done_by) } else { done_by }));
     }
 
-    /// Handles the result of the job that reads the next piece.
     pub(super) fn handle_piece(
         &mut self,
         outcome: JobResult<JobOutcome>,

@@ -1,7 +1,7 @@
 //! Responses of handlers.
 //!
-//! Short bodies are bytes. Long ones are a source that is read piece by piece, in a worker and at most one piece
-//! ahead of the client: a response of any length takes the memory of two pieces, and a slow client holds no worker.
+//! Short bodies are bytes. A long body is a source that workers read piece by piece, at most one piece ahead of the
+//! client: a response of any length needs the memory of two pieces, and a slow client occupies no worker.
 
 use std::borrow::Cow;
 use std::io::Read;
@@ -33,7 +33,7 @@ pub(super) enum ResponseBody {
     Static(&'static [u8]),
     Bytes(Vec<u8>),
     Stream(Box<BodyStream>),
-    /// The connection itself goes to a worker.
+    /// The connection itself is handed to a worker.
     Delegate(Delegate),
 }
 
@@ -84,9 +84,9 @@ impl Response {
         Response::new(Status::Ok).with_type(content_type).with_body(bytes.into())
     }
 
-    /// 200 with the bytes that `source` yields until its end, in bounded memory. A worker reads it piece by piece,
-    /// each after the client has taken the last one; calls of `read` may block. If the source fails, the connection
-    /// is closed, so that the client notices the truncation.
+    /// 200 with the bytes that `source` yields until its end, in bounded memory. A worker reads each piece after the
+    /// previous one was sent; calls of `read` may block. If the source fails, the connection is closed, so that the
+    /// client notices the truncation.
     pub fn stream(content_type: impl Into<Cow<'static, str>>, source: impl Read + Send + 'static) -> Self {
         let stream = BodyStream::new(Box::new(source), None);
         Response { body: ResponseBody::Stream(stream), ..Response::new(Status::Ok) }.with_type(content_type)
@@ -115,9 +115,9 @@ impl Response {
         Response { content_type: Some(content_type.into()), ..self }
     }
 
-    /// Adds a field. Not for `Content-Type` (see [`with_type`](Self::with_type)), nor for the fields that the server
-    /// writes (`Content-Length`, `Transfer-Encoding`, `Connection`, `Date`). Such a field, and a name or value that
-    /// would break the framing, turns the whole response into a 500.
+    /// Adds a field. `Content-Type` (see [`with_type`](Self::with_type)), the fields that the server writes
+    /// (`Content-Length`, `Transfer-Encoding`, `Connection`, `Date`), and a name or value that would break the framing
+    /// turn the response into a 500.
     #[must_use]
     pub fn with_header(
         mut self,
@@ -145,7 +145,6 @@ impl Response {
         Response { body: ResponseBody::Bytes(bytes), ..self }
     }
 
-    /// The length of the body, if known.
     pub(super) fn length(&self) -> Option<u64> {
         match &self.body {
             ResponseBody::Static(bytes) => Some(bytes.len() as u64),
@@ -175,10 +174,10 @@ impl Response {
     /// receives, including the head of a response if there is one. If no worker is available, the client is answered
     /// 503.
     ///
-    /// Each such connection holds a worker thread until `serve` returns. With as many of them as there are workers,
-    /// no other work is done. Give the pool threads for them ([`ServeConfig::worker_threads`] or
-    /// [`growth`](crate::ServeConfig::growth)), or have `serve` hand the socket to an event loop of its own and
-    /// return. `/status` and `/metrics` show their number (`stilling_http_delegated`).
+    /// Each such connection occupies a worker thread until `serve` returns; when all workers are occupied, no other
+    /// job runs. Configure threads for them ([`ServeConfig::worker_threads`] or
+    /// [`growth`](crate::ServeConfig::growth)), or let `serve` pass the socket to an event loop of its own and return.
+    /// `/status` and `/metrics` (`stilling_http_delegated`) show their number.
     ///
     /// [`ServeConfig::worker_threads`]: crate::ServeConfig::worker_threads
     ///

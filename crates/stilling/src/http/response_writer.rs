@@ -14,10 +14,10 @@ use super::stream::{STREAM_COST, StreamFraming};
 use crate::memory::MemoryReservation;
 
 /// Bytes of output room that a connection needs before its next request is decoded: for a short response, or for the
-/// head of a long one, which may take half of it. A longer head is answered 500.
+/// head of a long one. A head longer than half of it is replaced by 500.
 pub(super) const RESPONSE_ROOM_MIN: usize = 32 * 1024;
 
-/// Seconds after which a shed client may try again.
+/// `Retry-After` of 503 responses, in seconds.
 pub(super) const RETRY_AFTER: &str = "1";
 
 /// What the request's head determines about the response.
@@ -26,9 +26,9 @@ pub(super) struct ResponseTerms {
     pub(super) route: Route,
     /// The request allows the connection to persist.
     pub(super) persistent: bool,
-    /// An HTTP/1.0 client that needs `Connection: keep-alive` to see that the connection persists.
+    /// The client is HTTP/1.0 and expects `Connection: keep-alive` if the connection persists.
     pub(super) keep_alive_10: bool,
-    /// The response has no body.
+    /// The request is HEAD: the response has no body.
     is_head: bool,
     /// The client speaks HTTP/1.1 and so understands chunks (RFC 9112 §7.1).
     accepts_chunked: bool,
@@ -45,7 +45,6 @@ impl ResponseTerms {
         }
     }
 
-    /// The terms for a request that could not be decoded.
     pub(super) fn unreadable() -> Self {
         ResponseTerms {
             route: Route::Refused(Status::BadRequest),
@@ -57,8 +56,8 @@ impl ResponseTerms {
     }
 }
 
-/// Sends a short response without fields of its own; its head is encoded once per second. Returns whether the
-/// connection persists, or `None` if the response is not of this kind and nothing was sent.
+/// Sends a short response without extra fields, with a head that is encoded once per second. Returns whether the
+/// connection persists. `None`: not such a response; nothing was sent.
 pub(super) fn send_with_cached_head(
     terms: &ResponseTerms,
     response: &Response,
@@ -170,7 +169,7 @@ pub(super) fn send_status(
 }
 
 /// Sends the head of a handler's response and decides the framing of its body. Returns whether the connection
-/// persists, and the body still to be sent. A streamed body takes `reservation`.
+/// persists, and the body that the caller has to send. A streamed body consumes `reservation`.
 pub(super) fn send_head(
     terms: &ResponseTerms,
     response: Response,
@@ -217,7 +216,6 @@ pub(super) fn send_head(
     let breaks_framing = is_interim(status) || fields.iter().any(|(name, _)| is_server_field(name));
     let mut written = false;
     if size <= RESPONSE_ROOM_MIN / 2 && !breaks_framing {
-        // The caller has made room for a whole short response.
         let _ = io.send_with(|out| written = reply.encode(out).is_ok());
     }
     if !written {
@@ -248,14 +246,14 @@ fn begin_body(
 pub(super) fn cost(terms: &ResponseTerms, response: &Response, room: usize) -> usize {
     match &response.body {
         _ if terms.is_head || forbids_body(response.status) => 0,
-        // The head takes some of the room.
+        // The head may need half of `RESPONSE_ROOM_MIN`.
         ResponseBody::Bytes(bytes) if bytes.len() + RESPONSE_ROOM_MIN / 2 > room => bytes.len(),
         ResponseBody::Stream(_) => STREAM_COST,
         ResponseBody::Bytes(_) | ResponseBody::Static(_) | ResponseBody::Delegate(_) => 0,
     }
 }
 
-/// Fields of a response, the server's own included, up to which no memory is allocated.
+/// Fields of a response, including the server's own, up to which encoding does not allocate.
 const STACK_FIELDS_MAX: usize = 12;
 
 fn is_retry_after(name: &str) -> bool {

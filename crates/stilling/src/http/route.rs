@@ -16,7 +16,7 @@ pub struct HttpEndpoint {
     pub scope: HttpScope,
     /// Whether it serves `/test/*`.
     pub demo: bool,
-    /// Whether it accepts publications, if there is a hub.
+    /// Whether it accepts publications (`/publish/*`), if there is a hub.
     pub publishes: bool,
 }
 
@@ -43,7 +43,7 @@ pub(super) enum Route {
     Fast,
     /// `/test/slow`: answered after work in a worker.
     Slow,
-    /// `/test/panic`: a job that panics, which costs one response.
+    /// `/test/panic`: a job that panics.
     Panic,
     /// `/status`, and `/` without a fallback: the page for operators.
     Status,
@@ -102,7 +102,8 @@ impl Route {
         match routes.find(head) {
             RouteMatch::Handler(number) => Route::Handler(number),
             RouteMatch::OtherMethods(methods) => Route::OtherMethods(methods),
-            // Without a fallback, a listener that accepts no publications explains this (`publish_admission::admit`).
+            // Also where publishing is disabled, unless there is a fallback: `publish_admission::admit` answers 403
+            // with the reason.
             RouteMatch::Nothing if publishes && (endpoint.publishes || routes.fallback().is_none()) => {
                 Route::publish(head)
             }

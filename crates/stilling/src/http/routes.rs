@@ -1,7 +1,5 @@
-//! The table of routes: maps requests to handlers.
-//!
-//! The table has patterns, each with a handler per method. It is built before the server starts, and shared by all
-//! shards and workers.
+//! The table of routes: patterns, each with a handler per method. It is built before the server starts and shared by
+//! all shards and workers.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,7 +14,7 @@ use super::patterns::Patterns;
 use super::request::Request;
 use super::response::Response;
 
-/// A handler's function. It runs on any thread, and concurrently.
+/// A handler's function. It runs on several threads at once.
 pub(super) type HandlerFn = dyn Fn(&Request<'_>) -> Response + Send + Sync;
 
 /// A handler, by where it runs.
@@ -52,10 +50,10 @@ impl Handler {
 /// # let _ = routes;
 /// ```
 ///
-/// A pattern is a path with placeholders: `{name}` matches one segment, `{*rest}` the rest of the path. The more
-/// exact pattern wins. A `GET` handler also answers `HEAD`, unless `HEAD` has its own. A path with handlers but none
-/// for the method is answered 405. A path without handlers is answered by the server's own pages (`/status`,
-/// `/metrics`, `/livez`, `/readyz`), by the fallback if there is one, or 404.
+/// A pattern is a path with placeholders: `{name}` matches one segment, `{*rest}` the rest of the path. The most
+/// specific pattern wins. A `GET` handler also answers `HEAD`, unless `HEAD` has its own. If a path has handlers, but
+/// none for the method, the response is 405. A path without handlers is answered by the server's own pages
+/// (`/status`, `/metrics`, `/livez`, `/readyz`), else by the fallback, else 404.
 #[derive(Clone, Default)]
 pub struct Routes {
     /// Maps a path to an index into `handlers_by_pattern`.
@@ -92,8 +90,8 @@ impl Routes {
         Self::default()
     }
 
-    /// Adds a handler that runs in the shard, between two events of all its connections. It must be quick: a handler
-    /// that blocks delays all connections of the shard. A panic costs this request's response (500).
+    /// Adds a handler that runs in the shard. It must be quick: a handler that blocks delays all connections of the
+    /// shard. A handler that panics is answered 500.
     ///
     /// # Panics
     /// If the pattern is malformed, collides with another, or already has a handler for this method.
@@ -107,7 +105,7 @@ impl Routes {
         self.with_handler(method, pattern, Handler::Inline(Arc::new(move |request| handler(request).into())))
     }
 
-    /// Adds a handler that runs in a worker and may block. Requests wait for a worker in order of arrival. When the
+    /// Adds a handler that runs in a worker and may block. Requests queue for the workers in order of arrival. If the
     /// queue is full, or a request has waited too long, it is answered 503 with `Retry-After`.
     ///
     /// # Panics
@@ -124,8 +122,8 @@ impl Routes {
 
     /// Answers `GET` and `HEAD` below `prefix` with the files of a directory, read by workers: media type by
     /// extension, `Last-Modified` and `ETag` with conditional requests, single byte ranges, `index.html` for a
-    /// directory. Files outside the directory (links that lead out are not followed) and names that begin with a dot,
-    /// except `.well-known`, are not served.
+    /// directory. Links that lead out of the directory are not followed. Names that begin with a dot are not served,
+    /// except `.well-known`.
     ///
     /// # Panics
     /// As [`inline`](Self::inline).
@@ -164,8 +162,8 @@ impl Routes {
     }
 
     /// Adds a handler for all paths that no pattern matches, with any method; it runs in the shard. The server's own
-    /// pages have precedence, except at `/`. If the pattern has handlers, but none for the method, the answer is
-    /// still 405.
+    /// pages have precedence, except at `/`. A path that a pattern matches is still answered 405 if it has no handler
+    /// for the method.
     ///
     /// ```
     /// use stilling::http::{Response, Routes, Status};
@@ -211,12 +209,10 @@ impl Routes {
         Routes { wants_peers: true, ..self }
     }
 
-    /// Whether handlers need client addresses.
     pub(super) fn wants_peers(&self) -> bool {
         self.wants_peers
     }
 
-    /// The handler for unmatched paths.
     pub(super) fn fallback(&self) -> Option<u16> {
         self.fallback
     }

@@ -30,7 +30,7 @@ use super::unsent_body::UnsentBody;
 use crate::upstream::limits::CLIENT_CHECK_INTERVAL;
 use crate::upstream::{RequestId, UpstreamEvent, nominates_too_many};
 
-/// What the connection waits for; decides what its deadline means.
+/// What the connection waits for, and so what its deadline means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HttpWait {
     /// The first byte of the connection.
@@ -47,13 +47,13 @@ pub(super) enum HttpWait {
     Piece { position: LanePosition },
     /// Room in the workers' queue for the job that reads the next piece.
     QueueRoom,
-    /// The client to take sent bytes, so that the response can continue.
+    /// The client to read, so that the response can continue.
     SendRoom,
     /// A worker process to answer.
     Upstream,
-    /// A worker process to continue its response, or to take more of the body.
+    /// A worker process to continue its response, or to accept more of the body.
     UpstreamProgress,
-    /// Room on the way to the hub.
+    /// Room in the queue to the hub.
     HubRoom,
     /// The outcome of published messages.
     PublishOutcome,
@@ -63,23 +63,23 @@ pub(super) enum HttpWait {
 #[derive(Debug)]
 pub(super) enum ActiveRequest {
     Idle,
-    /// A request with its body on the way.
+    /// A buffered request, possibly without its whole body.
     Request(Box<BufferedRequest>),
     /// A response that is sent piece by piece.
     Response(Box<UnsentBody>),
-    /// What a worker is to do with the connection.
+    /// The function that a worker will run with the connection.
     Delegate(Delegate),
     /// The data of a queued job.
     Job(JobInput),
     /// The id of a request that a worker process is to answer.
     Submitted(RequestId),
-    /// A long request to a worker process, or its long response.
+    /// A request to a worker process with a body, or with a response that does not fit into the output room.
     Forwarded(Box<ForwardedRequest>),
     /// Messages sent to the hub.
     PendingPublication(Box<PendingPublication>),
 }
 
-/// Whether part of the response has been sent. Then 503 is no longer possible.
+/// Whether part of the response has been sent. After that, 503 is no longer possible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ResponseStarted {
     No,
@@ -92,15 +92,14 @@ pub(crate) struct HttpSession {
     pub(super) waiting_for: HttpWait,
     pub(super) terms: ResponseTerms,
     pub(super) active_request: ActiveRequest,
-    /// When the body began, or the job was submitted.
+    /// When the current wait began: of a body, a job, a forwarded request or a publication.
     pub(super) since: Time,
-    /// Bytes of the body received so far.
     pub(super) body_received: u64,
-    /// The ticket of the last publication. At most one is unanswered: a connection closes after a late outcome.
+    /// The ticket of the last publication. At most one is pending: the connection closes if an outcome is late.
     pub(super) publication_ticket: u32,
-    /// The connection waits for room on the way to the hub.
+    /// The connection is registered for a notification of room in the queue to the hub.
     pub(super) awaits_hub_room: bool,
-    /// Its publication is counted as pending.
+    /// Its publication is counted in `HubHandle::publications`.
     pub(super) is_publishing: bool,
     pub(super) endpoint: HttpEndpoint,
     /// The client's address, if worker processes or handlers need it.
@@ -130,7 +129,6 @@ impl HttpSession {
         self.peer = peer.map(Box::new);
     }
 
-    /// Handles a complete head; `raw` are its bytes.
     fn handle_head(&mut self, head: &RequestHead<'_>, raw: &[u8], io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         let has_hub = cx.hub.is_some() || cx.has_left_hub;
         self.terms = ResponseTerms::of(head, Route::of(head, &cx.http.config, self.endpoint, has_hub));
@@ -167,7 +165,7 @@ impl HttpSession {
             return;
         }
         if head.expect_continue {
-            // The loop in `received` keeps room for more than this.
+            // `received` decodes only with `RESPONSE_ROOM_MIN` of room.
             let _ = io.send(CONTINUE);
             cx.http.counters.count_answer(Status::Continue);
         }
@@ -198,7 +196,7 @@ impl HttpSession {
         self.dispatch(io, cx);
     }
 
-    /// Buffers the request for its handler. If there is no room, returns false and has answered 503.
+    /// Buffers the request for its handler. Without memory for it, answers 503 and returns false.
     fn buffer_request(&mut self, head: &[u8], io: &mut Io<'_>, cx: &mut HttpContext<'_>) -> bool {
         let http = &*cx.http;
         let peer = self.peer.as_deref().copied();
@@ -239,7 +237,6 @@ impl HttpSession {
         }
     }
 
-    /// Answers the complete request.
     fn dispatch(&mut self, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         let terms = self.terms;
         let persistent = match terms.route {
@@ -302,12 +299,12 @@ impl HttpSession {
         }
     }
 
-    /// Ends the exchange: prepares for the next request, or closes the connection.
+    /// Ends the exchange: waits for the next request, or closes the connection.
     pub(super) fn finish_response(&mut self, persistent: bool, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         self.active_request = ActiveRequest::Idle;
         self.waiting_for = HttpWait::NextRequest;
         if persistent {
-            // A response that began before the drain may have announced that the connection persists.
+            // The response may have promised a persistent connection before the drain began.
             let draining = cx.http.is_draining();
             let timeout = if draining { DRAIN_FIRST_BYTE_TIMEOUT } else { cx.http.config.timeouts.idle };
             let deadline = io.now().after(timeout);
@@ -347,7 +344,6 @@ impl HttpSession {
         }
     }
 
-    /// Submits the job to a worker, or runs it in the shard if that is allowed.
     fn submit<F>(&mut self, io: &mut Io<'_>, cx: &mut HttpContext<'_>, job: F)
     where
         F: FnOnce(&mut JobContext) -> JobOutcome + Send + 'static,
@@ -425,14 +421,12 @@ impl HttpSession {
         is_withdrawn
     }
 
-    /// Answers a request that no worker has answered, and resumes reading.
     fn respond_and_resume(&mut self, status: Status, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         let persistent = response_writer::send_status(&self.terms, status, io, cx);
         self.finish_response(persistent, io, cx);
         io.resume();
     }
 
-    /// Handles the result of the current job.
     fn handle_job_outcome(
         &mut self,
         outcome: JobResult<JobOutcome>,
@@ -449,7 +443,7 @@ impl HttpSession {
                 self.respond(*response, io, cx);
             }
             JobResult::Done(JobOutcome(JobProduct::Piece(_) | JobProduct::DelegatedConnection)) => {
-                unreachable!("a piece or part comes when one is waited for, and nobody waits for a delegate")
+                unreachable!("no request waits for a piece or a delegated connection in this state")
             }
             JobResult::Panicked => self.respond_and_resume(Status::InternalServerError, io, cx),
             JobResult::Expired => {
@@ -461,7 +455,7 @@ impl HttpSession {
 
     fn reject(&mut self, error: &HttpDecodeError, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         self.discard_request(cx);
-        // In the shard's own memory: a flood of garbage must not cause a flood of allocations.
+        // The scratch buffer avoids an allocation per invalid request.
         let mut text = std::mem::take(&mut cx.http.scratch);
         text.clear();
         let _ = writeln!(text, "{error}");
@@ -477,7 +471,6 @@ impl HttpSession {
         io.finish_lingering(reason);
     }
 
-    /// Sets the deadline for the incomplete head or body.
     pub(super) fn set_read_deadline(&mut self, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         let timeouts = &cx.http.config.timeouts;
         if self.decoder.in_body() {
@@ -492,7 +485,7 @@ impl HttpSession {
     }
 }
 
-/// Runs a handler in the shard; a panic costs its response only.
+/// Runs a handler in the shard. `None`: it panicked.
 fn catch_panic(request: &Request<'_>, answer: impl Fn(&Request<'_>) -> Response) -> Option<Response> {
     // Unwind safe: the shard lends the handler nothing but the request, so no shared state is left half-done.
     catch_unwind(AssertUnwindSafe(|| answer(request))).ok()
@@ -516,9 +509,9 @@ impl HttpSession {
         }
         let limits = cx.http.config.limits;
         let mut consumed = 0;
-        // The end of a body is an event of its own, after its last byte.
+        // The end of a body is a separate event, after its last byte.
         while consumed < bytes.len() || self.decoder.in_body() {
-            // A client that pipelines without reading is answered one by one when the output store is scarce.
+            // A client that pipelines without reading gets one response at a time when the output store is scarce.
             if io.room() < RESPONSE_ROOM_MIN || io.has_unsent() && io.spare_room() < RESPONSE_ROOM_MIN {
                 io.call_again();
                 break;
@@ -549,7 +542,7 @@ impl HttpSession {
 
     pub(crate) fn ended(&mut self, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         if self.decoder.in_head() || self.decoder.in_body() {
-            // The rest will never come, but the peer may still read.
+            // The rest cannot arrive, but the peer may still read.
             self.discard_request(cx);
             response_writer::send_status(&ResponseTerms::unreadable(), Status::BadRequest, io, cx);
             io.finish(CloseReason::ProtocolError);
@@ -559,7 +552,7 @@ impl HttpSession {
     }
 
     pub(crate) fn flushed(&mut self, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
-        // The peer was busy reading; its time starts anew.
+        // Time in which the peer was reading output does not count: its deadline starts anew.
         match self.waiting_for {
             HttpWait::Worker { .. } | HttpWait::Piece { .. } | HttpWait::QueueRoom | HttpWait::SendRoom => {}
             HttpWait::Upstream
@@ -600,7 +593,7 @@ impl HttpSession {
         }
     }
 
-    /// Handles an event of a request to a worker process, which may be an earlier one.
+    /// Handles an event of a request to a worker process. Events of earlier requests are ignored.
     pub(crate) fn upstream_event(
         &mut self,
         id: RequestId,
@@ -613,8 +606,7 @@ impl HttpSession {
         }
     }
 
-    /// Discards the request of a closed connection, unless the connection was detached: then the delegate is still
-    /// needed.
+    /// Discards the request of a closed connection. A detached connection still needs its delegate.
     pub(crate) fn closed(&mut self, reason: CloseReason, cx: &mut HttpContext<'_>) {
         self.uncount_publication(cx);
         if reason != CloseReason::Detached {
@@ -674,12 +666,12 @@ impl HttpSession {
 
     pub(crate) fn draining(&mut self, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         match self.waiting_for {
-            // With unread requests it continues: the next response closes it. Unsent responses are sent before the
-            // close.
+            // With unread requests it continues, and the next response closes it. `finish` sends unsent responses
+            // first.
             HttpWait::NextRequest if self.decoder.is_idle() && !io.has_unread() => {
                 io.finish(CloseReason::Drained);
             }
-            // A request may be on the way: waits for it briefly.
+            // A request may be on its way.
             HttpWait::FirstByte => {
                 let deadline = io.now().after(DRAIN_FIRST_BYTE_TIMEOUT);
                 io.set_deadline(Some(deadline));
@@ -701,5 +693,5 @@ impl HttpSession {
 }
 
 /// How long a draining server waits for the first byte of an accepted connection, and for the next request of a
-/// connection that it has announced to keep open.
+/// connection whose last response promised to persist.
 const DRAIN_FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(1);

@@ -23,18 +23,19 @@ use crate::upstream::limits::{SPARE_BUFFERS_MAX, SPARE_SIZE_MAX};
 pub struct Timeouts {
     /// From the connection to its first byte.
     pub first_byte: Duration,
-    /// From the first byte of a head to its last: for the whole head, however slowly it arrives.
+    /// From the first byte of a head to its last.
     pub head: Duration,
     /// Time before the minimum rate of a body applies.
     pub body_grace: Duration,
-    /// The minimum rate of a body after that, in bytes per second; also of a client that reads a long response of a
-    /// worker process while the process waits for it. A client that a process waits for must keep to
-    /// [`SLOT_RATE_MIN`](crate::upstream::limits::SLOT_RATE_MIN), if that is higher.
+    /// The minimum average rate of a body after that, in bytes per second. It also applies to the client's reading of a
+    /// long response of a worker process. While a process waits for the client, the minimum is at least
+    /// [`SLOT_RATE_MIN`](crate::upstream::limits::SLOT_RATE_MIN).
     pub body_rate_min: u64,
-    /// Between two requests of a persistent connection. Also between two receives of a connection of a custom
-    /// protocol if its session has set no deadline.
+    /// Between two requests of a persistent connection, and between two receives of a custom protocol's connection
+    /// whose session has set no deadline.
     pub idle: Duration,
-    /// For a job to be taken and done. Then 503, and the connection closes.
+    /// From the submission of a job to its result, or of a publication to its outcome. Then 503, and the connection
+    /// closes.
     pub work: Duration,
     /// For requests in flight when the server drains.
     pub drain: Duration,
@@ -61,25 +62,26 @@ pub struct HttpConfig {
     pub limits: HttpLimits,
     /// Timeouts for clients.
     pub timeouts: Timeouts,
-    /// How long slow work takes.
+    /// Duration of the simulated work of `/test/slow`.
     pub slow_duration: Duration,
-    /// Whether there are workers; without, slow work is answered like fast.
+    /// Whether there are worker threads. Without them, the shard runs all handlers, and `/test/slow` is as fast as
+    /// `/test/fast`.
     pub has_workers: bool,
     /// How long a job may wait for a worker; then 503.
     pub queue_age_max: Duration,
     /// Handlers beside the server's own pages.
     pub routes: Arc<Routes>,
-    /// How long a client that a worker serves may take no bytes.
+    /// Write timeout of connections that workers serve.
     pub write_timeout: Duration,
-    /// Bytes of requests that may wait for their bodies or for workers, or that workers may have; then 503.
+    /// Bytes of requests that may wait for their bodies or for workers, or that workers may process; then 503.
     pub requests_held_max: usize,
     /// Bytes of responses that may wait for their clients; then 503.
     pub answers_held_max: usize,
-    /// Worker processes answer everything but the server's own pages.
+    /// Whether worker processes answer everything but the server's own pages.
     pub has_app: bool,
 }
 
-/// How far the date may lag behind, so that not every request reads the clock.
+/// Maximum age of the cached date: the clock is not read for every request.
 const DATE_STALE_MAX: Duration = Duration::from_millis(50);
 
 /// The result of a job.
@@ -92,7 +94,7 @@ pub(super) enum JobProduct {
     Demo,
     Response(Box<Response>),
     Piece(Box<BodyStream>),
-    /// A served connection that has left the shard.
+    /// A worker has finished serving a connection.
     DelegatedConnection,
 }
 
@@ -116,11 +118,9 @@ pub(crate) struct HttpShard {
 /// The parts of its shard that an HTTP session sees.
 pub(crate) struct HttpContext<'a> {
     pub(crate) http: &'a mut HttpShard,
-    /// The hub, if this server has one.
     pub(crate) hub: Option<&'a mut HubHandle>,
     /// There was a hub, which a successor has taken over.
     pub(crate) has_left_hub: bool,
-    /// The worker processes, if there are any.
     pub(crate) upstream: Option<UpstreamHandle<'a>>,
 }
 
@@ -148,7 +148,6 @@ impl HttpShard {
         }
     }
 
-    /// Whether sessions need client addresses.
     pub(crate) fn wants_peers(&self) -> bool {
         self.config.has_app || self.config.routes.wants_peers()
     }
@@ -161,14 +160,13 @@ impl HttpShard {
         self.spare_buffers.pop().unwrap_or_default()
     }
 
-    /// Keeps a buffer for reuse.
     pub(super) fn recycle_buffer(&mut self, buffer: Vec<u8>) {
         if self.spare_buffers.len() < SPARE_BUFFERS_MAX && (1..=SPARE_SIZE_MAX).contains(&buffer.capacity()) {
             self.spare_buffers.push(buffer);
         }
     }
 
-    /// Whether the server drains. Responses announce it at once, even if the drain of this shard has not begun.
+    /// Whether the server drains, even if the drain of this shard has not begun: responses announce the close at once.
     pub(crate) fn is_draining(&self) -> bool {
         !self.is_ready()
     }
@@ -189,7 +187,7 @@ impl HttpShard {
         self.lifecycle.hub_has_begun()
     }
 
-    /// Whether the hub never begins, because this server ends without having taken over.
+    /// Whether the hub never begins, because this server ends before it has taken over.
     pub(crate) fn hub_is_abandoned(&self) -> bool {
         self.lifecycle.hub_is_abandoned()
     }

@@ -42,7 +42,7 @@ td+td,th+th{text-align:right;font-variant-numeric:tabular-nums;padding-right:0;p
 .bad{background:var(--bad-back);color:var(--bad)}.warn{background:var(--warn-back);color:var(--warn)}";
 
 pub(super) fn render(http: &HttpShard, now: Time) -> Response {
-    // For the next reload.
+    // The result is shown at the next reload.
     http.overview.volumes.request_measurement();
     uncached("text/html; charset=utf-8", page(&http.overview, http.is_ready(), now))
 }
@@ -94,7 +94,6 @@ fn page(overview: &Overview, ready: bool, now: Time) -> String {
     page
 }
 
-/// The key figures at the top.
 fn figures(page: &mut String, overview: &Overview, now: Time) {
     let recent = overview.recent(now);
     let delta = &recent.delta;
@@ -119,7 +118,6 @@ fn figures(page: &mut String, overview: &Overview, now: Time) {
     page.push_str("</div>");
 }
 
-/// Refusals since the start, if any.
 fn refusals(page: &mut String, overview: &Overview) {
     if overview.refused() == 0 {
         return;
@@ -131,9 +129,9 @@ fn work(page: &mut String, overview: &Overview) {
     let pool = overview.work();
     let rows = [
         ("queued now", pool.queued),
-        ("most ever queued", pool.queued_max),
+        ("most queued at once", pool.queued_max),
         ("running now", pool.busy),
-        ("connections in workers' hands", overview.http.iter().map(|counters| counters.delegated()).sum()),
+        ("connections served by workers", overview.http.iter().map(|counters| counters.delegated()).sum()),
         ("done", pool.done),
         ("refused, queue full", pool.refused),
         ("expired in the queue", pool.expired),
@@ -182,7 +180,7 @@ fn messages(page: &mut String, overview: &Overview) {
     let mut rows = vec![
         ("messages".to_owned(), hub.messages.get()),
         ("bytes received".to_owned(), hub.bytes.get()),
-        ("most that ever waited for the disk".to_owned(), pending_max),
+        ("most waiting for the disk at once".to_owned(), pending_max),
         ("delivered".to_owned(), hub.delivered()),
         ("duplicates".to_owned(), hub.duplicates.get()),
         ("subscriptions now".to_owned(), hub.subscriptions()),
@@ -292,7 +290,7 @@ fn rate(value: f64) -> String {
     }
 }
 
-/// Bytes in the largest unit that leaves a whole number before the point: `1.5 GiB`.
+/// Bytes in the largest unit of which there is at least one: `1.5 GiB`.
 fn binary_size(bytes: u64) -> String {
     let units = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let mut value = bytes as f64;

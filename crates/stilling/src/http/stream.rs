@@ -1,25 +1,25 @@
 //! A body that is read while it is sent.
 //!
 //! ```text
-//!   worker: fill ──piece──► session ──room──► client
-//!      ▲                      │ the piece is with the system
-//!      └────── stream ────────┘
+//!   worker: fill ── piece ──► session ── send ──► client
+//!      ▲                         │ piece sent
+//!      └──────── stream ─────────┘
 //! ```
 //!
-//! The stream, its source and its buffer move together between session and workers, so no lock is needed. A piece
-//! lies in the buffer as it is sent, framed if necessary.
+//! The stream, its source and its buffer move together between session and workers, so no lock is needed. The buffer
+//! holds a piece as it is sent, framed if the response is chunked.
 
 use std::io::{self, Read, Write};
 
 use crate::memory::MemoryReservation;
 
-/// Bytes of body in one piece: with its frame it fits into the bytes that one call of a session may send.
+/// Bytes of body in one piece. A framed piece fits into the output of one call of a session.
 pub(super) const PIECE_SIZE: usize = 32 * 1024;
 
 /// Bytes before a chunk: eight hex digits and CRLF; CRLF also follows it (RFC 9112 §7.1). Leading zeros are legal, so
 /// the size of the frame does not depend on that of the chunk.
 const CHUNK_HEAD: usize = 10;
-/// Bytes that a stream counts among the held responses: its buffer, with both parts of a frame and the end.
+/// Bytes that a stream reserves: its buffer, with the frame of a chunk and the last chunk.
 pub(super) const STREAM_COST: usize = PIECE_SIZE + CHUNK_HEAD + 2 + CHUNK_END.len();
 const CHUNK_END: &[u8] = b"0\r\n\r\n";
 
@@ -46,16 +46,16 @@ pub(super) struct BodyStream {
     read: u64,
     buffer: Vec<u8>,
     framing: StreamFraming,
-    /// Where the bytes to be sent begin in the buffer: after the room for a frame if there is none.
+    /// The offset of the bytes to be sent: unframed, they begin after the space for a chunk head.
     start: usize,
     state: SourceState,
-    /// Counts the stream among the held responses, from when it is sent.
+    /// Memory for the buffer, once the response is being sent.
     reservation: Option<MemoryReservation>,
 }
 
 impl std::fmt::Debug for BodyStream {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Stream({} bytes of {:?}, {:?})", self.read, self.length, self.state)
+        write!(f, "BodyStream({} bytes of {:?}, {:?})", self.read, self.length, self.state)
     }
 }
 
@@ -82,13 +82,13 @@ impl BodyStream {
         self.state == SourceState::Failed
     }
 
-    /// Reads the next piece into the buffer, unframed, replacing the last one. May block.
+    /// Reads the next piece into the buffer, unframed. May block.
     pub(super) fn fill(&mut self) {
         self.buffer.resize(CHUNK_HEAD, b'0');
         let left = self.length.map_or(u64::MAX, |length| length - self.read);
         let wanted = PIECE_SIZE.min(usize::try_from(left).unwrap_or(usize::MAX));
-        // A source of unknown length may have a little now and more later, so one read is sent at once. Only with a
-        // known length is it worth filling the piece.
+        // A source of unknown length may be slow, so the bytes of one read are sent at once. With a known length the
+        // piece is filled.
         while self.state == SourceState::More && self.piece_len() < wanted {
             let at = self.buffer.len();
             self.buffer.resize(CHUNK_HEAD + wanted, 0);
@@ -165,7 +165,6 @@ impl BodyStream {
         &self.buffer[self.start..]
     }
 
-    /// Whether nothing follows this piece.
     pub(super) fn is_last(&self) -> bool {
         self.state != SourceState::More
     }

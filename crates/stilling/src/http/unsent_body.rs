@@ -8,14 +8,14 @@ pub(super) struct UnsentBody {
     body: ResponseBody,
     /// Bytes sent; of a stream, those of its current piece.
     sent: usize,
-    /// Counts the bytes among the held responses. A stream has its own.
+    /// Memory for the bytes; a stream has its own reservation.
     _reservation: Option<MemoryReservation>,
 }
 
-/// How a response continues after all available bytes were sent.
+/// The next step of a response after all available bytes were sent.
 pub(super) enum BodyProgress {
     Done,
-    /// Another piece is to be read.
+    /// The next piece is to be read.
     Piece(Box<BodyStream>),
     /// The source has failed: the response cannot be completed.
     Broken,
@@ -26,7 +26,6 @@ impl UnsentBody {
         Self::with_reservation(body, None)
     }
 
-    /// Like [`new`](Self::new), counted among the held responses.
     pub(super) fn with_reservation(body: ResponseBody, reservation: Option<MemoryReservation>) -> Box<Self> {
         Box::new(UnsentBody { body, sent: 0, _reservation: reservation })
     }
@@ -47,12 +46,10 @@ impl UnsentBody {
         &bytes[self.sent..]
     }
 
-    /// Marks `count` bytes of [`rest`](Self::rest) as sent.
     pub(super) fn advance(&mut self, count: usize) {
         self.sent += count;
     }
 
-    /// The next step after all of [`rest`](Self::rest) was sent.
     pub(super) fn into_progress(self) -> BodyProgress {
         match self.body {
             ResponseBody::Stream(stream) if stream.has_failed() => BodyProgress::Broken,
@@ -67,6 +64,6 @@ impl UnsentBody {
 
 impl std::fmt::Debug for UnsentBody {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Sending({} bytes left)", self.rest().len())
+        write!(f, "UnsentBody({} bytes)", self.rest().len())
     }
 }

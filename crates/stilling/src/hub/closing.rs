@@ -13,10 +13,10 @@ use super::runner::Runner;
 use super::stepped::SteppedThreads;
 use crate::lifecycle::{Lifecycle, LifecyclePhase, ReleaseOnDrop};
 
-/// How a hub finishes that its shard has left.
+/// How to finish a hub after its shard has left.
 #[derive(Clone)]
 pub(crate) enum HubCloser {
-    /// On a thread, which is sent to the channel.
+    /// On a thread. The channel receives its handle.
     Threads { lifecycle: Arc<Lifecycle>, threads: mpsc::Sender<JoinHandle<()>> },
     /// In steps of a simulation.
     Stepped { lifecycle: Arc<Lifecycle>, threads: SteppedThreads },

@@ -77,8 +77,8 @@ impl HubHandle {
         HubHandle { closer: Some(closer), ..self }
     }
 
-    /// Leaves the hub, which gets nothing more from this shard. If the shard runs the hub, the hub goes on separately
-    /// until the other shards have left and everything is written; then the streams are closed and released.
+    /// Ends this shard's use of the hub. If the shard runs the hub, the hub continues separately until the other shards
+    /// have left and everything is written; then the streams are closed and released.
     pub(crate) fn leave(mut self: Box<Self>, now: Now) {
         let runner = self.runner.take();
         let closer = self.closer.take();
@@ -102,7 +102,7 @@ impl HubHandle {
         runner.next_check_in().into_iter().chain(left).min()
     }
 
-    /// Whether there is work for a connection of the shard, or for the hub.
+    /// Whether a connection of the shard has mail, or the hub has work.
     pub(crate) fn has_mail(&self) -> bool {
         self.port.has_mail() || self.runner.as_ref().is_some_and(|runner| !runner.is_quiet())
     }
@@ -112,7 +112,8 @@ impl HubHandle {
         self.port.is_settled()
     }
 
-    /// Whether these connections have no more requests, and, if this shard runs the hub, neither has another shard.
+    /// Whether the hub has received all requests of this shard and, if the shard runs the hub, has finished the
+    /// requests of all others.
     pub(crate) fn is_done(&self) -> bool {
         self.has_handed_over() && self.runner.as_ref().is_none_or(|runner| runner.is_done_but_for(self.shard))
     }

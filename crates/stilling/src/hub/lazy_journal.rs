@@ -95,7 +95,6 @@ impl LazyJournal {
         }
     }
 
-    /// Reports a failure of every stream that is not open.
     fn fail(&mut self, reason: &Arc<str>) {
         for &number in &self.of_hub {
             if self.locations[number].is_none() {
@@ -145,7 +144,7 @@ impl LazyJournal {
             }
             None if is_over => {
                 self.state = JournalState::Dead;
-                self.fail(&"the thread that opens it has died of a panic".into());
+                self.fail(&"the thread that opens it has panicked".into());
             }
             None => {}
         }

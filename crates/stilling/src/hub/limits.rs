@@ -6,9 +6,9 @@ use std::time::Duration;
 /// ends no sooner.
 pub(crate) const DRAIN_QUIET: Duration = Duration::from_millis(250);
 
-/// Maximum time for which a connection that is not silent is read during a drain. A NATS connection is then notified
-/// of the end and read for the same time again, until it has seen that; later syslog input is lost. Time without room
-/// for its messages does not count, but `--drain-timeout` applies.
+/// Maximum time for which a connection that keeps sending is read during a drain. Then the server ends the output of
+/// a NATS connection and reads it for up to the same time again; later syslog input is lost. Time under backpressure
+/// does not count, but `--drain-timeout` applies.
 pub(crate) const DRAIN_READ_MAX: Duration = Duration::from_secs(2);
 
 /// Maximum wait of requests for the hub in a server that has taken over. Then the hub begins without the streams on
@@ -19,8 +19,9 @@ pub(crate) const HUB_WAIT_MAX: Duration = Duration::from_secs(10);
 /// system may take a moment to release the locks of a killed process.
 pub(crate) const LOCK_WAIT: Duration = Duration::from_secs(10);
 
-/// Maximum wait of opened streams for streams that are still locked, so that one thread writes all of them. Then they
-/// are used, and publications to the others are refused with a retryable error until they are open.
+/// Maximum time for which opened streams wait for streams that are still locked, so that one thread writes all of
+/// them. Then the hub uses the opened ones, and refuses publications to the others with a retryable error until they
+/// are open.
 pub(crate) const LOCK_GRACE: Duration = Duration::from_secs(1);
 
 /// Interval of checks for the predecessor's release, and of retries within `LOCK_WAIT`.
@@ -29,13 +30,13 @@ pub(crate) const OPEN_LOOK: Duration = Duration::from_millis(20);
 /// Interval of later tries to open the streams.
 pub(crate) const OPEN_RETRY: Duration = Duration::from_secs(1);
 
-/// Interval of checks of a hub that finishes beside the shard that ran it.
+/// Interval of turns of a hub that finishes on its own thread after its shard has left.
 pub(crate) const CLOSE_LOOK: Duration = Duration::from_millis(2);
 
-/// Interval at which a draining shard checks the connections that still publish.
+/// Interval at which a draining shard checks whether the hub has received its last requests.
 pub(crate) const PART_LOOK: Duration = Duration::from_millis(5);
 
-/// Datagrams read from the queue of a UDP socket before it is closed. More: lost with the socket.
+/// Maximum datagrams that are read from the queue of a UDP socket before its close. The rest is lost.
 pub(crate) const UDP_LEFT_MAX: usize = 65_536;
 
 /// Unanswered read orders of the hub. Full: the hub tries again in a later turn.

@@ -6,7 +6,7 @@
 //!                    ◀─ Port ◀═ RoutedBatch ════════ └────────┘
 //! ```
 //!
-//! On one or two cores shard 0 turns the runner at the end of its own turns; with more it has its own thread.
+//! On one or two cores shard 0 runs the hub at the end of each of its turns; with more the hub has its own thread.
 //! Everything between them goes through mailboxes, in batches that are reused.
 
 use std::collections::hash_map::RandomState;
@@ -44,7 +44,7 @@ const NATS_VERSION: &str = "2.10.0";
 /// Prefix of the hub's own subjects, which only NATS clients may publish to.
 pub(crate) const RESERVED_SUBJECTS: &[u8] = b"$JS.";
 
-/// INFO's `go`, a field that clients require.
+/// The `go` field of INFO, which clients require.
 const NO_GO: &str = "none";
 
 /// INFO of the NATS listeners.

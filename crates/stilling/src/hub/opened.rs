@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   Open                when  at the start                              errors end the start
-//!   Absent              when  the first record comes         ┐ on a thread that may wait for the disk; the hub takes
-//!   HeldByPredecessor   when  the predecessor releases them  ┘ each stream's position from what is found then
+//!   Absent              when  the first record comes         ┐ on a thread that may wait for the disk; each stream
+//!   HeldByPredecessor   when  the predecessor releases them  ┘ resumes after the records that it holds then
 //! ```
 //!
 //! On that thread each stream is opened independently: a stream that fails is tried again while the others are used.
@@ -65,8 +65,8 @@ pub(crate) struct StreamFolder {
     spare: Arc<Mutex<SpareThreads>>,
 }
 
-/// Threads for streams that are opened after the start, started with the server. Missing ones are started on demand,
-/// for streams that could not be opened with the others.
+/// Threads for streams that are opened after the start. They start with the server; streams that could not be opened
+/// with the others get threads on demand.
 #[derive(Debug, Default)]
 struct SpareThreads {
     opening: Option<SpareThread<()>>,
@@ -75,7 +75,7 @@ struct SpareThreads {
 }
 
 impl StreamFolder {
-    /// A folder with batches that take a message of `message_size_max` bytes.
+    /// A folder with batches that fit a message of `message_size_max` bytes.
     pub(crate) fn new(
         path: PathBuf,
         write_method: WriteMethodChoice,
@@ -301,7 +301,7 @@ impl<S: StreamStore> PreparedStreams<S> {
 /// Tries to read a directory in which another process removes segments meanwhile.
 const CHECK_TRIES: u32 = 3;
 
-/// Whether a stream's directory could be opened, as far as that is known while another process writes it.
+/// Checks that a stream's directory can be opened, as far as possible while another process writes it.
 fn check(path: &Path, name: &str) -> Result<(), OpenError> {
     use rustix::fs::{Access, access};
     let failed = |path: &Path, source| OpenError::Disk { place: path.display().to_string(), source };

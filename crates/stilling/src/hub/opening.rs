@@ -191,7 +191,7 @@ impl<S: StreamStore> StreamOpener<S> {
         }
         let retries_locks =
             !failures.is_empty() && are_locks && lock_deadline.is_some_and(|until| now < until);
-        // A lock held by another process delays other streams only briefly.
+        // A lock that another process holds delays the opened streams only by `LOCK_GRACE`.
         if retries_locks && self.logs_since.is_none_or(|since| now < since + LOCK_GRACE) {
             return Some(OPEN_LOOK);
         }
@@ -247,9 +247,7 @@ impl<S: StreamStore> StreamOpener<S> {
                 .is_some_and(|(_, reported)| reported.replace(Arc::clone(reason)).as_ref() != Some(reason));
             if is_new {
                 let name = &self.job.streams[*stream].name;
-                (self.job.report)(&format!(
-                    "the stream {name} cannot be opened, and is tried again: {reason}"
-                ));
+                (self.job.report)(&format!("cannot open the stream {name}, trying again: {reason}"));
             }
             is_new
         });
@@ -293,7 +291,7 @@ pub(super) fn recover<D: Disk>(
     let from = if stream.dedup_time.is_zero() { recovery.next } else { recovery.deduplicate_from.max(1) };
     let mut reader = log.source().read_from(stilling_journal::StartAt::Sequence(from));
     loop {
-        // An error: with a part of the window missing, repeated messages would silently be stored again.
+        // Not skipped: with an incomplete window, repeated messages would silently be stored again.
         let read = reader.read().map_err(|source| OpenError::Disk { place: log.place(), source })?;
         match read {
             ReadOutcome::Batch(_) if planted!("forgotten window") => {}
@@ -447,7 +445,7 @@ mod tests {
                 if behind.now >= at {
                     break;
                 }
-                let span = behind.opening.step(behind.now).expect("it goes on");
+                let span = behind.opening.step(behind.now).expect("it has not ended");
                 behind.now += span;
             }
             assert!(behind.now >= at && behind.events.is_empty(), "nothing is reported");

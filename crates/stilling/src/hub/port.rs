@@ -16,7 +16,7 @@ use super::wait_queue::WaitQueue;
 /// The engine and the hub agree on the size from which a payload is passed by reference.
 const _: () = assert!(stilling_engine::limits::SHARED_MIN == stilling_hub::limits::SHARED_PAYLOAD_SIZE_MIN);
 
-/// What the hub has for a connection.
+/// A notification for a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HubMail {
     /// A delivery: see [`Port::take_current`].
@@ -123,7 +123,7 @@ impl Port {
             }
             self.publication_batch = self.returned.pop().map(|empty| self.overflow.take().unwrap_or(empty));
             let Some(publication_batch) = &mut self.publication_batch else { return false };
-            // Control requests are small and cannot wait. They go first: waiting connections use all room.
+            // Control requests are small and cannot wait. They go first: waiting connections would use all room.
             push_control(&mut self.table, publication_batch, &mut self.control);
             if !publication_batch.is_full() {
                 return true;
@@ -135,7 +135,7 @@ impl Port {
         !self.waiting.is_empty()
     }
 
-    /// Has the connection notified when there may be room again.
+    /// Registers the connection for a notification when there may be room again.
     pub(crate) fn wait(&mut self, token: Token) {
         match self.parked.get_mut(&token) {
             Some(waits) => *waits = true,
@@ -143,8 +143,8 @@ impl Port {
         }
     }
 
-    /// Sets the tokens under which the shard itself waits for room: it is called again when there may be room for one
-    /// of them.
+    /// Sets the tokens under which the shard itself waits for room. [`has_mail`](Port::has_mail) is true when there may
+    /// be room for one of them.
     pub(crate) fn set_wanted(&mut self, wanted: impl Iterator<Item = Token>) {
         self.wanted.clear();
         self.wanted.extend(wanted);
@@ -171,8 +171,7 @@ impl Port {
         self.push_request_over_limit(token, client_options, request);
     }
 
-    /// Adds a request that completes an operation begun with [room](Port::has_room), even if there is none now. No
-    /// request is lost.
+    /// Adds a request that completes an operation begun with [room](Port::has_room), even if there is none now.
     #[inline]
     pub(crate) fn push_request_over_limit(
         &mut self,
@@ -194,7 +193,7 @@ impl Port {
         (&mut self.table, publication_batch)
     }
 
-    /// Subscribes a connection to a filter, as a member of a queue group if that has a name. Like
+    /// Adds a `subscription` (filter, queue group or an empty name, sid) of a connection. Like
     /// [`push_request_over_limit`](Self::push_request_over_limit).
     ///
     /// # Errors
@@ -211,7 +210,7 @@ impl Port {
         subscribed
     }
 
-    /// Ends a subscription of a connection, at once or after so many messages in total.
+    /// Ends a subscription of a connection, at once or after a total of `after` messages.
     pub(crate) fn unsubscribe(&mut self, token: Token, sid: &[u8], after: Option<u32>) {
         self.prepare();
         self.table.unsubscribe(token.bits(), sid, after);
@@ -246,20 +245,20 @@ impl Port {
         self.push_changes();
     }
 
-    /// Makes the table's changes the next requests: takes a publication batch that has come back, and adds the
-    /// control requests first.
+    /// Gets a returned publication batch, with the control requests in it, so that the table's changes are the next
+    /// requests.
     fn prepare(&mut self) {
         if self.publication_batch.is_none() {
             self.next_intake();
         }
     }
 
-    /// Has the hub end the connection's pull requests, because the server drains.
+    /// Cancels the connection's pull requests, because the server drains.
     pub(crate) fn end_pulls(&mut self, token: Token) {
         self.control.push_back((token, ControlRequest::CancelPulls));
     }
 
-    /// Has the hub close the connection after all its pending acks.
+    /// Closes the connection once the hub has sent all its pending acks.
     pub(crate) fn close_after_acks(&mut self, token: Token) {
         self.control.push_back((token, ControlRequest::CloseAfterAcks));
     }
@@ -287,8 +286,8 @@ impl Port {
         !self.control.is_empty() || self.overflow.is_some()
     }
 
-    /// The next connection with mail. After each delivery batch one waiting connection is notified of room, so that
-    /// endless deliveries do not starve it. A turn makes a bounded number of delivery batches.
+    /// The next connection with mail. One waiting connection is notified of room after each delivery batch, so that
+    /// endless deliveries do not starve it. A turn expands a bounded number of delivery batches.
     pub(crate) fn next_mail(&mut self) -> Option<(Token, HubMail)> {
         loop {
             if let Some(mail) = self.next_delivery() {
@@ -332,7 +331,7 @@ impl Port {
     fn expand(&mut self) -> bool {
         self.prepare();
         let Some(current) = &mut self.current else { return false };
-        // Even if there is no next one: handed-out deliveries refer to batches of streams.
+        // Even if no batch follows: delivered items hold references to batches of streams.
         current.clear();
         let Some(mut piece) = self.piece.take().or_else(|| self.routed.pop()) else { return false };
         let is_done = self.table.expand(&mut piece, current);
@@ -374,7 +373,7 @@ impl Port {
         has_deliveries || self.piece.is_some() || !self.routed.is_empty() || wants_room && has_room()
     }
 
-    /// Takes the current deliveries, to read them; followed by [`put_back`](Port::put_back).
+    /// Takes the current deliveries for reading. The caller returns them with [`put_back`](Port::put_back).
     pub(crate) fn take_current(&mut self) -> Option<DeliveryBatch> {
         self.current.take()
     }
@@ -383,7 +382,7 @@ impl Port {
         self.current = Some(current);
     }
 
-    /// Ends a turn: hands over the requests.
+    /// Ends a turn: sends the requests to the hub.
     pub(crate) fn flush(&mut self) {
         self.expansions_left = DELIVERY_BATCHES;
         self.remove_some();
@@ -613,7 +612,7 @@ mod tests {
         assert!(turns > 1, "{turns}");
     }
 
-    /// Handed-out deliveries release the memory of streams, even if no others follow.
+    /// Delivered items release the memory of streams, even if no others follow.
     #[test]
     fn payloads_are_released_when_they_have_been_handed_out() {
         const SIZE: usize = stilling_hub::limits::SHARED_PAYLOAD_SIZE_MIN;

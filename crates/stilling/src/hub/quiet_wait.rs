@@ -30,7 +30,7 @@ impl QuietWait {
         (now < end).then_some(end)
     }
 
-    /// Time of the next check of a connection that can send input, or answer, only from `now` on.
+    /// Time of the next check of a connection that is read from `now` on.
     pub(crate) fn check_after(self, now: Time) -> Time {
         self.until.min(now.after(DRAIN_QUIET))
     }
@@ -41,8 +41,7 @@ impl QuietWait {
         (now < self.until).then_some(self.until)
     }
 
-    /// There is room again at `now`: the time since the last input, during which the connection was not read, does
-    /// not count.
+    /// Extends the time by the span from the last input to `now`, in which the connection waited for room unread.
     pub(crate) fn extend(&mut self, last_input: Time, now: Time) {
         self.until = self.until.after(now.since(last_input));
     }

@@ -62,7 +62,7 @@ pub(crate) struct StartGate<S> {
     pub(crate) lifecycle: Arc<Lifecycle>,
     /// Whether the storage is open, or has an event.
     pub(crate) is_open: fn(&S) -> bool,
-    /// Has the storage refuse publications instead of letting them wait: the hub begins without it.
+    /// Called when the hub begins without the storage: publications are refused instead of waiting.
     pub(crate) give_up: fn(&mut S),
     /// When this process took over.
     pub(crate) since_ns: Option<SteadyNanos>,
@@ -140,7 +140,7 @@ impl<S: Storage> Runner<S> {
         }
         self.hub.poll_storage(now);
         let count = self.inlets.len();
-        // Bounded by the batches that existed at the beginning, so that a turn inside a shard ends.
+        // Bounded by the number of batches that exist, so that a turn inside a shard ends.
         for round in 0..PUBLICATION_BATCHES {
             let mut has_moved = false;
             for at in 0..count {
@@ -222,7 +222,7 @@ impl<S: Storage> Runner<S> {
         self.is_abandoned() || self.gate.is_none() && self.inlets.iter().all(is_gone) && self.hub.is_settled()
     }
 
-    /// The same, apart from the shard that runs the hub.
+    /// The same, except that `shard`, which runs the hub, may not have ended.
     pub(crate) fn is_done_but_for(&self, shard: usize) -> bool {
         let is_gone = |(number, inlet): (usize, &ShardInlet)| {
             // Closed before empty: after the close nothing more arrives.

@@ -44,7 +44,7 @@ struct StartedThreads {
 
 impl fmt::Debug for StartedThreads {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Begun").field("journals", &self.journals).finish_non_exhaustive()
+        f.debug_struct("StartedThreads").field("journals", &self.journals).finish_non_exhaustive()
     }
 }
 
@@ -65,7 +65,7 @@ impl SteppedThreads {
         self.with_started(|started| started.opening.take())
     }
 
-    /// The hub that its shard has left to finish.
+    /// The hub to finish after its shard has left.
     #[must_use]
     pub fn take_closing(&self) -> Option<SteppedHub> {
         self.with_started(|started| started.closing.take())

@@ -1,7 +1,7 @@
 //! Connections that wait for room in the port, in order of arrival.
 //!
-//! A connection that closes while it waits leaves its token behind, so there is at most one token per slot of the
-//! shard: the next connection of the slot replaces it.
+//! The token of a connection that closes while it waits remains until the next connection of the same slot replaces
+//! it: at most one token per slot of the shard.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -93,7 +93,7 @@ fn a_socket_for_datagrams_changes_hands_with_its_queue() {
         config.hub.syslog_udp = vec![address, address];
         config
     };
-    let old = open(&with(port_of_nobody()), Vec::new(), Vec::new()).unwrap();
+    let old = open(&with(unused_port()), Vec::new(), Vec::new()).unwrap();
     assert_eq!((old.addresses.len(), old.protocols[0]), (1, ListenerProtocol::Syslog(SyslogTransport::Udp)));
     let sender = std::net::UdpSocket::bind(any_port()).unwrap();
     sender.send_to(b"<13>before", old.addresses[0]).unwrap();
@@ -207,7 +207,7 @@ fn what_is_opened_beside_an_old_server_waits() {
     };
     let waits: Vec<Vec<bool>> = next.of_shards.iter().map(waits).collect();
     assert_eq!(waits, [vec![true, true], vec![false, true]]);
-    assert!(std::net::TcpStream::connect(next.addresses[0]).is_err(), "somebody listens");
+    assert!(std::net::TcpStream::connect(next.addresses[0]).is_err(), "it listens already");
     let error = Listeners::open(&wanted, Vec::new(), Vec::new(), ListenTiming::BindOnly).unwrap_err();
     assert!(error.to_string().contains("another process listens there"), "{error}");
 }
@@ -248,7 +248,7 @@ fn an_address_that_becomes_free_in_time_is_taken() {
 #[test]
 fn addresses_of_one_server_may_overlap() {
     for old_shards in [0, 1] {
-        let local = open(&config(&[port_of_nobody()], 1), Vec::new(), Vec::new()).unwrap();
+        let local = open(&config(&[unused_port()], 1), Vec::new(), Vec::new()).unwrap();
         let address = local.addresses[0];
         let all = SocketAddr::from(([0, 0, 0, 0], address.port()));
         let old = local.copies().unwrap().into_iter().take(old_shards).collect();
@@ -260,7 +260,7 @@ fn addresses_of_one_server_may_overlap() {
 
 /// An address with a port that is free on all hosts and outside the ephemeral range: a connection of another test
 /// could otherwise block a listener on all addresses.
-fn port_of_nobody() -> SocketAddr {
+fn unused_port() -> SocketAddr {
     let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap();
     let below: u16 = range.split_whitespace().next().unwrap().parse().unwrap();
     let start = 20_000 + std::process::id() as u16 % 1000;
@@ -277,7 +277,7 @@ fn an_old_address_in_the_way_of_a_new_one_is_named() {
     let error =
         Listeners::open(&config(&[all], 1), old.copies().unwrap(), Vec::new(), ListenTiming::BindOnly);
     let wanted = format!(
-        "cannot listen on {all}: the server that is succeeded listens on {address}, which is a part of it; ask for both, or stop it first"
+        "cannot listen on {all}: the predecessor listens on {address}, which overlaps it; configure both, or stop the predecessor first"
     );
     assert_eq!(error.unwrap_err().to_string(), wanted);
 }

@@ -15,7 +15,7 @@ use crate::volume_monitor::DiskUsage;
 
 pub(super) fn encode(overview: &Overview, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
     let Some(hub) = overview.hub.get() else { return Ok(()) };
-    counter(to, "hub_messages", "Messages that came to the hub", hub.messages.get())?;
+    counter(to, "hub_messages", "Messages received by the hub", hub.messages.get())?;
     counter_with_unit(
         to,
         "hub_received",
@@ -24,10 +24,15 @@ pub(super) fn encode(overview: &Overview, to: &mut DescriptorEncoder<'_>) -> fmt
         hub.bytes.get(),
     )?;
     counter(to, "hub_delivered", "Messages sent to subscriptions", hub.delivered())?;
-    counter(to, "hub_verdicts", "Acknowledgements and refusals to publishers", hub.publish_outcomes.get())?;
-    counter(to, "hub_duplicates", "Messages that their stream had already", hub.duplicates.get())?;
+    counter(
+        to,
+        "hub_publish_outcomes",
+        "Acknowledgements and refusals to publishers",
+        hub.publish_outcomes.get(),
+    )?;
+    counter(to, "hub_duplicates", "Messages already stored in their stream", hub.duplicates.get())?;
     let undelivered = hub.undelivered.get();
-    counter(to, "hub_unheard", "Messages that no stream wanted and nobody listened to", undelivered)?;
+    counter(to, "hub_undelivered", "Messages without a stream or subscription", undelivered)?;
     let dropped = hub.log_lines_dropped.get();
     counter(to, "hub_log_lines_dropped", "Log lines dropped because the log is written too slowly", dropped)?;
     gauge(to, "hub_subscriptions", "Subscriptions now", hub.subscriptions())?;
@@ -43,12 +48,7 @@ pub(super) fn encode(overview: &Overview, to: &mut DescriptorEncoder<'_>) -> fmt
     gauge(to, "hub_parked", "Connections that are not read because their stream is full", hub.parked.get())?;
     let requests = hub.parked_requests.get();
     counter(to, "hub_parked_requests", "Requests that waited for a full stream", requests)?;
-    gauge(
-        to,
-        "hub_queued_bytes",
-        "Bytes of deliveries that wait for threads that are late",
-        hub.queued.get(),
-    )?;
+    gauge(to, "hub_queued_bytes", "Bytes of deliveries queued for late threads", hub.queued.get())?;
     gauge(to, "hub_consumers", "Consumers now", hub.consumers.get())?;
     encode_losses(overview, to)?;
     encode_hub_handles(overview, to)?;
@@ -60,17 +60,16 @@ pub(super) fn encode(overview: &Overview, to: &mut DescriptorEncoder<'_>) -> fmt
     encode_passed_over(&hub.streams, to)
 }
 
-/// Positions and states of each stream.
 fn encode_streams(streams: &[StreamCounters], to: &mut DescriptorEncoder<'_>) -> fmt::Result {
     type Gauge = fn(&StreamCounters) -> u64;
     let gauges: [(&str, &str, Gauge); 8] = [
-        ("first_sequence", "First sequence that is kept", |stream| stream.first.get()),
-        ("last_sequence", "Last sequence that was given", |stream| stream.last.get()),
-        ("visible_sequence", "Last sequence that anybody may see", |stream| stream.visible.get()),
+        ("first_sequence", "First stored sequence", |stream| stream.first.get()),
+        ("last_sequence", "Last assigned sequence", |stream| stream.last.get()),
+        ("visible_sequence", "Last sequence visible to subscribers", |stream| stream.visible.get()),
         ("pending", "Messages that wait for the disk", |stream| stream.pending.get()),
-        ("pending_max", "Most that ever waited at once", |stream| stream.pending_max.get()),
-        ("frozen", "1 for a stream that takes nothing until the next start", |stream| stream.frozen.get()),
-        ("closed", "1 for a stream that takes nothing until its folder can be opened", |stream| {
+        ("pending_max", "Most messages that waited for the disk at once", |stream| stream.pending_max.get()),
+        ("frozen", "1 for a stream that accepts nothing until the next start", |stream| stream.frozen.get()),
+        ("closed", "1 for a stream that accepts nothing until its folder can be opened", |stream| {
             stream.closed.get()
         }),
         ("waiting", "1 for a stream that waits for room on its disk", |stream| stream.waiting.get()),
@@ -82,9 +81,9 @@ fn encode_streams(streams: &[StreamCounters], to: &mut DescriptorEncoder<'_>) ->
 }
 
 fn encode_passed_over(streams: &[StreamCounters], to: &mut DescriptorEncoder<'_>) -> fmt::Result {
-    let help = "Records that consumers did not get because they were not there any more, by reason";
+    let help = "Records skipped by consumers because they were removed or damaged, by reason";
     let kind = ConstCounter::new(0_u64).metric_type();
-    let mut family = to.encode_descriptor("hub_stream_passed_over", help, None, kind)?;
+    let mut family = to.encode_descriptor("hub_stream_skipped", help, None, kind)?;
     for stream in streams {
         for (reason, count) in
             [("removed", stream.skipped_removed.get()), ("damaged", stream.skipped_damaged.get())]
@@ -96,7 +95,7 @@ fn encode_passed_over(streams: &[StreamCounters], to: &mut DescriptorEncoder<'_>
     Ok(())
 }
 
-/// Disk usage of streams, as measured last; none before the first measurement.
+/// The last measured disk usage of streams; none before the first measurement.
 fn encode_volumes(overview: &Overview, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
     type UsageValue = fn(&DiskUsage) -> u64;
     let Some(hub) = overview.hub.get() else { return Ok(()) };
@@ -117,15 +116,15 @@ fn encode_volumes(overview: &Overview, to: &mut DescriptorEncoder<'_>) -> fmt::R
     Ok(())
 }
 
-/// Every ingress with every reason, so that rates are defined before the first loss.
+/// Exports all combinations of ingress and reason, so that rates are defined before the first loss.
 fn encode_losses(overview: &Overview, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
     let Some(hub) = overview.hub.get() else { return Ok(()) };
-    let help = "Messages that were refused, shed or lost, by the door they came through and by reason";
+    let help = "Messages refused, shed or lost, by ingress and reason";
     let kind = ConstCounter::new(0_u64).metric_type();
     let mut family = to.encode_descriptor("hub_losses", help, None, kind)?;
     for ingress in Ingress::ALL {
         for loss in Loss::ALL {
-            let labels = [("door", ingress.name()), ("reason", loss.name())];
+            let labels = [("ingress", ingress.name()), ("reason", loss.name())];
             ConstCounter::new(hub.losses(ingress, loss)).encode(family.encode_family(&labels)?)?;
         }
     }
@@ -138,18 +137,17 @@ fn encode_hub_handles(overview: &Overview, to: &mut DescriptorEncoder<'_>) -> fm
     let slow = sum(|handle| handle.slow_consumers.get());
     counter(to, "hub_slow_consumers", "NATS clients disconnected as slow consumers", slow)?;
     let unauthorized = sum(|handle| handle.unauthorized.get());
-    counter(to, "hub_shut_out", "Clients that were not let in", unauthorized)?;
+    counter(to, "hub_unauthorized", "Clients refused for lack of credentials or permission", unauthorized)?;
     let invalid = sum(|handle| handle.publications_invalid.get());
     let help = "Publications over NATS that were dropped because of an invalid subject or reply subject";
     counter(to, "hub_publications_invalid", help, invalid)?;
     let shed = sum(|handle| handle.publications_shed.get());
     counter(to, "hub_publications_shed", "Publications by HTTP that found no room in time", shed)?;
     let unanswered = sum(|handle| handle.publications_unanswered.get());
-    let help = "Publications by HTTP whose verdicts did not come in time";
+    let help = "Publications by HTTP not confirmed in time";
     counter(to, "hub_publications_unanswered", help, unanswered)
 }
 
-/// Event counters of each stream.
 fn counters_per_stream(streams: &[StreamCounters], to: &mut DescriptorEncoder<'_>) -> fmt::Result {
     type Count = fn(&StreamCounters) -> u64;
     let counts: [(&str, &str, Count); 8] = [

@@ -1,19 +1,18 @@
 //! The text format of Prometheus, version 0.0.4, converted from OpenMetrics:
 //! <https://prometheus.io/docs/instrumenting/exposition_formats/>.
 //!
-//! Samples are the same in both. A counter's family has the name of its samples, with `_total`; there are no units
-//! and no `# EOF`, and quotes in a help text are not escaped.
+//! The sample lines are the same in both formats. In this one a counter's family is named as its samples, with
+//! `_total`, there are no `# UNIT` and `# EOF` lines, and quotes in help texts are not escaped.
 
 use std::fmt::Write;
 
-/// Converts the families of an OpenMetrics text.
 pub(super) fn from_openmetrics(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut help = None;
     for line in text.lines() {
         // Writing to a string does not fail.
         if let Some(family) = line.strip_prefix("# HELP ") {
-            // The name in the output depends on the type, which follows.
+            // Written with the type, which follows and determines the name.
             help = family.split_once(' ');
         } else if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' '))
         {

@@ -19,10 +19,10 @@ pub(super) struct PublishAssembly {
     body: Vec<u8>,
     /// The client may not publish it; its pieces are dropped.
     pub(super) is_refused: bool,
-    /// The deadline for completing the message, or the connection is closed: earlier than `end` while there is no
-    /// room for it.
+    /// The deadline for completing the message; then the connection is closed. Earlier than `end` while the message
+    /// exceeds the shard's limit.
     pub(super) until: Time,
-    /// The deadline with room.
+    /// The deadline within the limit.
     end: Time,
 }
 
@@ -78,8 +78,8 @@ impl PublishAssembly {
         }
     }
 
-    /// Restores the full deadline of a message that went on without room, if there is room for `growth` more bytes
-    /// again. Returns whether it did.
+    /// Restores the full deadline of the message that may exceed the shard's limit, if there is room for `growth` more
+    /// bytes again. Returns whether it did.
     pub(super) fn regain_time(&mut self, token: Token, growth: usize, nats: &mut NatsShard) -> bool {
         let regains = nats.over_limit == Some(token) && nats.assembled_bytes + growth <= ASSEMBLY_MAX;
         if regains {

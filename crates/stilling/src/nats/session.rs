@@ -44,16 +44,16 @@ pub(crate) struct NatsSession {
     listener: u16,
     /// The client's address, if the driver reports it.
     peer: Option<IpAddr>,
-    /// It waits for room in the port, and has not been read since the last input.
+    /// The connection waits for room in the port, and has not been read since the last input.
     waits_for_room: bool,
     phase: NatsPhase,
     pings: u8,
     last_input: Time,
     /// An incomplete long message.
     assembly: Option<Box<PublishAssembly>>,
-    /// Marks to report when the output has been sent. Rarely used, so kept out of the session.
+    /// Marks to report when the output has been sent. Boxed because they are rare.
     marks: Option<Box<Marks>>,
-    /// It has sent no request to the hub yet.
+    /// No request has gone to the hub yet.
     is_new: bool,
     is_counted: bool,
     token: Token,
@@ -187,8 +187,7 @@ impl NatsSession {
             return true;
         }
         if cx.nats.over_limit.is_none() {
-            // The connections that wait for room may be those that occupy it: one of them at a time goes on to its
-            // end.
+            // The connections that wait for room may be those that occupy it: one at a time may exceed the limit.
             cx.nats.over_limit = Some(token);
             assembly.until = assembly.until.min(io.now().after(ASSEMBLY_BEYOND_TIMEOUT));
             let until = assembly.until;
@@ -250,8 +249,8 @@ impl NatsSession {
                 }
                 self.send_ok(io);
             }
-            // Clients take a server for dead that does not answer the first PING soon. There is no earlier request
-            // that it could overtake.
+            // Answered before the hub begins: clients disconnect without a PONG to their first PING. There is no
+            // earlier request that it could overtake.
             ClientEvent::Ping if self.is_new && !cx.lifecycle.hub_has_begun() => self.send_bytes(PONG, io),
             ClientEvent::Ping => self.send_request(&HubRequest::Barrier, io, cx),
         }
@@ -435,7 +434,8 @@ impl NatsSession {
         }
     }
 
-    /// Handles that there is room in the port again. The client was not read meanwhile, so its timeouts are extended.
+    /// Resumes reading when there is room in the port again. The client was not read meanwhile, so its timeouts are
+    /// extended.
     fn end_room_wait(&mut self, io: &mut Io<'_>) {
         if !std::mem::take(&mut self.waits_for_room) {
             return;
@@ -486,7 +486,6 @@ impl NatsSession {
         }
     }
 
-    /// Whether nothing more can be sent.
     fn is_output_ended(&self) -> bool {
         matches!(self.phase, NatsPhase::OutputEnded(_) | NatsPhase::Disconnected)
     }
@@ -560,8 +559,8 @@ impl NatsSession {
         self.send_error(&format!("Permissions Violation for {what} to \"{subject}\""), io);
     }
 
-    /// Handles a refused operation. As in nats-server, a publication to an invalid subject is dropped silently unless
-    /// the client is pedantic: clients close permanently at such an error.
+    /// Answers an invalid operation. As in nats-server, a publication to an invalid subject is dropped silently unless
+    /// the client is pedantic: clients close permanently after such an error.
     fn refuse(&mut self, error: &NatsDecodeError, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
         let is_publication = matches!(error.fault(), NatsFault::PublishSubject | NatsFault::ReplySubject);
         if is_publication && let Some(hub) = cx.hub.as_deref() {
@@ -605,7 +604,7 @@ fn send_message(line: &[u8], payload: Payload<'_>, end: &[u8], io: &mut Io<'_>) 
             let _ = io.send_shared(block, range);
             let _ = io.send(end);
         }
-        // Held output is one copy, taken whole or not at all.
+        // Blocked output holds one copy of the message, complete or not at all.
         _ => {
             let _ = io.send_with(|out| {
                 for part in [line, payload.bytes(), end] {

@@ -18,7 +18,7 @@ pub(crate) struct NatsShard {
     addresses: Vec<SocketAddr>,
     /// Bytes of incomplete long messages.
     pub(super) assembled_bytes: usize,
-    /// The connection with a long message that goes on without room.
+    /// The connection with a long message that may exceed `ASSEMBLY_MAX`.
     pub(super) over_limit: Option<Token>,
     /// Memory for short texts.
     scratch: Vec<u8>,
@@ -66,7 +66,7 @@ fn write_over(text: &mut Cow<'static, str>, by: impl Display) {
     let _ = write!(text, "{by}");
 }
 
-/// The parts of its shard that a NATS session sees.
+/// The parts of its shard that a NATS session uses.
 pub(crate) struct NatsContext<'a> {
     pub(crate) nats: &'a mut NatsShard,
     /// The hub; `None` when a successor has it.

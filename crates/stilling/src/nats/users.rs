@@ -28,7 +28,6 @@ impl Users {
         if self.0.is_empty() { UserAccess::Everything } else { UserAccess::Unauthenticated }
     }
 
-    /// Whether clients must authenticate.
     pub(crate) fn requires_credentials(&self) -> bool {
         !self.0.is_empty()
     }
@@ -68,8 +67,8 @@ impl Users {
         found
     }
 
-    /// Whether it may publish to a subject. The subject of a request for a consumer may end with a filter, which must
-    /// then be allowed as a whole.
+    /// Whether a connection may publish to a subject. The subject of a consumer request may end with a filter; then
+    /// every subject that the filter matches must be allowed.
     pub(crate) fn may_publish(&self, access: UserAccess, subject: &[u8]) -> bool {
         self.may(access, |user| &user.publish, |allowed| is_allowed(subject, allowed))
     }
@@ -134,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn who_shows_the_right_secret_comes_in_and_nobody_else() {
+    fn only_the_right_secret_is_authenticated() {
         let users = users();
         assert_eq!(users.find(Some("root"), "all"), UserAccess::Everything);
         assert_eq!(users.find(Some("sensor"), "s"), UserAccess::User(1));
@@ -172,7 +171,7 @@ mod tests {
 
     /// The only subject with wildcards for publishing: a request for a consumer, with its filter.
     #[test]
-    fn a_user_may_ask_for_consumers_whose_filter_is_within_the_lists() {
+    fn a_user_may_request_consumers_with_filters_within_the_lists() {
         let may = |allowed: &str, asked: &str| {
             let user = UserConfig {
                 publish: vec![allowed.to_owned()],

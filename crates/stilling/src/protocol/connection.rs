@@ -1,5 +1,4 @@
-//! State of a connection of a custom protocol around its session: its share in the hub, the idle timeout, the drain,
-//! panics.
+//! A connection of a custom protocol: its session, and around it the hub, the idle timeout, the drain and panics.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -11,7 +10,6 @@ use stilling_ring::Time;
 use super::{CustomContext, CustomProtocol, CustomSession};
 use crate::hub::quiet_wait::QuietWait;
 
-/// A session with the shard's state for it.
 pub(crate) struct CustomConnection {
     /// `None`: it has panicked, or is closed.
     session: Option<Box<dyn CustomSession>>,
@@ -19,12 +17,12 @@ pub(crate) struct CustomConnection {
     input_shown_at: Time,
     /// The deadline of the idle timeout, as long as the session has not set its own.
     idle_deadline: Option<Time>,
-    /// Set when the connection is to finish once its peer is silent, or its time is over.
+    /// Set when the connection is to finish once its peer is silent, or the drain's read time is used up.
     quiet_wait: Option<QuietWait>,
     awaits_room: bool,
     /// The session was notified of the drain.
     drain_notified: bool,
-    /// The hub counts it among the connections that publish.
+    /// Counted in `HubHandle::streaming`.
     is_counted: bool,
 }
 
@@ -92,7 +90,6 @@ impl CustomConnection {
         self.call(io, cx, |session, io, cx| session.taken(count, io, cx));
     }
 
-    /// Handles that there may be room for publications.
     pub(crate) fn has_room(&mut self, io: &mut Io<'_>, cx: &mut CustomContext<'_>) {
         self.awaits_room = false;
         if let Some(wait) = &mut self.quiet_wait {
@@ -119,7 +116,6 @@ impl CustomConnection {
         }
     }
 
-    /// Handles that the connection is disconnected as a slow consumer.
     pub(crate) fn slow_consumer(&mut self, cx: &mut CustomContext<'_>) {
         self.leave_hub(cx);
     }
@@ -156,7 +152,7 @@ impl CustomConnection {
 
     fn after_call(&mut self, io: &mut Io<'_>, cx: &mut CustomContext<'_>) {
         if io.is_finishing() {
-            // A peer that does not read its output keeps only the connection.
+            // Unsent output delays only the connection's end, not the hub's release.
             return self.leave_hub(cx);
         }
         if cx.finishes_when_quiet && self.quiet_wait.is_none() {
@@ -180,12 +176,12 @@ impl CustomConnection {
         io.set_deadline(self.idle_deadline);
     }
 
-    /// Whether it waits for room that may come.
+    /// Whether it waits for room in the queue to the hub; false if the hub never begins.
     fn waits_for_room(&self, cx: &CustomContext<'_>) -> bool {
         self.awaits_room && cx.hub.is_some() && !cx.lifecycle.hub_is_abandoned()
     }
 
-    /// Finishes the connection if its peer is silent, or its time is over.
+    /// Finishes the connection if its peer is silent, or the drain's read time is used up.
     fn finish_if_quiet(&mut self, wait: QuietWait, io: &mut Io<'_>, cx: &mut CustomContext<'_>) {
         let now = io.now();
         let again = if io.is_input_blocked() {
@@ -198,7 +194,7 @@ impl CustomConnection {
             return io.set_deadline(again);
         }
         if io.is_paused() && wait.end_after(now).is_some() {
-            // The session has paused by itself, so it may have unread input.
+            // Only the session has paused it: there may be unread input.
             self.input_shown_at = now;
             io.resume();
             return io.set_deadline(Some(wait.check_after(now)));
@@ -207,7 +203,7 @@ impl CustomConnection {
         self.leave_hub(cx);
     }
 
-    /// Leaves the hub. Idempotent.
+    /// Idempotent.
     fn leave_hub(&mut self, cx: &mut CustomContext<'_>) {
         if let Some(hub) = cx.hub.as_deref_mut()
             && std::mem::take(&mut self.is_counted)

@@ -97,7 +97,7 @@ impl Server {
 /// Completes and checks the configuration, and selects a driver.
 fn prepare(config: &mut ServeConfig, has_routes: bool) -> Result<SelectedDriver, ServeError> {
     if config.app.is_some() {
-        // The shards talk to the processes themselves.
+        // The shards forward to the processes themselves.
         config.worker_threads = 0;
         config.accept_workers = 0;
         config.growth = Growth { free_threshold: 0, ..config.growth };
@@ -435,7 +435,6 @@ fn listener_origin(sockets: &ServerSockets) -> Vec<String> {
     lines
 }
 
-/// The readiness of the worker processes, for a hand-over.
 fn app_readiness(app: &Arc<App>) -> AppReadiness {
     let start_timeout = app.config().processes.start_timeout;
     let app = Arc::clone(app);

@@ -1,11 +1,11 @@
-//! Configuration errors, each with its setting, so that the reader of the settings can add the line.
+//! Configuration errors, each with its setting, so that the parser of a file can add the line.
 
 use std::fmt;
 
 /// One setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SettingKey {
-    /// An option that a server has once, by its name.
+    /// An option of the server, by its name.
     Option(&'static str),
     /// A key of a stream.
     Stream {
@@ -23,7 +23,7 @@ pub enum SettingKey {
     },
 }
 
-/// A setting that prevents a server.
+/// A setting that prevents the start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SettingError {
     /// The setting.

@@ -34,11 +34,7 @@ mod tests {
 
     fn overlaps(one: &str, other: &str) -> bool {
         let (one, other) = (filter(one).expect("a filter"), filter(other).expect("a filter"));
-        assert_eq!(
-            overlap(one, other),
-            overlap(other, one),
-            "{one} {other}: it does not matter who is asked"
-        );
+        assert_eq!(overlap(one, other), overlap(other, one), "{one} {other}: overlap is symmetric");
         overlap(one, other)
     }
 

@@ -11,7 +11,7 @@ pub const STREAM_NAME_SIZE_MAX: usize = 64;
 /// Filters of one stream. More: refused.
 pub const STREAM_SUBJECTS_MAX: usize = 64;
 
-/// Minimum of a stream's `retention-bytes`. Fewer: refused.
+/// Minimum of a stream's `retention-bytes`. Less: refused.
 pub const RETENTION_BYTES_LEAST: u64 = 1024 * 1024;
 
 /// Maximum of a stream's `retention-bytes`, one pebibyte. More: refused.
@@ -48,7 +48,7 @@ pub const HUB_LISTENERS_MAX: usize = 64;
 /// socket. Longer: refused.
 pub const SOCKET_PATH_SIZE_MAX: usize = 102;
 
-/// Bytes of a syslog message's word in a subject. Longer: truncated.
+/// Bytes of a host or application name of a syslog message in a subject. Longer: truncated.
 pub const SUBJECT_WORD_SIZE_MAX: usize = 128;
 
 /// Bytes of a subject template. Longer: refused.

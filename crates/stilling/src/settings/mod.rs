@@ -1,7 +1,7 @@
 //! Configuration of the hub: its listeners, streams, users, and data folder.
 //!
-//! Plain values, filled in from a command line or a file. [`MessagingConfig::problems`] returns everything that
-//! prevents a server, each with its [`SettingKey`], so that a reader of files can add the line.
+//! Plain values, filled in from a command line or a file. [`MessagingConfig::problems`] returns every error that
+//! prevents the start, each with its [`SettingKey`], so that the parser of a file can add the line.
 //!
 //! ```
 //! use stilling::settings::{MessagingConfig, StreamConfig};
@@ -121,7 +121,7 @@ impl MessagingConfig {
         self.streams.iter().flat_map(|stream| &stream.subjects).any(kept)
     }
 
-    /// Everything that prevents a server. `others` are further addresses to listen on, each with the name of its
+    /// Every error that prevents the start. `others` are further addresses to listen on, each with the name of its
     /// option.
     #[must_use]
     pub fn problems(&self, others: &[(&'static str, SocketAddr)]) -> Vec<SettingError> {
@@ -171,8 +171,7 @@ impl MessagingConfig {
                 found.push(SettingError::option(name, reason));
             }
             for address in addresses {
-                // Addresses of one option may overlap, since all of them answer alike; except those of custom
-                // protocols.
+                // Addresses of one option may overlap, because all of them behave alike. Custom protocols differ.
                 let conflict = taken.iter().find(|(other, its, taken)| {
                     (*other != name || name == PROTOCOLS)
                         && *its == transport
@@ -180,9 +179,8 @@ impl MessagingConfig {
                         && overlap(*address, *taken)
                 });
                 if let Some((other, _, taken)) = conflict {
-                    let reason = format!(
-                        "{address} is taken: `{other}` listens on {taken}; give each of them a port of its own"
-                    );
+                    let reason =
+                        format!("{address} is taken: `{other}` listens on {taken}; give each its own port");
                     found.push(SettingError::option(name, reason));
                 } else {
                     found.extend(named_twice(name, transport, *address, &taken));
@@ -206,7 +204,7 @@ impl MessagingConfig {
                 );
             }
             if self.syslog_unix[..index].contains(path) {
-                add_problem("syslog-unix", format!("`{shown}` is there twice"));
+                add_problem("syslog-unix", format!("`{shown}` is named twice"));
             }
         }
         if self.syslog_unix.len() > HUB_LISTENERS_MAX {
@@ -225,7 +223,10 @@ impl MessagingConfig {
         }
         let is_open = !self.syslog_udp.is_empty() || !self.syslog_tcp.is_empty();
         if is_open && self.syslog_sources.is_empty() {
-            add_problem("syslog-source", "nobody may send syslog, and there are listeners for it".to_owned());
+            add_problem(
+                "syslog-source",
+                "no address may send syslog, although there are listeners for it".to_owned(),
+            );
         }
     }
 }
@@ -242,7 +243,7 @@ fn named_twice(
     let reason = if *other == name {
         format!("{address} is named twice")
     } else {
-        format!("{address} is taken: `{other}` listens there; give each of them an address of its own")
+        format!("{address} is taken: `{other}` listens there; give each its own address")
     };
     Some(SettingError::option(name, reason))
 }
@@ -298,7 +299,7 @@ mod tests {
             (|hub| hub.syslog_udp = vec![at("[::1]:514"); 2], "syslog-udp: [::1]:514 is named twice"),
             (
                 |hub| hub.nats = vec![at("127.0.0.1:9000")],
-                "nats: 127.0.0.1:9000 is taken: `listen` listens on 0.0.0.0:9000; give each of them a port of its own",
+                "nats: 127.0.0.1:9000 is taken: `listen` listens on 0.0.0.0:9000; give each its own port",
             ),
             (
                 |hub| (hub.nats, hub.syslog_tcp) = (vec![at("127.0.0.1:514")], vec![at("127.0.0.1:514")]),
@@ -310,10 +311,10 @@ mod tests {
                 |hub| hub.syslog_unix = vec!["x".repeat(103).into()],
                 "has 103 bytes; a socket's path has 1 to 102, so that a successor's fits beside it",
             ),
-            (|hub| hub.syslog_unix = vec!["x".into(), "x".into()], "syslog-unix: `x` is there twice"),
+            (|hub| hub.syslog_unix = vec!["x".into(), "x".into()], "syslog-unix: `x` is named twice"),
             (
                 |hub| (hub.syslog_udp, hub.syslog_sources) = (vec![at("127.0.0.1:514")], Vec::new()),
-                "syslog-source: nobody may send",
+                "syslog-source: no address may send",
             ),
             (|hub| hub.data = PathBuf::new(), "data: the path is empty"),
         ];

@@ -44,7 +44,7 @@ fn subject_problems(stream: &StreamConfig, add_problem: &mut impl FnMut(String))
     let StreamConfig { name, subjects, .. } = stream;
     if subjects.is_empty() {
         add_problem(format!(
-            "the stream `{name}` has no subjects, so nothing could ever enter it; such as [\"{name}.>\"]"
+            "the stream `{name}` has no subjects, so it could not store anything; use for example [\"{name}.>\"]"
         ));
     }
     if subjects.len() > STREAM_SUBJECTS_MAX {
@@ -60,7 +60,7 @@ fn subject_problems(stream: &StreamConfig, add_problem: &mut impl FnMut(String))
                 let reserved = RESERVED.iter().find(|own| filter(own).is_ok_and(|own| overlap(wanted, own)));
                 if let Some(own) = reserved {
                     add_problem(format!(
-                        "`{text}` takes in subjects of `{own}`, which are the server's own; begin with a word of yours, such as `{name}.>`"
+                        "`{text}` takes in subjects of `{own}`, which the server reserves; use another first token, such as `{name}.>`"
                     ));
                 }
             }

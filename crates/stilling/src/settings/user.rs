@@ -7,10 +7,10 @@ use super::filters::filter;
 use super::limits::{SECRET_SIZE_MAX, USER_FILTERS_MAX, USER_NAME_SIZE_MAX, USERS_MAX};
 use super::{SettingError, SettingKey};
 
-/// A client that may publish and subscribe. With at least one user, all other clients are refused.
+/// A user that clients authenticate as. With at least one user, clients without valid credentials are refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UserConfig {
-    /// The name to sign in with; with a token it is only a label.
+    /// The name that clients send with a password. With a token it is only a label.
     pub name: String,
     /// Proof of identity.
     pub credential: Credential,
@@ -102,13 +102,13 @@ impl UserConfig {
             Credential::Token(secret) => ("token", secret),
         };
         if secret.text.is_empty() {
-            add_problem(key, format!("the {key} of `{name}` is empty: anybody could be `{name}`"));
+            add_problem(key, format!("the {key} of `{name}` is empty: any client could sign in as `{name}`"));
         }
         if secret.text.len() > SECRET_SIZE_MAX {
             add_problem(
                 key,
                 format!(
-                    "the {key} of `{name}` has {} bytes; at most {SECRET_SIZE_MAX} are compared",
+                    "the {key} of `{name}` has {} bytes; at most {SECRET_SIZE_MAX} are allowed",
                     secret.text.len()
                 ),
             );
@@ -148,7 +148,7 @@ pub(super) fn problems(users: &[UserConfig], found: &mut Vec<SettingError>) {
         if let Credential::Token(secret) = &user.credential
             && let Some(first) = tokens.insert(&secret.text, index)
         {
-            let reason = format!("user {} has the same token, so nobody could tell who comes", first + 1);
+            let reason = format!("user {} has the same token, so the two cannot be distinguished", first + 1);
             found.push(SettingError::user(index, "token", reason));
         }
     }
@@ -183,7 +183,7 @@ mod tests {
             (vec![user("a\nb", "x")], "`a\\nb` cannot"),
             (
                 vec![user("ann", "")],
-                "user 1, password: the password of `ann` is empty: anybody could be `ann`",
+                "user 1, password: the password of `ann` is empty: any client could sign in as `ann`",
             ),
             (vec![user("ann", &"x".repeat(1025))], "has 1025 bytes; at most 1024"),
             (vec![user("ann", "x"), user("ann", "y")], "user 2, name: `ann` is the name of user 1, too"),
@@ -202,7 +202,7 @@ mod tests {
             assert!(!secret.matches(guess.as_bytes()), "{guess}");
         }
         for guess in ["", "a"] {
-            assert!(!Secret::new("").matches(guess.as_bytes()), "an empty secret is nobody's");
+            assert!(!Secret::new("").matches(guess.as_bytes()), "an empty secret matches nothing");
         }
     }
 

@@ -1,4 +1,4 @@
-//! The hub's part of a shard's turn: connections and syslog datagrams share the room on the way to the hub.
+//! The hub's part of a shard's turn: connections and syslog datagrams share the queue to the hub.
 
 use std::time::Duration;
 
@@ -8,9 +8,9 @@ use stilling_hub::Now;
 use crate::hub::{HubHandle, HubMail};
 use crate::syslog::SyslogShard;
 
-/// The next connection with mail from the hub.
+/// The next mail from the hub, with its connection.
 pub(super) fn next_hub_mail(hub: &mut HubHandle, syslog: &mut SyslogShard) -> Option<(Token, HubMail)> {
-    // Held datagrams get a part of new room first: connections would leave them none.
+    // Held datagrams get a part of new room first: connections could use all of it.
     syslog.publish_some_backlog(&mut hub.port);
     hub.next_mail()
 }
@@ -41,14 +41,13 @@ mod tests {
         StreamConfig { subjects: vec![filter.to_owned()], durability, ..StreamConfig::default() }
     }
 
-    /// The syslog of a shard with a hub with these streams.
     fn syslog(streams: &[StreamConfig]) -> SyslogShard {
         let rules =
             SyslogRules::new(Vec::new(), "syslog.{app}".parse().expect("a template"), streams, HashKey(1, 2));
         SyslogShard::new(Arc::new(rules), 1024)
     }
 
-    /// Row 0.14: held datagrams get their part of the room, however much connections publish.
+    /// Row 0.14: held datagrams get their share of the room, however much the connections publish.
     #[test]
     fn datagrams_that_wait_come_before_connections_that_always_have_more() {
         let (port, mut runner, counters) = hub_of_one_shard();
@@ -102,8 +101,7 @@ mod tests {
         assert!(syslog.is_settled());
         assert_eq!((counters.losses(Ingress::Syslog, Loss::Hung), counters.parked.get()), (10, 0));
     }
-    /// Design, section 5: datagrams to a stream that waits neither delay datagrams to other streams, or to none, nor
-    /// take room from them.
+    /// Design, section 5: datagrams to a full stream do not delay other datagrams, and do not use their room.
     #[test]
     fn datagrams_to_other_streams_go_on_while_one_is_full() {
         let memory = StreamConfig { name: "memory".to_owned(), ..stream("syslog.quick", Durability::Memory) };

@@ -1,4 +1,4 @@
-//! One shard of the server: the only place that knows all protocols.
+//! The service that a shard runs, with all protocols.
 //!
 //! ```text
 //!   accepted ─▶ Endpoint ─▶ ShardSession ─┬─▶ http      sees HttpContext:     HttpShard, hub, worker processes
@@ -8,8 +8,8 @@
 //!                                         └─▶ upstream  sees UpstreamContext: UpstreamPool
 //! ```
 //!
-//! A protocol is a module beside this one. A new protocol adds a variant to [`Endpoint`] and to the session.
-//! Protocols of the embedding program are registered through [`protocol`](crate::protocol), and change nothing here.
+//! Only this module imports all protocols; each is a module beside it. A new protocol adds a variant to [`Endpoint`]
+//! and to the session. Protocols of the embedding program use [`protocol`](crate::protocol) and change nothing here.
 
 mod hub_turn;
 mod service;

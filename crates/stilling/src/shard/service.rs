@@ -43,7 +43,7 @@ pub enum Endpoint {
     Custom(Arc<dyn CustomProtocol>),
 }
 
-/// A shard's access to the hub, with the state that the protocols of the hub share in the shard.
+/// A shard's access to the hub, with the shard's state of the protocols that need a hub.
 pub struct ShardHub {
     pub(crate) hub: HubHandle,
     pub(crate) nats: NatsShard,
@@ -110,17 +110,16 @@ impl ShardService {
         self
     }
 
-    /// Adds worker processes.
     pub(crate) fn with_upstream(self, pool: Option<UpstreamPool>) -> Self {
         ShardService { upstream: pool.map(Box::new), ..self }
     }
 
-    /// Leaves the hub, as the end of the shard does: for simulations in which stopped shards are kept.
+    /// Releases the hub as the drop of the shard does, for simulations that keep stopped shards.
     pub fn leave_hub(&mut self) {
         self.hub = None;
     }
 
-    /// Keeps a further descriptor of a datagram socket, to read the rest of its queue at the end.
+    /// Keeps another descriptor of a datagram socket, to read the rest of its receive queue at the end.
     pub(crate) fn keep_datagram_socket(&mut self, transport: SyslogTransport, socket: OwnedFd) {
         match transport {
             SyslogTransport::Unix => self.syslog.keep_unix_socket(socket),
@@ -129,7 +128,6 @@ impl ShardService {
         }
     }
 
-    /// Hands a connection that has left the shard to a worker.
     pub(crate) fn delegate(&mut self, detached: Detached<OwnedFd, ShardSession>) {
         let Detached { session, socket, unread } = detached;
         if let Some(session) = session.into_http() {
@@ -188,8 +186,8 @@ impl ShardService {
         Some((Token::from_bits(ticket).into(), MailKind::Job(position, outcome)))
     }
 
-    /// Drops a reply that the protocol of its datagram socket does not accept, and abandons its request, so that the
-    /// process's slot does not wait for a client.
+    /// Drops a reply that the protocol of its datagram socket does not accept, and abandons its request, so that it
+    /// does not hold the process's slot.
     fn drop_reply(&mut self, id: RequestId) {
         self.http.counters.app_replies_dropped.add(1);
         if let Some(pool) = self.upstream.as_deref_mut() {
@@ -197,7 +195,7 @@ impl ShardService {
         }
     }
 
-    /// Ends the hub's part of a turn. Returns when to call again at the latest.
+    /// The hub's part of the end of a turn. Returns when to call again at the latest.
     fn turn_hub(&mut self, now: Time) -> Option<Time> {
         let hub = self.hub.as_mut()?;
         let lifecycle = &self.lifecycle;
@@ -205,7 +203,7 @@ impl ShardService {
         turn_hub(hub, &mut self.syslog, || lifecycle.both_clocks(now)).map(|span| now.after(span))
     }
 
-    /// Ends the worker processes' part of a turn: opens connections to them. Returns when to call again at the
+    /// The worker processes' part of the end of a turn: opens connections to them. Returns when to call again at the
     /// latest.
     fn turn_upstream(&mut self, control: &mut ShardControl<'_, Self>) -> Option<Time> {
         let pool = self.upstream.as_mut()?;
@@ -267,7 +265,7 @@ impl Service for ShardService {
     /// Passes mail for a peer to the protocol of the socket that received the peer's datagram.
     fn delivered(&mut self, mail: ShardMail, io: &mut DatagramIo<'_>) {
         match (&self.endpoints[io.socket() as usize], mail.0) {
-            // None of these protocols submits requests for datagrams.
+            // No protocol submits requests for datagrams yet.
             (
                 Endpoint::Http(_) | Endpoint::Nats | Endpoint::Syslog(_) | Endpoint::Custom(_),
                 MailKind::UpstreamEvent(id, _),
@@ -278,7 +276,7 @@ impl Service for ShardService {
     }
 
     fn next_mail(&mut self) -> Option<(Recipient, ShardMail)> {
-        // Round robin: each sender may have more than a turn takes.
+        // Round robin: each sender may have more mail than a turn can deliver.
         for _ in 0..SENDERS {
             self.last_sender = (self.last_sender + 1) % SENDERS;
             let mail = match self.last_sender {

@@ -1,5 +1,5 @@
-//! Datagrams that wait for room on the way to the hub. They cannot stay in the socket: there the newest would be
-//! lost, whatever their severity, and senders on a Unix socket would block.
+//! Datagrams that wait for room on the way to the hub. They cannot stay in the socket: a full socket drops the newest
+//! regardless of severity, or blocks the senders on a Unix socket.
 //!
 //! ```text
 //!   bytes free   0 ────────────────────────────── all
@@ -82,7 +82,6 @@ impl DatagramBacklog {
         self.lanes.is_empty()
     }
 
-    /// Whether a lane has no datagrams.
     pub(super) fn is_lane_empty(&self, lane: SyslogLane) -> bool {
         !self.lanes.contains_key(&lane)
     }
@@ -96,7 +95,7 @@ impl DatagramBacklog {
         self.lanes.range(from..).next().map(|(lane, _)| *lane)
     }
 
-    /// Holds a message; false: it must be shed.
+    /// Holds a message. Returns false if it must be shed.
     pub(super) fn push(
         &mut self,
         lane: SyslogLane,
@@ -120,7 +119,6 @@ impl DatagramBacklog {
         true
     }
 
-    /// Removes the oldest message of a lane.
     pub(super) fn pop(&mut self, lane: SyslogLane) -> Option<HeldDatagram> {
         let queue = self.lanes.get_mut(&lane)?;
         let oldest = queue.pop()?;
@@ -190,7 +188,7 @@ mod tests {
         let mut backlog = DatagramBacklog::new(80_000, 20_000);
         let flood = room(&mut backlog, 6, 1);
         assert_eq!(room(&mut backlog, 6, 2), flood);
-        assert!(backlog.push(0, (3, source(1)), b"s", b"m"), "what it has to say that is worse is heard");
+        assert!(backlog.push(0, (3, source(1)), b"s", b"m"), "its more severe messages are held");
     }
 
     proptest! {

@@ -1,7 +1,7 @@
 //! Syslog: datagrams, connections, and their handling when the hub is busy.
 //!
-//! Syslog has no acknowledgements. So every lost message is counted, and reported in the stream that it was meant
-//! for.
+//! Syslog has no acknowledgements, so every lost message is counted, and shed messages are reported in the stream of
+//! their subject.
 
 mod datagram_backlog;
 pub(crate) mod limits;

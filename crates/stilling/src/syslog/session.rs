@@ -25,9 +25,9 @@ pub(crate) struct SyslogSession {
     unconsumed: usize,
     source: Option<IpAddr>,
     last_input: Time,
-    /// It waits for room in the port, and has not been read since the last input.
+    /// The connection waits for room in the port, and has not been read since the last input.
     waits_for_room: bool,
-    /// The server drains, which the protocol cannot express: it is read until it is silent.
+    /// The server drains: the connection is read until it is silent, because the protocol has no message for that.
     drain_wait: Option<QuietWait>,
     /// The reason to close after the remaining input.
     ending: Option<CloseReason>,
@@ -128,7 +128,7 @@ impl SyslogSession {
     pub(crate) fn delivered(&mut self, mail: HubMail, io: &mut Io<'_>, _: &mut SyslogContext<'_>) {
         if mail == HubMail::Room {
             self.waits_for_room = false;
-            // It could not send while it was not read.
+            // The connection was not read meanwhile.
             if let Some(wait) = &mut self.drain_wait {
                 wait.extend(self.last_input, io.now());
             }

@@ -54,7 +54,7 @@ impl SyslogRules {
     }
 }
 
-/// Bytes of a datagram that are read at the end; more than a message may have.
+/// Size in bytes of the buffer for the rest of the socket queues; larger than any message.
 const DATAGRAM_SIZE_MAX: usize = 64 * 1024;
 
 #[derive(Debug)]
@@ -70,17 +70,17 @@ pub(crate) struct SyslogShard {
     subject: Vec<u8>,
     /// Memory for the stream of a message.
     stream: Vec<u32>,
-    /// The lane that gets the next room.
+    /// The lane to publish from next.
     next_lane: SyslogLane,
-    /// The backlog has had its part of this turn's room.
+    /// The backlog has used its share of this turn's room.
     has_published_backlog: bool,
-    /// Further descriptors of the Unix datagram sockets, to read the rest of their queues at the end.
+    /// Copies of the Unix datagram sockets, to read the rest of their queues at the end.
     unix_sockets: Vec<OwnedFd>,
-    /// The same of the UDP sockets.
+    /// The same for the UDP sockets.
     udp_sockets: Vec<OwnedFd>,
 }
 
-/// The parts of its shard that a syslog session sees.
+/// The parts of its shard that a syslog session uses.
 pub(crate) struct SyslogContext<'a> {
     pub(crate) syslog: &'a mut SyslogShard,
     /// The hub; `None` when a successor has it.

@@ -1,8 +1,8 @@
 //! A connection to a process: an ordinary connection of the shard that carries one request after the other.
 //!
-//! When no client waits for the response any more, the connection is half-closed. A program with an event loop
-//! notices that and gives up; a program that does not look has finished when it answers or closes. Until then the
-//! request keeps its slot, so that the next request waits in the server's queue and not inside the process.
+//! When the client of a request has left, the connection is half-closed. A program with an event loop can notice that
+//! and cancel the request; other programs have finished when they answer or close. Until then the request keeps its
+//! slot, so that the next request waits in the server's queue and not inside the process.
 
 use std::io::{self, ErrorKind};
 
@@ -18,28 +18,28 @@ use super::pool::{ConnectAttempt, UpstreamPool};
 /// The parts of its shard that the session of a connection to a worker process sees.
 pub(crate) struct UpstreamContext<'a> {
     pub(crate) pool: &'a mut UpstreamPool,
-    /// Counts requests that a process may work on although no client waits for the response.
+    /// Counts abandoned requests that a process may still work on.
     pub(crate) abandoned_requests: &'a Counter,
     pub(crate) is_draining: bool,
 }
 
 pub(crate) struct UpstreamConnection {
     process: usize,
-    /// The generation of the process.
     generation: u64,
-    /// It has carried a request, or was idle: a request may find it dead without a fault of the process.
+    /// It has carried a request, or was idle: the process may have closed it for good reason.
     was_used: bool,
     token: Option<Token>,
     request: Option<Box<PendingRequest>>,
-    /// A request that the process may still work on. Then there is no current request, and none follows.
+    /// An abandoned request that the process may still work on. Then `request` is `None`, and the connection carries no
+    /// other.
     abandoned: Option<AbandonedRequest>,
-    /// The pool counts it among the connections with abandoned requests until it is closed.
+    /// Counted by the pool as a connection with an abandoned request, until it is closed.
     is_counted: bool,
     /// Why the connection was not established.
     error: Option<ErrorKind>,
-    /// The first send of its request failed.
+    /// A send failed before any of the request was sent, over a connection used before.
     nothing_sent: bool,
-    /// Counts it among the connections to the process.
+    /// Permits one connection to the process.
     connection_permit: Option<ConnectionPermit>,
 }
 
@@ -87,7 +87,7 @@ impl UpstreamConnection {
                 _ if bytes.is_empty() => {}
                 Some(abandoned) => match abandoned.receive(bytes) {
                     Some(consumed) => return consumed,
-                    // The process has finished; the rest has no receiver.
+                    // The process has finished; the rest of its response is discarded.
                     None => self.end_abandoned(io, cx),
                 },
                 // No request expects these bytes.
@@ -127,7 +127,6 @@ impl UpstreamConnection {
         }
     }
 
-    /// Handles a command of the pool or a message of the client.
     pub(crate) fn commanded(
         &mut self,
         command: ConnectionCommand,
@@ -174,7 +173,7 @@ impl UpstreamConnection {
     }
 
     pub(crate) fn draining(&mut self, io: &mut Io<'_>, cx: &mut UpstreamContext<'_>) {
-        // An abandoned request keeps its slot during the drain, too: other requests still wait for it.
+        // An abandoned request keeps its slot during the drain, too, since other requests still wait for slots.
         if self.request.is_none() && self.abandoned.is_none() {
             self.close(CloseReason::Drained, io, cx);
         }
@@ -220,7 +219,6 @@ impl UpstreamConnection {
         self.close(CloseReason::Done, io, cx);
     }
 
-    /// Ends a request after its complete response.
     fn finish_request(&mut self, is_reusable: bool, io: &mut Io<'_>, cx: &mut UpstreamContext<'_>) {
         let request = self.request.take();
         if is_reusable {
@@ -234,11 +232,11 @@ impl UpstreamConnection {
         }
     }
 
-    /// Handles that the client no longer waits for the response.
+    /// Handles that the client has left or received another response.
     fn abandon(&mut self, io: &mut Io<'_>, cx: &mut UpstreamContext<'_>) {
         let Some(request) = self.request.take() else { return };
         if io.has_unsent() {
-            // The process has not received everything: it cannot work on the request.
+            // The process has only a part of the request, so it cannot work on it.
             drop(request);
             return self.close(CloseReason::Done, io, cx);
         }
@@ -247,7 +245,7 @@ impl UpstreamConnection {
         self.keep_slot(abandoned, io);
     }
 
-    /// Handles that the process has not answered in time, or has stopped in the middle of its response.
+    /// Handles that the process has not begun or continued its response in time.
     fn time_out(&mut self, io: &mut Io<'_>, cx: &mut UpstreamContext<'_>) {
         let may_work = |request: &PendingRequest| !request.is_answered() && !io.has_unsent();
         let Some(mut request) = self.request.take_if(|request| may_work(request)) else {
@@ -289,7 +287,7 @@ impl UpstreamConnection {
 
     /// Waits for the next request, if there may be one.
     fn become_idle(&mut self, io: &mut Io<'_>, cx: &mut UpstreamContext<'_>) {
-        // From now on the process may close the connection, whether it has carried a request or not.
+        // An idle connection may be closed by the process at any time, even if it has carried no request.
         self.was_used = true;
         io.set_deadline(None);
         io.resume();
@@ -304,7 +302,7 @@ impl UpstreamConnection {
     fn close(&mut self, reason: CloseReason, io: &mut Io<'_>, cx: &mut UpstreamContext<'_>) {
         let token = io.token();
         cx.pool.remove_idle(self.process, token);
-        // The permit is returned before another connection is opened.
+        // Released now, so that another connection can be opened at once.
         self.connection_permit = None;
         io.abort(reason);
     }

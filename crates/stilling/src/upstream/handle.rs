@@ -18,7 +18,7 @@ impl<'a> UpstreamHandle<'a> {
         UpstreamHandle { pool }
     }
 
-    /// Queues a request, or gives it to a process at once.
+    /// Queues a request, and dispatches it at once if a slot is free.
     ///
     /// # Errors
     /// Returns the request if the queue is full.
@@ -31,23 +31,22 @@ impl<'a> UpstreamHandle<'a> {
         self.pool.submit(reply_to, request, now)
     }
 
-    /// Whether the request still waits for a process.
+    /// Whether the request still waits in the queue.
     pub(crate) fn is_queued(&self, id: RequestId) -> bool {
         self.pool.is_queued(id)
     }
 
-    /// Fails the request if the process has used up its time. Called at intervals while the client waits, because the
-    /// engine reports no deadline to a connection when the process reads nothing.
+    /// Fails the request if the process's timeout has passed. Called at intervals while the client waits, because the
+    /// engine reports no deadline to a connection while its output is blocked.
     pub(crate) fn check_timeout(&mut self, id: RequestId) {
         self.pool.check_timeout(id);
     }
 
-    /// Sends a message to the connection to the process.
     pub(crate) fn send(&mut self, id: RequestId, message: ClientMessage) {
         self.pool.send(id, message);
     }
 
-    /// Gives up the request: its client has left, or was answered otherwise. `is_late`: the request waited in the
+    /// Abandons the request: its client has left, or received another response. `is_late`: the request waited in the
     /// queue for too long.
     pub(crate) fn abandon(&mut self, id: RequestId, is_late: bool) {
         self.pool.abandon(id, is_late);

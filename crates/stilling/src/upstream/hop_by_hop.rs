@@ -1,4 +1,4 @@
-//! Hop-by-hop fields (RFC 9110 §7.6.1), which are not forwarded: a fixed list, and those that `Connection` names.
+//! Hop-by-hop fields (RFC 9110 §7.6.1), which are not forwarded: a fixed list, and the fields named in `Connection`.
 
 use stilling_wire::http1::Fields;
 
@@ -41,8 +41,8 @@ impl<'a> HopByHopFields<'a> {
     }
 }
 
-/// Whether `Connection` names more than [`NOMINATED_MAX`] fields. Such a message is refused: comparing each of its
-/// fields with each name costs milliseconds, and no well-behaved message names so many.
+/// Whether `Connection` names more than [`NOMINATED_MAX`] fields. Such a message is rejected: comparing all its fields
+/// with all these names could take milliseconds.
 pub(crate) fn nominates_too_many(fields: Fields<'_>) -> bool {
     nominated(fields).nth(NOMINATED_MAX).is_some()
 }

@@ -1,9 +1,8 @@
-//! Open connections to the processes that wait for their next request.
+//! Idle connections to the processes.
 
 use stilling_engine::Token;
 use stilling_ring::Time;
 
-/// A connection that waits for its next request.
 pub(super) struct IdleConnection {
     pub(super) token: Token,
     pub(super) generation: u64,
@@ -28,7 +27,6 @@ impl IdleConnections {
         self.by_process[process].push(connection);
     }
 
-    /// Removes the most recently used connection to this process.
     pub(super) fn pop(&mut self, process: usize) -> Option<IdleConnection> {
         self.by_process[process].pop()
     }

@@ -1,7 +1,8 @@
 //! Messages between client sessions and the pool: plain data, independent of the client's protocol.
 
-/// An event that the pool sends to the client of a request. [`Response`](Self::Response) and [`Piece`](Self::Piece)
-/// with `is_last`, [`Expired`](Self::Expired), [`Failed`](Self::Failed) and [`Broken`](Self::Broken) end the request.
+/// An event that the pool sends to the client of a request. These end the request: [`Response`](Self::Response) and
+/// [`Piece`](Self::Piece) with `is_last`, [`Expired`](Self::Expired), [`Failed`](Self::Failed),
+/// [`Broken`](Self::Broken).
 #[derive(Debug)]
 pub(crate) enum UpstreamEvent {
     Response(UpstreamResponse),
@@ -19,11 +20,7 @@ pub(crate) enum ClientMessage {
     /// The client can take the next piece of the response.
     PieceWanted,
     /// The next piece of the request's body.
-    Body {
-        bytes: Vec<u8>,
-        /// Nothing follows it.
-        is_last: bool,
-    },
+    Body { bytes: Vec<u8>, is_last: bool },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +39,7 @@ pub(crate) enum BodyFraming {
     Length(u64),
     Chunked,
     Close,
-    /// There is no body, and no field about one is added: the status has none, or the process's fields describe the
+    /// There is no body, and no framing field is added: the status forbids a body, or the process's fields describe the
     /// body of another response (HEAD, 304).
     Bodiless,
 }
@@ -62,7 +59,7 @@ pub(crate) struct UpstreamResponse {
 #[derive(Debug)]
 pub(crate) struct ResponsePiece {
     pub(crate) bytes: Vec<u8>,
-    /// Where the piece begins in `bytes`.
+    /// The offset of the piece in `bytes`.
     pub(crate) start: usize,
     pub(crate) is_last: bool,
 }

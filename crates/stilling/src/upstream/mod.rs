@@ -1,5 +1,5 @@
-//! Worker processes behind the server: any program that speaks HTTP/1.1 on a Unix socket, with Stilling before it as
-//! its overload shield.
+//! Worker processes behind the server: any program that speaks HTTP/1.1 on a Unix socket. Stilling is its reverse proxy
+//! and protects it from overload.
 //!
 //! ```text
 //!   client's session            UpstreamPool (one per shard)          UpstreamConnection       process
@@ -8,32 +8,32 @@
 //! ```
 //!
 //! A request carries the [`Recipient`](stilling_engine::Recipient) of its response: a connection of the shard, or the
-//! peer of a datagram socket. The pool is independent of client protocols and their sessions; a session uses it
-//! through an `UpstreamHandle` and receives events as mail of the shard. No protocol over datagrams submits requests
-//! yet. Nothing here imports `crate::http` except tests, which run whole servers.
+//! peer of a datagram socket (no protocol over datagrams submits requests yet). The pool is independent of client
+//! protocols; a session submits through an `UpstreamHandle` and receives events as mail of the shard. Only the tests
+//! here, which run whole servers, import `crate::http`.
 //!
-//! Connections to the processes are ordinary connections of the shard that has the client; no other thread takes part
-//! in a request. A process is given a request only when it has a free slot; all others wait in the shards' queues,
-//! which are bounded by length and by age, and a client that waits there costs the program nothing.
+//! Connections to the processes are ordinary connections of the client's shard; no other thread takes part in a
+//! request. A process receives a request only when it has a free slot. Other requests wait in the shards' queues, which
+//! are bounded by length and by age, and cost the process nothing.
 //!
-//! A slow client holds no slot: its body is received before the request is queued, and the process's response is read
-//! as fast as the process sends it. Longer bodies and responses ([`limits::BODY_HELD_MAX`],
-//! [`limits::ANSWER_HELD_MAX`], or the memory for all) continue piece by piece: the sender is read only as fast as
-//! the receiver takes, and the client must keep to [`limits::SLOT_RATE_MIN`] meanwhile.
+//! A slow client holds no slot: its body is received before the request is queued, and the response is read as fast as
+//! the process sends it. Bodies and responses beyond the limits ([`limits::BODY_HELD_MAX`],
+//! [`limits::ANSWER_HELD_MAX`], or the memory for all) continue piece by piece: the sender is read only as fast as the
+//! receiver reads, and the client must keep to [`limits::SLOT_RATE_MIN`] meanwhile.
 //!
-//! A reset by the client is noticed within [`limits::CLIENT_CHECK_INTERVAL`]; a client that has only ended its own
-//! sending is still answered. After a reset, the client's position in the queue is freed at once. If a process had
-//! the request, the connection to it is half-closed, and the slot is freed when the process closes the connection or
-//! answers, because it may work on the request until then. The same holds for a request that timed out, if the
-//! process is not killed for it.
+//! A reset by the client is noticed within [`limits::CLIENT_CHECK_INTERVAL`]; a client that has only shut down its
+//! sending direction is still answered. After a reset, a queued request leaves the queue at once. If a process has the
+//! request, the connection to the process is half-closed, and the slot is freed when the process closes the connection
+//! or answers, because it may work on the request until then. The same holds for a request that timed out, unless the
+//! process is killed for it.
 //!
-//! A process gets the client's address in `X-Forwarded-For`, except for connections in a ring's own descriptor table
-//! (`direct_descriptors`), for which the system reports no address. `X-Forwarded-For` (the peer's address),
-//! `X-Forwarded-Proto` and `X-Forwarded-Host` are set by Stilling only. Fields of the client named `X-Forwarded-*`,
-//! `X-Real-IP`, `Forwarded` or `Proxy`, or with `_` in the name, which many programs confuse with `-`, are dropped.
+//! Stilling sets `X-Forwarded-Proto`, `X-Forwarded-Host` and `X-Forwarded-For` (the client's address; absent for
+//! connections in a ring's own descriptor table, `direct_descriptors`, for which the system reports no address). It
+//! drops the client's fields `X-Forwarded-*`, `X-Real-IP`, `Forwarded` and `Proxy`, and those with `_` in the name,
+//! which many programs confuse with `-`.
 //!
-//! Failures: 503 when no process takes the request in time, 504 when a process does not answer in time (a process
-//! that hangs is killed and restarted), 502 when a process dies or does not answer HTTP.
+//! Failures: 503 when no slot is free in time, 504 when a process does not answer in time (a process that hangs is
+//! killed and restarted), 502 when a process dies or its response is not HTTP.
 
 mod connection;
 mod handle;
@@ -82,10 +82,10 @@ pub struct AppConfig {
     pub command: String,
     /// The number of processes, their slots, restarts and recycling.
     pub processes: processes::ProcessLimits,
-    /// How long a process may take to answer a request, or to continue with a response or with a request's body. More
-    /// than zero. Reached before the response has begun: 504, and the process is killed and restarted if it hangs
+    /// How long a process may take to begin a response, or to continue reading a request's body or sending a response.
+    /// More than zero. Reached before the response has begun: 504, and the process is killed and restarted if it hangs
     /// ([`SlotPermit::mark_overdue`](processes::SlotPermit::mark_overdue)). Reached after that: the response is cut
-    /// off, and the process keeps running.
+    /// off, and the process continues to run.
     pub timeout: Duration,
 }
 
@@ -99,13 +99,13 @@ impl AppConfig {
         }
     }
 
-    /// Requests that all processes may have at once, and connections to them.
+    /// Maximum concurrent requests of all processes, and connections to them.
     pub fn slots(&self) -> usize {
         self.processes.processes * self.processes.slots
     }
 
-    /// Connection slots of each shard that are reserved for connections to the processes: for all that it may have,
-    /// and as many that are being closed.
+    /// Connection slots that each shard reserves for connections to the processes: for the maximum number of open ones,
+    /// and for as many that are being closed.
     pub(crate) fn reserved_connects(&self) -> u32 {
         u32::try_from(2 * self.slots()).unwrap_or(u32::MAX)
     }
@@ -116,14 +116,14 @@ pub struct App {
     config: AppConfig,
     processes: Processes,
     sockets: ProcessSockets,
-    /// Environment variables with secrets, which the processes do not inherit.
+    /// Environment variables that the processes do not inherit.
     secrets: Vec<String>,
 }
 
 pub(crate) struct ShardQueues(Vec<ShardAdmissionQueue<RequestId>>);
 
 impl App {
-    /// Sets up the processes, and a queue for each shard that one of `wakes` wakes, without starting a process. The
+    /// Sets up the processes without starting them, and a queue for each shard; `wakes` has one entry per shard. The
     /// processes do not inherit the environment variables `secrets`.
     ///
     /// # Errors
@@ -157,7 +157,7 @@ impl App {
         self.processes.requests()
     }
 
-    /// Ends the processes and waits for them; `hurry` is polled and returns whether to kill them at once.
+    /// Stops the processes and waits for them. `hurry` is polled: if it returns true, they are killed at once.
     pub(crate) fn end(&self, hurry: impl Fn() -> bool) {
         self.processes.stop(self.config.processes.stop_timeout);
         while !self.processes.join(limits::SHUTDOWN_CHECK_INTERVAL) {

@@ -16,9 +16,9 @@ pub(crate) enum ConnectionCommand {
     Client(RequestId, ClientMessage),
     /// The client of this request has left.
     Abandon(RequestId),
-    /// The client of this request still waits: the request fails if the process's time is over.
+    /// The client of this request still waits: the request fails if the process's timeout has passed.
     CheckTimeout(RequestId),
-    /// The connection is not needed, unless it has a request.
+    /// The connection is not needed. Ignored while it has a request.
     Close,
 }
 

@@ -1,7 +1,5 @@
-//! A request that has a slot of a process: the progress of its upload and of its response.
-//!
-//! Nothing here waits: the connection that has the request (`connection.rs`) calls when bytes were received or sent.
-//! Failed requests are handled in `pool.rs`.
+//! A request that has a slot of a process: the progress of its upload and of its response. `connection.rs` drives it,
+//! and `pool.rs` handles its failure.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -47,10 +45,10 @@ impl fmt::Display for UpstreamError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             UpstreamError::ConnectFailed(kind) => write!(f, "no connection: {kind}"),
-            UpstreamError::Stale { .. } => f.write_str("a kept connection was closed instead of an answer"),
+            UpstreamError::Stale { .. } => f.write_str("a kept connection was closed without a response"),
             UpstreamError::TimedOut => f.write_str("no answer in time"),
             UpstreamError::Lost(kind) => write!(f, "no answer: {kind}"),
-            UpstreamError::Invalid(error) => write!(f, "an answer that is not HTTP: {error}"),
+            UpstreamError::Invalid(error) => write!(f, "the response is not HTTP: {error}"),
         }
     }
 }
@@ -67,26 +65,25 @@ impl From<HttpDecodeError> for UpstreamError {
 /// How much of the request was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum UploadState {
-    /// So many bytes of the head and the body's beginning.
+    /// This many bytes of the head and the first part of the body.
     First(usize),
-    /// These, and so many bytes of the next piece of the body.
+    /// All earlier bytes, and this many of the current piece of the body.
     Piece(usize),
-    /// All bytes received so far; more were requested from the client.
+    /// All bytes received from the client so far; more were requested.
     BodyWanted,
     /// All of it.
     Complete,
-    /// The process answered before it had all, or no longer reads.
+    /// The process responded before it had received everything, or no longer reads.
     CutShort,
 }
 
-/// Whether a request continues after a step.
+/// Whether a response continues after some bytes were received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ResponseProgress {
     /// More is to come.
     Continues,
     /// The response is complete.
     Done {
-        /// The connection can carry another request.
         is_reusable: bool,
     },
 }
@@ -101,34 +98,32 @@ pub(super) struct PendingRequest {
     pub(super) id: RequestId,
     pub(super) reply_to: Recipient,
     pub(super) request: Box<UpstreamRequest>,
-    /// Its position in the queue, should it be requeued.
+    /// Its position in the queue, in case it is requeued.
     pub(super) ticket: AdmissionTicket,
     pub(super) permit: SlotPermit,
-    /// When the process must have made progress with the request.
+    /// When the process's timeout for the current step ends.
     pub(super) deadline: Time,
     /// How long the process may take for each step.
     timeout: Duration,
     /// The generation of the process that refuses connections, and since when.
     pub(super) refused_since: Option<(u64, Time)>,
-    /// It has not been sent a second time.
+    /// It has not been sent a second time yet.
     pub(super) may_repeat: bool,
     /// A process may have received some of it before it died.
     pub(super) maybe_delivered: bool,
     upload: UploadState,
-    /// A part of it was sent: an error of a later send does not show that nothing was taken.
+    /// Part of it was sent: an error of a later send does not mean that the process received nothing.
     has_sent: bool,
     /// The piece of the body that is being sent, framed.
     piece: Vec<u8>,
     piece_is_last: bool,
     decoder: ResponseDecoder,
-    /// Bytes were received in response.
     has_received: bool,
     interims: u32,
     /// The response, once its head was received.
     response: Option<ResponseBuilder>,
-    /// The process keeps the connection open after the response.
     is_persistent: bool,
-    /// The client has a piece of the response and has not requested the next one.
+    /// The client has not requested another piece of the response.
     client_is_busy: bool,
     /// When the buffered part of a response of unknown length is flushed, if nothing else arrives.
     flush_at: Option<Time>,
@@ -183,7 +178,7 @@ impl PendingRequest {
         self.set_deadline(io);
     }
 
-    /// Whether all of the request is still available, and the client has received no event.
+    /// Whether the request can be sent again: it is still complete, and the client has received no event.
     pub(super) fn is_repeatable(&self) -> bool {
         self.response.is_none() && !self.client_notified
     }
@@ -192,7 +187,7 @@ impl PendingRequest {
         self.response.is_some()
     }
 
-    /// The error that the end of a connection means. `was_used`: the connection had been open before this request.
+    /// The error of a request whose connection has ended. `was_used`: the connection had been open before the request.
     pub(super) fn error_on_close(
         &self,
         kind: ErrorKind,
@@ -206,14 +201,12 @@ impl PendingRequest {
         }
     }
 
-    /// The client no longer waits for the response.
     pub(super) fn abandon(self, io: &Io<'_>) -> AbandonedRequest {
-        // If the client was using up the time, the process gets its full time.
+        // If the request was waiting for the client, the process gets its full timeout.
         let until = if self.waits_for_client(io) { io.now().after(self.timeout) } else { self.deadline };
         self.into_abandoned(until)
     }
 
-    /// The response did not arrive in time.
     pub(super) fn into_overdue(self, now: Time) -> AbandonedRequest {
         self.into_abandoned(now.after(OVERDUE_SLOT_MAX))
     }
@@ -235,7 +228,7 @@ impl PendingRequest {
         if has_begun { UpstreamEvent::Broken } else { UpstreamEvent::Failed(failure) }
     }
 
-    /// Gives the process its full time for the next step.
+    /// Restarts the process's timeout for the next step.
     fn extend_deadline(&mut self, now: Time) {
         self.deadline = now.after(self.timeout);
     }
@@ -245,7 +238,7 @@ impl PendingRequest {
         self.upload == UploadState::BodyWanted && !self.is_answered() || io.is_paused()
     }
 
-    /// Whether the process has used up its time. The engine reports no deadline while the process reads nothing.
+    /// Whether the process's timeout has passed. The engine reports no deadline while the output is blocked.
     pub(super) fn is_late(&self, io: &Io<'_>) -> bool {
         !self.waits_for_client(io) && io.now() >= self.deadline
     }
@@ -255,7 +248,7 @@ impl PendingRequest {
         io.set_deadline(self.flush_at.into_iter().chain(deadline).min());
     }
 
-    /// Sends as much as there is room for, and requests more of the body when that was sent.
+    /// Sends as much as there is room for, and requests more of the body when everything was sent.
     pub(super) fn send(&mut self, io: &mut Io<'_>, outbox: &mut Outbox) {
         let (parts, sent) = match &mut self.upload {
             UploadState::First(sent) => ([&self.request.head[..], &self.request.body], sent),
@@ -269,7 +262,6 @@ impl PendingRequest {
         for part in rest {
             let part = &part[..part.len().min(io.room())];
             if !part.is_empty() {
-                // There is room.
                 let _ = io.send(part);
                 *sent += part.len();
             }
@@ -283,7 +275,7 @@ impl PendingRequest {
             return io.call_again();
         }
         self.piece.clear();
-        // The process's time begins when it has everything.
+        // The process's timeout begins when everything was sent.
         self.extend_deadline(io.now());
         self.upload = if is_complete { UploadState::Complete } else { UploadState::BodyWanted };
         if !is_complete {
@@ -308,8 +300,8 @@ impl PendingRequest {
         self.set_deadline(io);
     }
 
-    /// Handles a failed send. Returns whether there may still be a response, since a process that closes early may
-    /// have answered early; if not, nothing of the request was taken. `nothing_sent` refers to that send alone.
+    /// Handles a failed send. Returns whether a response may still arrive, because the process may have answered before
+    /// it stopped reading; if not, none of the request was sent. `nothing_sent` refers to this send alone.
     pub(super) fn is_cut_short(&mut self, nothing_sent: bool) -> bool {
         let may_be_answered = !nothing_sent || self.has_sent || self.client_notified;
         self.upload = UploadState::CutShort;
@@ -348,7 +340,7 @@ impl PendingRequest {
             let room =
                 self.response.as_ref().map_or(usize::MAX, |response| PIECE_SIZE_MAX - response.body_len());
             if room == 0 && !self.flush(false, outbox) {
-                // The client must take its piece first.
+                // The client must request the next piece first.
                 io.pause();
                 self.set_deadline(io);
                 return Ok((at, ResponseProgress::Continues));
@@ -400,7 +392,7 @@ impl PendingRequest {
         Ok(())
     }
 
-    /// Continues after the client has taken a piece of the response.
+    /// Continues after the client has requested the next piece of the response.
     pub(super) fn resume(&mut self, io: &mut Io<'_>, outbox: &mut Outbox) {
         self.client_is_busy = false;
         self.extend_deadline(io.now());
@@ -427,7 +419,7 @@ impl PendingRequest {
         Ok(())
     }
 
-    /// Schedules the flush of a response of unknown length: its next part may never arrive.
+    /// Schedules the flush of a response of unknown length, since its next part may arrive late.
     fn schedule_flush(&mut self, now: Time) {
         let Some(response) = &self.response else { return };
         let has_news = !response.has_length() && (response.body_len() > 0 || !response.has_begun());
@@ -438,7 +430,7 @@ impl PendingRequest {
         };
     }
 
-    /// Sends the buffered part of the response to the client. False: the client has not taken the last piece.
+    /// Sends the buffered part of the response to the client. False: the client has not requested it.
     fn flush(&mut self, is_last: bool, outbox: &mut Outbox) -> bool {
         let Some(response) = &mut self.response else { return false };
         if self.client_is_busy && !is_last {
@@ -456,16 +448,16 @@ impl PendingRequest {
     }
 }
 
-/// A request that the process may still work on although no client waits for its response. It keeps its slot until
-/// the process sends or closes something: otherwise the next request would wait inside a process that does one thing
-/// at a time.
+/// A request that the process may still work on although its client has left or was answered 504. It keeps its slot
+/// until the process sends a response or closes the connection: otherwise the next request would wait inside a
+/// single-threaded process.
 pub(super) struct AbandonedRequest {
     pub(super) permit: SlotPermit,
     /// The response had begun, so the process makes progress.
     has_begun: bool,
-    /// Until when it keeps its slot, or until when the process has time for it.
+    /// The process's deadline, or the end of the time for which an overdue request keeps its slot.
     until: Time,
-    /// Distinguishes interim responses from the final one, which shows that the process has finished.
+    /// Distinguishes interim responses from the final one, after which the process has finished.
     decoder: ResponseDecoder,
     interims: u32,
 }
@@ -492,7 +484,7 @@ impl AbandonedRequest {
         None
     }
 
-    /// Handles the deadline. `None`: the slot is free, or the process is condemned.
+    /// Handles the deadline. `None`: the slot is free, or the process is to be killed.
     pub(super) fn deadline_reached(self, now: Time) -> Option<AbandonedRequest> {
         let AbandonedRequest { mut permit, has_begun, .. } = self;
         let is_over = has_begun || permit.is_overdue() || permit.mark_overdue(now);

@@ -7,11 +7,11 @@
 //!                                     502, 503, 504 ◄──────┘
 //! ```
 //!
-//! A failure counts against the process only as far as the process causes it, because all its other requests fail
-//! when it is killed. A client that leaves, or a response that stops in the middle, costs only the connection.
+//! A process is killed only for failures that it causes, because all its other requests fail with it. If a client
+//! leaves, or a response stops in the middle, only the connection is closed.
 //!
-//! A request is sent a second time only if the first went over an idle connection that turned out to be dead before
-//! anything was received, and only if that is safe: nothing of it was taken, or its method is idempotent.
+//! A request is sent a second time only if the first attempt used an idle connection that turned out to be dead before
+//! any byte of a response arrived, and only if that is safe: none of the request was sent, or its method is idempotent.
 
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -33,22 +33,22 @@ use super::request_table::{RequestId, RequestTable};
 
 enum RequestState {
     Queued(QueuedRequest),
-    /// It has a slot, and waits for something else.
+    /// It has a slot, and waits for [`DelayReason`].
     Delayed(Box<PendingRequest>, DelayReason),
     /// Between two other states, within one call.
     InTransition,
-    /// With a connection that is being opened, until that time.
+    /// Its connection is being opened, until that time at most.
     Connecting(Time),
     Active(Token),
 }
 
 /// What a request with a slot waits for.
 enum DelayReason {
-    /// The next attempt to connect, at that time.
+    /// A retry of the connect, at that time.
     ConnectRetry(Time),
-    /// Another shard, which is to close a connection.
+    /// A free connection: another shard has to close one.
     NoConnection(ConnectionClaim),
-    /// Its repetition at that time, unless its process turns out to be dead before.
+    /// Its second attempt at that time, unless its process turns out to be dead before.
     Repeat(Time),
 }
 
@@ -66,17 +66,16 @@ pub(crate) struct ConnectAttempt {
 /// The requests of one shard for worker processes.
 pub(crate) struct UpstreamPool {
     queue: ShardAdmissionQueue<RequestId>,
-    /// The sockets of the processes.
     addresses: Vec<PathBuf>,
     timeout: Duration,
     requests: RequestTable<RequestEntry>,
     idle: IdleConnections,
-    /// Requests assigned to idle connections, until the connections take them.
+    /// Requests assigned to idle connections that have not begun them yet.
     assigned: Vec<(Token, Box<PendingRequest>)>,
     delayed: Vec<RequestId>,
-    /// Requests with a connection being opened, and some for which that has ended.
+    /// Requests in the state `Connecting`, and some that have left it.
     connecting: Vec<RequestId>,
-    /// Slots that are not reused before that time, unless the process has died.
+    /// Slots that are not reused before that time, unless their process has ended.
     quarantined: Vec<(SlotPermit, Time)>,
     failed: Vec<(Box<PendingRequest>, UpstreamError)>,
     connects: Vec<ConnectAttempt>,
@@ -107,22 +106,20 @@ impl UpstreamPool {
         }
     }
 
-    /// The number of connections to worker processes over which no client waits.
+    /// The number of connections to worker processes with abandoned requests.
     pub(crate) fn abandoned_requests_open(&self) -> u32 {
         self.abandoned_requests_open
     }
 
-    /// Counts a connection with an abandoned request.
     pub(super) fn abandoned_request_opened(&mut self) {
         self.abandoned_requests_open += 1;
     }
 
-    /// Stops counting a connection with an abandoned request.
     pub(super) fn abandoned_request_closed(&mut self) {
         self.abandoned_requests_open -= 1;
     }
 
-    /// Queues a request, or gives it to a process at once.
+    /// See [`UpstreamHandle::submit`](super::UpstreamHandle::submit).
     ///
     /// # Errors
     /// Returns the request if the queue is full.
@@ -141,28 +138,24 @@ impl UpstreamPool {
         Ok(id)
     }
 
-    /// Whether the request still waits for a process.
     pub(crate) fn is_queued(&self, id: RequestId) -> bool {
         matches!(self.requests.get(id), Some(RequestEntry { state: RequestState::Queued(_), .. }))
     }
 
-    /// Has the request's connection check the process's deadline.
     pub(super) fn check_timeout(&mut self, id: RequestId) {
         self.send_command(id, ConnectionCommand::CheckTimeout(id));
     }
 
-    /// Passes on a message from the client's session.
     pub(super) fn send(&mut self, id: RequestId, message: ClientMessage) {
         self.send_command(id, ConnectionCommand::Client(id, message));
     }
 
-    /// Handles that the client no longer waits for a response; `is_late`: it has waited too long.
     pub(super) fn abandon(&mut self, id: RequestId, is_late: bool) {
         match self.requests.remove(id).map(|entry| entry.state) {
             Some(RequestState::Queued(queued)) => _ = self.queue.withdraw(queued.ticket, is_late),
             Some(RequestState::Delayed(pending, delay)) => {
                 self.delayed.retain(|delayed| *delayed != id);
-                // The slot stays in quarantine for the rest of the time.
+                // The slot stays quarantined until the process's exit would have been detected.
                 if let DelayReason::Repeat(until) = delay {
                     self.quarantined.push((pending.permit, until));
                 }
@@ -179,12 +172,12 @@ impl UpstreamPool {
         self.outbox.pop()
     }
 
-    /// Whether there is work: the last check before the shard sleeps.
+    /// Whether there is work for a turn; checked before the shard sleeps.
     pub(crate) fn has_work(&self) -> bool {
         !self.outbox.is_empty() || !self.failed.is_empty() || self.queue.is_notified()
     }
 
-    /// Does the work that is due, once per turn. Returns when to call again at the latest.
+    /// Does the work that is due. Returns when to call again at the latest.
     pub(crate) fn turn(&mut self, now: Time) -> Option<Time> {
         for (pending, error) in std::mem::take(&mut self.failed) {
             self.handle_failure(pending, error, now);
@@ -220,7 +213,6 @@ impl UpstreamPool {
         requests.chain(self.quarantined.iter().map(|(_, until)| *until)).min()
     }
 
-    /// The connections to open, with the sockets to connect to.
     pub(crate) fn connects(&mut self) -> impl Iterator<Item = (PathBuf, ConnectAttempt)> + use<'_> {
         let addresses = &self.addresses;
         self.connects.drain(..).map(|attempt| (addresses[attempt.request.permit.process()].clone(), attempt))
@@ -248,7 +240,6 @@ impl UpstreamPool {
         self.requests.get(pending.id).is_some().then_some(pending)
     }
 
-    /// Removes a finished request and frees its slot.
     pub(super) fn finish(&mut self, pending: Box<PendingRequest>, now: Time) {
         self.requests.remove(pending.id);
         pending.permit.release(now);
@@ -275,10 +266,10 @@ impl UpstreamPool {
         is_needed
     }
 
-    /// A request of this shard for which there was no connection to this generation of the process.
+    /// Takes a request that waits for a connection to this generation of the process.
     fn take_unconnected(&mut self, process: usize, generation: u64) -> Option<Box<PendingRequest>> {
         let fits = |id: &RequestId| match self.requests.get(*id).map(|entry| &entry.state) {
-            // A request that has met a dead connection waits for this one to close, and gets a new one.
+            // A request that failed on a dead connection needs a new one: this one is closed for it.
             Some(RequestState::Delayed(pending, DelayReason::NoConnection(_))) => {
                 pending.may_repeat
                     && pending.permit.process() == process
@@ -304,14 +295,14 @@ impl UpstreamPool {
         self.idle.remove(process, token);
     }
 
-    /// Closes idle connections that have no use, or that other shards need more.
+    /// Closes idle connections to ended processes, and those that other shards claim.
     fn close_unneeded(&mut self) {
         let (queue, outbox) = (&self.queue, &mut self.outbox);
         let demand = |process| (queue.generation(process), queue.connection_claims(process));
         self.idle.release_unneeded(demand, |token| outbox.send_command(token, ConnectionCommand::Close));
     }
 
-    /// Gives slots to queued requests.
+    /// Admits queued requests to free slots.
     pub(super) fn dispatch(&mut self, now: Time) {
         loop {
             let idle = &self.idle;
@@ -340,8 +331,8 @@ impl UpstreamPool {
         }
     }
 
-    /// Finds a connection for a request: an idle one that is safe for it, or a new one. A request that has met a dead
-    /// connection gets a new one, since others may be dead as well.
+    /// Finds a connection for a request: an idle one that is safe for it, or a new one. The second attempt of a request
+    /// always uses a new one, since other idle connections may be dead as well.
     fn connect(&mut self, pending: Box<PendingRequest>, now: Time) {
         let (process, generation) = (pending.permit.process(), pending.permit.generation());
         while let Some(idle) = self.idle.pop(process) {
@@ -356,7 +347,7 @@ impl UpstreamPool {
             Some(connection_permit) => self.connect_new(pending, connection_permit),
             None => {
                 let claim = pending.permit.claim();
-                // Another shard may have closed one just before the claim.
+                // Another shard may have closed a connection just before the claim.
                 match pending.permit.connection_permit() {
                     Some(connection_permit) => self.connect_new(pending, connection_permit),
                     None => self.delay(pending, DelayReason::NoConnection(claim)),
@@ -377,7 +368,7 @@ impl UpstreamPool {
         self.delayed.push(id);
     }
 
-    /// Answers requests that exceed their deadline while connecting. The connection finds no request once it is open.
+    /// Answers requests that exceed their deadline while connecting; `connected` then returns false.
     fn expire_connects(&mut self, now: Time) {
         for id in std::mem::take(&mut self.connecting) {
             let Some(entry) = self.requests.get(id) else { continue };
@@ -391,7 +382,6 @@ impl UpstreamPool {
         }
     }
 
-    /// Continues delayed requests that are due.
     fn resume_delayed(&mut self, now: Time) {
         for id in std::mem::take(&mut self.delayed) {
             let Some(entry) = self.requests.get_mut(id) else { continue };
@@ -399,7 +389,7 @@ impl UpstreamPool {
             let RequestState::Delayed(pending, delay) = state else { continue };
             let is_stale = pending.permit.is_stale();
             match delay {
-                // A request that may have ended a process is not given to the next one, whatever it was delayed for.
+                // A request that may have crashed its process is not sent to the next one.
                 _ if is_stale && pending.maybe_delivered => {
                     self.fail_request(pending, UpstreamFailure::BadGateway);
                 }
@@ -419,7 +409,7 @@ impl UpstreamPool {
         }
     }
 
-    /// Puts a request that no process has seen back to its position in the queue.
+    /// Returns a request that no process has received to its position in the queue.
     fn requeue(&mut self, pending: Box<PendingRequest>) {
         let PendingRequest { id, request, ticket, permit, .. } = *pending;
         self.set_state(id, RequestState::Queued(QueuedRequest { request, ticket }));
@@ -427,7 +417,6 @@ impl UpstreamPool {
         permit.release_unused();
     }
 
-    /// Retries, delays or answers a failed request.
     fn handle_failure(&mut self, mut pending: Box<PendingRequest>, error: UpstreamError, now: Time) {
         if self.requests.get(pending.id).is_none() {
             // Its client has left, or was answered 504.
@@ -441,7 +430,7 @@ impl UpstreamPool {
         let is_repeatable = pending.may_repeat && pending.is_repeatable();
         match error {
             UpstreamError::ConnectFailed(NO_FREE_SLOT) => {
-                pending.permit.print_line("the server has no place for a connection to it");
+                pending.permit.print_line("the server has no connection slot for it");
                 self.fail_request(pending, UpstreamFailure::Unavailable);
             }
             UpstreamError::ConnectFailed(kind) => self.handle_connect_failure(pending, kind, now),
@@ -461,7 +450,7 @@ impl UpstreamPool {
             UpstreamError::TimedOut => {
                 pending
                     .permit
-                    .print_line("an answer stopped in the middle for too long; its connection is closed");
+                    .print_line("a response stopped in the middle for too long; its connection is closed");
                 self.fail_request(pending, UpstreamFailure::Timeout);
             }
             error @ (UpstreamError::Stale { .. } | UpstreamError::Lost(_) | UpstreamError::Invalid(_)) => {
@@ -473,7 +462,7 @@ impl UpstreamPool {
         }
     }
 
-    /// Retries a failed connect: the process has died unnoticed, or refuses connections. The request is not lost yet.
+    /// Retries a failed connect, for a limited time: the process has ended unnoticed, or refuses connections.
     fn handle_connect_failure(&mut self, mut pending: Box<PendingRequest>, kind: ErrorKind, now: Time) {
         let generation = pending.permit.generation();
         let (_, since) =
@@ -489,7 +478,7 @@ impl UpstreamPool {
         self.delay(pending, DelayReason::ConnectRetry(again));
     }
 
-    /// Logs and answers a request that timed out; it keeps its slot.
+    /// Logs and answers a request that timed out; `pending` still holds its slot.
     pub(super) fn report_timeout(&mut self, pending: &PendingRequest) {
         pending.permit.print_line("a request was not answered in time");
         self.report_failure(pending, UpstreamFailure::Timeout);
@@ -500,7 +489,6 @@ impl UpstreamPool {
         self.report_failure(&pending, failure);
     }
 
-    /// Answers a failed request.
     fn report_failure(&mut self, pending: &PendingRequest, failure: UpstreamFailure) {
         self.requests.remove(pending.id);
         self.outbox.send_event(pending.reply_to, pending.id, pending.failure_event(failure));
@@ -520,20 +508,20 @@ impl UpstreamPool {
     }
 }
 
-/// Logs that the process was unreachable for too long, and condemns it if it is the cause.
+/// Logs that the process was unreachable for too long, and has it killed if it is the cause.
 fn report_unreachable(pending: &PendingRequest, kind: ErrorKind) {
     if is_overloaded(kind) {
         pending.permit.print_line("accepts no connections");
     } else {
         pending.permit.print_line(&UpstreamError::ConnectFailed(kind).to_string());
     }
-    // A lack of descriptors and the like is the fault of this side.
+    // Other errors, such as a lack of descriptors, are not the process's fault.
     if is_overloaded(kind) || matches!(kind, ErrorKind::ConnectionRefused | ErrorKind::NotFound) {
         pending.permit.request_kill();
     }
 }
 
-/// Whether the process accepts no connection: its backlog is full, or a connection was not established in time.
+/// Whether the process does not accept: its backlog is full, or the connection was not established in time.
 fn is_overloaded(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }

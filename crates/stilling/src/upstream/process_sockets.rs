@@ -1,4 +1,4 @@
-//! The Unix sockets of the worker processes: one each, in a private folder of this user that is removed at the end.
+//! The Unix sockets of the worker processes: one per process, in a private folder that is removed at the end.
 
 use std::fs;
 use std::io;
@@ -14,7 +14,7 @@ use super::socket_folder::{SocketFolder, socket_name};
 /// Environment variable with the path of a process's socket.
 const VARIABLE: &str = "STILLING_SOCKET";
 
-/// Environment variable that may hold users with their passwords.
+/// Environment variable that may contain users with their passwords.
 const USERS_VARIABLE: &str = "STILLING_USER";
 
 #[derive(Clone, Debug)]
@@ -30,7 +30,6 @@ impl ProcessSockets {
         Ok(ProcessSockets { folder: Arc::new(SocketFolder::new(&parent)?) })
     }
 
-    /// The socket of process `number`.
     pub(super) fn path(&self, number: usize) -> PathBuf {
         self.folder.path().join(socket_name(number))
     }

@@ -1,4 +1,4 @@
-//! A request for a process: its head is rewritten in the shard while the client's bytes are in the receive buffer.
+//! A request for a process. Its head is rewritten directly from the receive buffer.
 
 use std::io::Write;
 use std::net::IpAddr;
@@ -17,20 +17,19 @@ pub(crate) struct UpstreamRequest {
     pub(super) body: Vec<u8>,
     /// The length of the whole body.
     pub(super) length: BodyLength,
-    /// There is more of the body; the pool requests it.
+    /// More of the body follows; the pool requests it.
     pub(super) has_more: bool,
     pub(super) is_head: bool,
     /// May be sent twice (RFC 9110 §9.2.2).
     pub(super) is_idempotent: bool,
-    /// The client understands chunks.
     pub(super) accepts_chunked: bool,
-    /// Counts head and body among the requests that are held.
+    /// Memory for head and body.
     reservation: MemoryReservation,
 }
 
 impl UpstreamRequest {
-    /// Rewrites the head of an HTTP request into `out`, a buffer that may have been used before. `peer`: the client's
-    /// address, if known.
+    /// Rewrites the head of an HTTP request into `out`, a buffer with any content. `peer`: the client's address, if
+    /// known.
     pub(crate) fn new(
         head: &RequestHead<'_>,
         peer: Option<IpAddr>,
@@ -72,7 +71,7 @@ impl UpstreamRequest {
         self.has_more = false;
     }
 
-    /// Whether more of the body may be held before the request waits for a slot. All requests may hold `max` bytes.
+    /// Whether more of the body may be buffered before the request is queued. `max`: bytes that all requests may hold.
     pub(crate) fn may_grow(&self, max: usize) -> bool {
         let is_long = self.body.len() >= FIRST_BODY_MAX;
         let has_room = || self.reservation.has_room(PIECE_SIZE_MAX, max / MEMORY_RESERVE_DIVISOR);
@@ -82,12 +81,12 @@ impl UpstreamRequest {
     /// Appends the framing and the empty line to the head, and frames the body's beginning. Called once.
     pub(super) fn close_head(&mut self) {
         let length = match self.length {
-            // A complete chunked body gets a length: not every program reads chunks.
+            // A complete chunked body gets a length: some programs cannot read chunks.
             BodyLength::Chunked if !self.has_more => Some(self.body.len() as u64),
             BodyLength::Chunked => None,
             BodyLength::Sized(length) => Some(length),
             BodyLength::None => {
-                // RFC 9110 §8.6: a method that may have content announces that there is none.
+                // RFC 9110 §8.6: a method that anticipates content sends `Content-Length: 0`.
                 let may_have =
                     [b"POST", &b"PUT "[..], b"PATC"].iter().any(|name| self.head.starts_with(name));
                 if may_have {
@@ -144,9 +143,9 @@ fn write_head(head: &RequestHead<'_>, peer: Option<IpAddr>, out: &mut Vec<u8>) {
     });
 }
 
-/// Fields that the server writes itself, or that no program should see: `Proxy` becomes a variable that some programs
-/// take for their own proxy; `X-Forwarded-*`, `X-Real-IP` and `Forwarded` (RFC 7239) are claims of the client; a name
-/// with `_` becomes the same variable as the one with `-` (RFC 3875 §4.1.18).
+/// Fields that the server writes itself, or that a program must not see: `Proxy` becomes the CGI variable `HTTP_PROXY`,
+/// which some programs use as their own proxy; `X-Forwarded-*`, `X-Real-IP` and `Forwarded` (RFC 7239) are unverified;
+/// a name with `_` becomes the same CGI variable as the one with `-` (RFC 3875 §4.1.18).
 fn is_dropped(name: &[u8]) -> bool {
     const NAMES: [&[u8]; 5] = [b"host", b"proxy", b"via", b"forwarded", b"x-real-ip"];
     const PREFIX: &[u8] = b"x-forwarded-";

@@ -1,4 +1,4 @@
-//! Requests by their ids: slots with generations, so that no two requests of a shard ever have the same id.
+//! A table of requests by id. Its slots have generations, so that ids are never reused.
 
 /// The id of a request, unique within its shard for all time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

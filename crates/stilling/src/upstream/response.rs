@@ -19,23 +19,22 @@ use super::message::{BodyFraming, ResponsePiece, UpstreamEvent, UpstreamResponse
 const CHUNK_HEAD: usize = 10;
 const CHUNK_END: &[u8] = b"0\r\n\r\n";
 
-/// Collects a response and hands it out in pieces.
+/// Collects a response and returns it in pieces.
 pub(super) struct ResponseBuilder {
     bytes: Vec<u8>,
     status: u16,
     has_date: bool,
-    /// The length of the body that the process has announced, if any.
     announced_len: Option<u64>,
     is_bodiless: bool,
     accepts_chunked: bool,
     head_len: usize,
     body_start: usize,
-    /// The framing, once a piece has been handed out.
+    /// The framing, once a piece has been returned.
     begun: Option<BodyFraming>,
 }
 
 impl ResponseBuilder {
-    /// Rewrites a head into `out`, a buffer that may have been used before. `is_head`: it answers a HEAD request.
+    /// Rewrites a head into `out`, a buffer with any content. `is_head`: it answers a HEAD request.
     /// `accepts_chunked`: the client understands chunks.
     pub(super) fn new(
         head: &ResponseHead<'_>,
@@ -50,7 +49,7 @@ impl ResponseBuilder {
         out.extend_from_slice(b"\r\n");
         let hop_by_hop = HopByHopFields::of(head.headers());
         let is_bodiless = is_head || matches!(head.status, 204 | 304);
-        // A response without a body may announce the length of another response's body; a 204 may not.
+        // RFC 9110 §8.6: HEAD and 304 may announce the length that GET would have; a 204 may not.
         let keeps_length = is_bodiless && head.status != 204;
         let mut has_date = false;
         for (name, value) in head.headers() {
@@ -88,7 +87,7 @@ impl ResponseBuilder {
         self.bytes.extend_from_slice(body);
     }
 
-    /// Bytes of body that have not been handed out.
+    /// Bytes of body in the buffer.
     pub(super) fn body_len(&self) -> usize {
         self.bytes.len() - self.body_start
     }
@@ -98,12 +97,11 @@ impl ResponseBuilder {
         self.announced_len.is_some()
     }
 
-    /// Whether a piece has been handed out.
     pub(super) fn has_begun(&self) -> bool {
         self.begun.is_some()
     }
 
-    /// Hands out the buffered part; `is_last`: nothing follows it.
+    /// Returns the buffered part; `is_last`: the response is complete.
     pub(super) fn take_piece(&mut self, is_last: bool) -> UpstreamEvent {
         let framing = self.begun.unwrap_or_else(|| self.framing(is_last));
         let mut start = self.body_start;
@@ -123,7 +121,7 @@ impl ResponseBuilder {
         let piece = ResponsePiece { bytes: std::mem::take(&mut self.bytes), start, is_last };
         let is_first = self.begun.replace(framing).is_none();
         if !is_last {
-            // The next piece has a buffer of its own, since this one is on its way.
+            // The next piece needs a new buffer: the event owns this one.
             self.bytes.resize(CHUNK_HEAD, b'0');
             self.body_start = CHUNK_HEAD;
         }

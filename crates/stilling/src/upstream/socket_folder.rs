@@ -1,9 +1,9 @@
-//! The folder of a server's sockets: private to this user, removed at the end. The folder of a killed server is
-//! removed by the reaper, which ends its worker processes, or, if that is killed too, by the next server.
+//! The folder of a server's sockets: private to this user, removed at the end. If the server is killed, the reaper of
+//! its worker processes removes the folder; if the reaper is killed too, the next server does.
 //!
-//! A server holds a lock on its folder (flock(2), on the folder itself), and the system releases the lock of a
-//! process that ends. So a folder that can be locked belongs to no server. Only sockets with the names that servers
-//! give them are removed from it, and then the folder, if it is empty: other files under such a name stay.
+//! A server holds a lock on its folder (flock(2), on the folder itself), which the system releases when the process
+//! ends: a folder that can be locked belongs to no running server. Only sockets with the names that servers use are
+//! removed from it, and then the folder, if it is empty.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -17,14 +17,14 @@ use rustix::io::Errno;
 
 use super::limits::STALE_FOLDERS_MAX;
 
-/// Prefix of the names; the process id and the number of folders it had created before follow.
+/// Prefix of the folder's name; the process id and the number of folders that it created before follow.
 const PREFIX: &str = "stilling-";
 
 /// A folder that is locked while this value exists.
 #[derive(Debug)]
 pub(super) struct SocketFolder {
     path: PathBuf,
-    /// `None` on a file system without locks, where other servers cannot lock the folder either.
+    /// `None` on a file system without locks; other servers cannot lock the folder either, so they do not remove it.
     _lock: Option<OwnedFd>,
 }
 
@@ -53,11 +53,11 @@ impl SocketFolder {
                     let path = path.display();
                     return Err(io::Error::new(
                         error.kind(),
-                        format!("cannot make the folder {path}: {error}"),
+                        format!("cannot create the folder {path}: {error}"),
                     ));
                 }
             }
-            // Another server that starts at this moment may take the folder for stale.
+            // Another server that starts now may find the folder unlocked, and remove it as stale.
             match lock(&path) {
                 LockAttempt::Locked(lock) => return Ok(SocketFolder { path, _lock: Some(lock) }),
                 LockAttempt::Unsupported => return Ok(SocketFolder { path, _lock: None }),
@@ -71,7 +71,7 @@ impl SocketFolder {
     }
 
     pub(super) fn remove(&self) {
-        // Files that cannot be removed are left to the system's own cleaning.
+        // Best effort: the system cleans its folders for temporary files.
         let _ = fs::remove_dir_all(&self.path);
     }
 }
@@ -80,7 +80,7 @@ pub(super) fn socket_name(number: usize) -> String {
     format!("app-{number}.sock")
 }
 
-/// Removes the folders that dead servers of this user have left in `parent`, as far as possible.
+/// Removes the folders of dead servers of this user from `parent`, as far as possible.
 fn remove_stale_folders(parent: &Path) {
     let Ok(entries) = fs::read_dir(parent) else { return };
     let is_ours = |name: &str| {

@@ -1,4 +1,4 @@
-//! Tests of a server with worker processes, with scripted processes that misbehave at the worst moment.
+//! Tests of a server with scripted worker processes that misbehave at chosen moments.
 
 mod fixture;
 
@@ -36,7 +36,7 @@ on_both_drivers! {
     /// RFC 9110 §9.2.2: an idempotent request is sent again, once, when the first connection turns out to be dead.
     a_dead_kept_connection_is_noticed_only_by_what_must_not_be_sent_twice,
     a_request_of_which_nothing_was_taken_is_sent_again,
-    /// RFC 9110 §9.2.2: nor is the rest of a request taken for the whole.
+    /// RFC 9110 §9.2.2: a request that was sent in part is not repeated.
     a_request_taken_in_part_is_not_sent_again,
     /// Row 1.24.
     a_process_that_does_not_answer_in_time_is_condemned,
@@ -46,11 +46,11 @@ on_both_drivers! {
     /// Row 4.12: a client resets before the response, or while the response is silent: the slot is free when the
     /// process has closed the connection.
     a_client_that_leaves_frees_the_slot_before_the_deadline,
-    /// Row 4.12: nor does a client that leaves the queue keep its position.
+    /// Row 4.12: a client that leaves the queue frees its position.
     a_client_that_leaves_the_queue_is_not_asked_for,
     /// Row 4.33.
     a_client_that_has_only_ended_its_sending_is_answered,
-    /// Row 1.24: a response that stops in the middle is lost; the process's other requests are not.
+    /// Row 1.24: a response that stops in the middle fails; the process's other requests do not.
     an_answer_that_stops_in_the_middle_ends_the_request_and_not_the_process,
     /// RFC 9112 §9.3: an early response, before the end of the body, is a valid response, also over a kept
     /// connection.
@@ -62,9 +62,9 @@ on_both_drivers! {
     /// Row 4.26: slow readers hold their slots but no memory of others; a server at capacity still reaches its
     /// process.
     slow_readers_stop_the_process_and_hold_no_more_than_their_slots,
-    /// Row 4.26: nor does a slow reader hold a slot for ever.
+    /// Row 4.26: a slow reader does not hold a slot forever.
     a_client_that_reads_a_response_too_slowly_is_disconnected,
-    /// Row 4.26: the bytes of responses that clients have not taken are bounded in total, though the slots are free.
+    /// Row 4.26: the total of unsent response bytes is bounded, even if slots are free.
     a_long_answer_without_room_is_refused_before_it_begins,
 }
 
@@ -109,7 +109,7 @@ fn a_dead_kept_connection_is_noticed_only_by_what_must_not_be_sent_twice(driver:
     fixture.assert_status(POST, Status::BadGateway);
     fixture.assert_ok(POST);
     fixture.finish();
-    // Once: a second connection that dies is the process's fault. (A first one always is.)
+    // The request is repeated once: a new connection that dies is the process's fault.
     let dies: fn() -> ConnectionScript = || Box::new(|stream| drop(read_head(stream)));
     let fixture = UpstreamFixture::new(driver, HANG, vec![dies_on_the_second(), dies(), dies()]);
     fixture.assert_ok(GET);
@@ -140,9 +140,9 @@ fn a_request_of_which_nothing_was_taken_is_sent_again(driver: DriverChoice) {
 }
 
 fn a_request_taken_in_part_is_not_sent_again(driver: DriverChoice) {
-    // The close must come between two sends, which it does not always.
+    // The close must happen between two sends, which needs several attempts.
     const ROUNDS: usize = 20;
-    // Together with its head more than one send takes.
+    // With its head longer than one send.
     const BODY: usize = 65_500;
     let fixture = UpstreamFixture::with(driver, HANG, 1, |listener| {
         std::thread::spawn(move || {
@@ -160,7 +160,6 @@ fn a_request_taken_in_part_is_not_sent_again(driver: DriverChoice) {
                 assert!(head.starts_with("GET"), "{head}");
                 send_text(&mut stream, OK);
                 stream.set_nonblocking(true).expect("a socket takes options");
-                // Busy waiting, to be fast.
                 let count = loop {
                     match stream.read(&mut [0]) {
                         Err(error) if error.kind() == ErrorKind::WouldBlock => std::hint::spin_loop(),
@@ -176,7 +175,7 @@ fn a_request_taken_in_part_is_not_sent_again(driver: DriverChoice) {
     let post = head + &"x".repeat(BODY);
     let is_done = AtomicBool::new(false);
     let answers: Vec<u16> = std::thread::scope(|scope| {
-        // Pages that take the shard a while also come between the sends.
+        // Slow pages widen the gap between the sends.
         for _ in 0..3 {
             scope.spawn(|| {
                 while !is_done.load(Relaxed) {
@@ -211,7 +210,7 @@ fn a_process_that_does_not_answer_in_time_is_condemned(driver: DriverChoice) {
     });
     let fixture = UpstreamFixture::with(driver, Duration::from_millis(50), 1, |listener| {
         std::thread::spawn(move || {
-            // Keeps listening: otherwise the process would be killed for that.
+            // Keeps listening, so that the process is not killed for refusing connections.
             for script in [waits, drips] {
                 script(&mut accept(&listener));
             }
@@ -399,7 +398,7 @@ fn an_early_answer_between_two_pieces_of_a_body_is_not_lost_on_a_kept_connection
 }
 
 fn a_process_that_takes_no_connections_is_replaced(driver: DriverChoice) {
-    // Its socket is gone as soon as the list of scripts ends.
+    // Its socket is closed when the list of scripts ends.
     let fixture = UpstreamFixture::new(driver, HANG, Vec::new());
     eventually("nobody listens", || fixture.listener.is_finished());
     fixture.assert_status(GET, Status::BadGateway);
@@ -411,7 +410,7 @@ fn a_process_that_takes_no_connections_is_replaced(driver: DriverChoice) {
         std::thread::spawn(move || {
             let address = listener.local_addr().expect("it has one");
             let path = address.as_pathname().expect("a path");
-            // The supervisor's readiness checks make room.
+            // Accepts the supervisor's readiness checks, to empty the backlog.
             listener.set_nonblocking(true).expect("a socket takes options");
             while listener.accept().is_ok() {}
             rustix::net::listen(&listener, 0).expect("a smaller queue");
@@ -436,7 +435,7 @@ fn a_process_that_does_not_take_a_body_in_time_is_condemned(driver: DriverChoice
     let mut client = fixture.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n");
     let mut sending = client.try_clone().expect("a descriptor");
     let sender = std::thread::spawn(move || {
-        // The server gives up in the middle.
+        // The server closes the connection in the middle.
         let _ = sending.write_all(&vec![0; 1_000_000]);
     });
     let mut status = [0; 12];
@@ -467,7 +466,7 @@ fn a_client_that_reads_a_response_too_slowly_is_disconnected(driver: DriverChoic
         config.timeouts.body_grace = Duration::from_millis(100);
         config.timeouts.body_rate_min = u64::MAX;
         config.send_buffer = Some(16_384);
-        // Nothing is held beyond the pieces on their way.
+        // Only the pieces in flight are held.
         config.answers_held_max = 200_000;
     };
     let scripts = vec![respond_long(LONG), respond_ok()];

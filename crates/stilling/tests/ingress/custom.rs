@@ -152,7 +152,7 @@ fn what_its_stream_refuses_is_counted(driver: DriverChoice) {
     let mut peer = TestPeer::connect(hub_server.at("custom"));
     peer.send(format!("quick.a {}\n", "x".repeat(200)));
     assert_eq!(peer.read_exactly(3), b"ok\n");
-    let metric = "stilling_hub_losses_total{door=\"custom\",reason=\"too_large\"}";
+    let metric = "stilling_hub_losses_total{ingress=\"custom\",reason=\"too_large\"}";
     eventually("the refusal is counted", || (hub_server.metric(metric) == 1).then_some(()));
     let page = hub_server.page("/status").into_text();
     let row = "messages by NATS, syslog and custom protocols: refused, shed or lost<td>1";

@@ -10,7 +10,7 @@ use stilling_journal::RecordKind;
 use crate::support::{HubTestServer, TestPeer, any_port, eventually, records};
 
 on_both_drivers!(
-    who_never_stops_is_read_for_a_while_only,
+    a_client_that_never_stops_is_read_for_a_bounded_time,
     what_a_publisher_sent_before_the_end_is_stored,
     what_a_syslog_sender_sent_before_the_end_is_stored,
 );
@@ -94,7 +94,7 @@ fn what_a_syslog_sender_sent_before_the_end_is_stored(driver: DriverChoice) {
 }
 
 /// A client that never stops sending is notified of the end long before the drain timeout.
-fn who_never_stops_is_read_for_a_while_only(driver: DriverChoice) {
+fn a_client_that_never_stops_is_read_for_a_bounded_time(driver: DriverChoice) {
     let hub_server = HubTestServer::with(driver, |config| {
         config.hub = MessagingConfig { syslog_tcp: vec![any_port()], ..config.hub.clone() };
     });

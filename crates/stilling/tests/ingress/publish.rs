@@ -16,12 +16,12 @@ use crate::support::{HubTestServer, TestPeer, TestResponse, any_port, eventually
 on_both_drivers!(
     one_message_is_acknowledged_with_its_sequence,
     each_line_is_a_message,
-    what_no_stream_takes_is_sent_to_those_who_listen,
+    a_message_without_a_stream_reaches_its_subscribers,
     a_message_sent_twice_is_stored_once,
     conditions_that_do_not_hold_are_refused,
     what_cannot_be_published_says_why,
     many_lines_with_long_headers_are_refused,
-    only_those_who_may_publish_do,
+    only_permitted_users_publish,
     pages_of_other_origins_are_refused,
     requests_in_a_row_are_answered_in_order,
     a_body_is_asked_for_only_if_it_is_wanted,
@@ -104,7 +104,7 @@ fn not_stored(subscriptions: u32) -> String {
     format!("{{\"stream\":null,\"subscriptions\":{subscriptions},\"note\":\"{note}\"}}")
 }
 
-fn what_no_stream_takes_is_sent_to_those_who_listen(driver: DriverChoice) {
+fn a_message_without_a_stream_reaches_its_subscribers(driver: DriverChoice) {
     let hub_server = HubTestServer::start(driver);
     let mut peer = hub_server.connect();
     is(&peer.ask(post("/publish/news.eu", "", "unheard")), 200, &not_stored(0));
@@ -139,7 +139,7 @@ fn conditions_that_do_not_hold_are_refused(driver: DriverChoice) {
     says(&ask("Nats-Expected-Last-Sequence: 0"), 412, "is 1, not");
     says(&ask("Nats-Expected-Stream: quick"), 412, "the subject belongs to the stream events");
     is(&ask("nats-expected-stream: events"), 200, "{\"stream\":\"events\",\"first\":2,\"last\":2}");
-    says(&ask("Nats-Rollup: all"), 400, "the header Nats-Rollup is not known here");
+    says(&ask("Nats-Rollup: all"), 400, "unknown header Nats-Rollup");
     // A request that is refused by its head is not read to its end.
     assert!(peer.rest().is_empty());
     let mut peer = hub_server.connect();
@@ -162,7 +162,7 @@ fn what_cannot_be_published_says_why(driver: DriverChoice) {
         ("/publish/a.*", 400, "expected no wildcard at byte 2 of the subject"),
         ("/publish/a%20b", 400, "at byte 1 of the subject"),
         ("/publish/a%ffb", 400, "at byte 1 of the subject"),
-        ("/publish/$JS.API.INFO", 400, "the hub's own"),
+        ("/publish/$JS.API.INFO", 400, "$JS. is reserved"),
         ("/publish", 404, "Not Found"),
     ] {
         says(&hub_server.connect().ask(post(path, "", "x")), status, part);
@@ -217,7 +217,7 @@ fn many_lines_with_long_headers_are_refused(driver: DriverChoice) {
     hub_server.finish();
 }
 
-fn only_those_who_may_publish_do(driver: DriverChoice) {
+fn only_permitted_users_publish(driver: DriverChoice) {
     let hub_server = HubTestServer::with(driver, |config| {
         let sensor = UserConfig {
             publish: vec!["events.sensors.>".to_owned()],
@@ -243,11 +243,11 @@ fn only_those_who_may_publish_do(driver: DriverChoice) {
         ["X: y", "Authorization: Bearer s", "Authorization: Basic c2Vuc29yOng=", "Authorization: Basic"]
     {
         let answer = ask(field, "events.sensors.1");
-        says(&answer, 401, "has none that is known");
+        says(&answer, 401, "publishing needs a known name and password");
         assert!(answer.head.contains("WWW-Authenticate: Basic realm=\"stilling\""), "{answer:?}");
         assert!(answer.head.contains("WWW-Authenticate: Bearer"), "{answer:?}");
     }
-    assert_eq!(hub_server.metric("stilling_hub_shut_out_total"), 4);
+    assert_eq!(hub_server.metric("stilling_hub_unauthorized_total"), 4);
     // A refused request without a body keeps the connection.
     let mut peer = hub_server.connect();
     assert_eq!(peer.ask(post("/publish/events.a", "", "")).status, 401);
@@ -355,7 +355,7 @@ fn a_hub_that_stands_still_is_waited_for_within_bounds(driver: DriverChoice) {
     let mut first = hub_server.connect();
     let answer = first.ask(post("/publish/events.a", "", "x"));
     says(&answer, 503, "this may have been stored");
-    assert!(first.rest().is_empty(), "its verdict cannot be taken for another's");
+    assert!(first.rest().is_empty(), "its outcome cannot be confused with another");
     // A stalled stream delays no other.
     let answer = hub_server.connect().ask(post("/publish/quick.a", "", "x"));
     is(&answer, 200, "{\"stream\":\"quick\",\"first\":1,\"last\":1}");
@@ -366,7 +366,7 @@ fn a_hub_that_stands_still_is_waited_for_within_bounds(driver: DriverChoice) {
     loop {
         let answer = peer.ask(post("/publish/events.a", "", &long));
         assert_eq!((answer.status, answer.field("Retry-After")), (503, Some("1")));
-        if answer.text().contains("nothing of this was published") {
+        if answer.text().contains("nothing was published") {
             break;
         }
         says(&answer, 503, "this may have been stored");

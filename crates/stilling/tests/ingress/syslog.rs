@@ -162,7 +162,7 @@ fn both_framings_are_told_apart_by_the_first_bytes(driver: DriverChoice) {
     counted.send("99 <13>five");
     counted.half_close();
     assert_eq!(listener.next().1, "<13>five");
-    assert!(counted.rest().is_empty(), "nothing is ever said back");
+    assert!(counted.rest().is_empty(), "no answer is sent");
     lines.send("six");
     lines.half_close();
     assert_eq!(listener.next(), ("events.syslog.user.notice".to_owned(), "six".to_owned()));
@@ -251,7 +251,7 @@ fn what_the_end_of_a_connection_cuts_is_counted(driver: DriverChoice) {
         peer.reset();
         until_lost(&hub_server, Loss::Cut, cut);
     }
-    assert_eq!(hub_server.metric("stilling_hub_losses_total{door=\"syslog\",reason=\"cut\"}"), 4);
+    assert_eq!(hub_server.metric("stilling_hub_losses_total{ingress=\"syslog\",reason=\"cut\"}"), 4);
     drop(listener);
     hub_server.finish();
 }
@@ -279,7 +279,7 @@ fn only_allowed_sources_are_heard(driver: DriverChoice) {
         .expect("it is sent");
     assert_eq!(listener.next().1, "<13>local", "who reaches the file may send");
     until_lost(&hub_server, Loss::Forbidden, 2);
-    assert_eq!(hub_server.metric("stilling_hub_losses_total{door=\"syslog\",reason=\"forbidden\"}"), 2);
+    assert_eq!(hub_server.metric("stilling_hub_losses_total{ingress=\"syslog\",reason=\"forbidden\"}"), 2);
     assert_eq!(hub_server.overview().engine(|counters| counters.closed(CloseReason::Forbidden)), 1);
     drop((listener, friend));
     hub_server.finish();
@@ -301,7 +301,8 @@ fn a_unix_socket_comes_and_goes_with_the_server(driver: DriverChoice) {
     let said = format!("listening syslog-unix:{}", path.display());
     assert!(server.banner().contains(&said), "{:?}", server.banner());
     assert_eq!(fs::metadata(&path).expect("it is there").permissions().mode() & 0o777, 0o666);
-    let error = Server::bind(config(), Routes::new()).err().expect("somebody reads there").to_string();
+    let error =
+        Server::bind(config(), Routes::new()).err().expect("another process receives there").to_string();
     assert!(error.contains("another process reads there"), "{error}");
     let running = server.start().expect("a thread");
     running.end().expect("it ends well");
@@ -338,7 +339,7 @@ fn the_least_severe_is_shed_first_and_what_was_is_told(driver: DriverChoice) {
     let received = FLOOD + ERRORS;
     let counted = || hub_server.overview().engine(|counters| &counters.datagrams_received);
     eventually("all is read", || (counted() == received as u64).then_some(()));
-    assert_eq!(losses(&hub_server, Loss::Shed), 0, "the hub has not heard of it");
+    assert_eq!(losses(&hub_server, Loss::Shed), 0, "the hub has not received it");
     let _open = standstill.end();
     let shed =
         eventually("the hub hears of it", || Some(losses(&hub_server, Loss::Shed)).filter(|shed| *shed > 0));

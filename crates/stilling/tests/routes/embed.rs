@@ -114,7 +114,7 @@ fn connections_in_workers_hands_are_counted(driver: DriverChoice) {
     let metrics = server.connect().ask(get("/metrics"));
     assert!(metrics.text().contains("\nstilling_http_delegated 3\n"), "{}", metrics.text());
     let page = server.connect().ask(get("/status"));
-    assert!(page.text().contains("<td>connections in workers' hands<td>3"), "{}", page.text());
+    assert!(page.text().contains("<td>connections served by workers<td>3"), "{}", page.text());
     drop(peers);
     assert_eq!(third.read_exactly(5), b"yours");
     drop(third);

@@ -16,7 +16,6 @@ pub(crate) enum BodyState {
 }
 
 impl BodyState {
-    /// Returns the next piece and the bytes consumed for it.
     #[inline]
     pub(crate) fn step<'a>(
         &mut self,

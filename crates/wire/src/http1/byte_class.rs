@@ -1,4 +1,5 @@
-//! Byte classes and searches for the first byte outside one.
+//! Byte classes, and searches. A `*_end` function returns the offset at or after `from` of the first byte outside its
+//! class, or the length.
 
 use crate::lanes::{HIGH, below, equal, find, lanes};
 
@@ -73,7 +74,6 @@ const fn letters_and_dashes(word: u64) -> u64 {
     ((from_a & !past_z) | !not_dash) & !word & HIGH
 }
 
-/// Offset at or after `from` of the first byte that is not a token character, or the length.
 #[inline(always)]
 pub(crate) fn token_end(bytes: &[u8], from: usize) -> usize {
     let mut at = from;
@@ -87,7 +87,6 @@ pub(crate) fn token_end(bytes: &[u8], from: usize) -> usize {
     }
 }
 
-/// Offset at or after `from` of the first byte not allowed in a registered name, or the length.
 #[inline(always)]
 pub(crate) fn host_end(bytes: &[u8], from: usize) -> usize {
     let mut at = from;
@@ -97,7 +96,6 @@ pub(crate) fn host_end(bytes: &[u8], from: usize) -> usize {
     at
 }
 
-/// Offset at or after `from` of the first byte not allowed in a request target, or the length.
 #[inline(always)]
 pub(crate) fn target_end(bytes: &[u8], from: usize) -> usize {
     let stops = |w| below(w, 0x21) | equal(w, 0x7f) | equal(w, b'#') | (w & HIGH);
@@ -128,7 +126,6 @@ pub(crate) fn trim(mut bytes: &[u8]) -> &[u8] {
     trim_end(bytes)
 }
 
-/// `bytes` without spaces and tabs at the end.
 #[inline(always)]
 pub(crate) fn trim_end(mut bytes: &[u8]) -> &[u8] {
     while let [rest @ .., last] = bytes

@@ -123,7 +123,7 @@ pub fn request_splits(limits: &HttpLimits, bytes: &[u8], cuts: &[usize]) -> Vec<
     // Each byte is scanned once on arrival and once more when its head is complete; a first CR may wait for its LF.
     let turns = arrivals(bytes.len(), cuts).len() + whole.len();
     let bound = 2 * (bytes.len() + turns) as u64;
-    assert!(work <= bound, "{work} bytes looked at, {bound} allowed: {:?}", bytes.escape_ascii().to_string());
+    assert!(work <= bound, "{work} bytes scanned, {bound} allowed: {:?}", bytes.escape_ascii().to_string());
     whole
 }
 

@@ -3,7 +3,6 @@
 use core::fmt::{self, Write};
 use std::time::{Duration, UNIX_EPOCH};
 
-/// Bytes of an IMF-fixdate (RFC 9110 §5.6.7).
 const DATE_SIZE: usize = 29;
 /// Last second with a four-digit year.
 const SECONDS_MAX: u64 = 253_402_300_799;

@@ -130,7 +130,7 @@ impl HttpDecodeError {
         Self::new(fault, HttpElement::Head, offset, found)
     }
 
-    /// The same error with an offset that counts from `bytes` earlier, in `element`.
+    /// Adds `bytes` to the offset, which then counts from the start of `element`.
     pub(crate) fn moved(self, element: HttpElement, bytes: usize) -> Self {
         Self::new(self.fault, element, self.offset as usize + bytes, self.found)
     }

@@ -12,7 +12,6 @@
 use super::byte_class::{is_blank, is_token, token_end, trim, trim_end, value_end};
 use super::error::{HttpDecodeError, HttpFault};
 
-/// Position in the field section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FieldPhase {
     Start,

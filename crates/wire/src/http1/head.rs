@@ -112,7 +112,7 @@ impl<'a> RequestHead<'a> {
     }
 }
 
-/// The fields scanned so far that frame and route a message.
+/// The fields that frame and route a message, as far as scanned.
 pub(crate) struct FramingFields<'a> {
     version: HttpVersion,
     host: Option<&'a [u8]>,

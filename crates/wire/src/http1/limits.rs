@@ -13,7 +13,7 @@ pub const CHUNK_LINE_SIZE_MAX: u16 = 256;
 pub const CHUNK_EXTENSIONS_SIZE_MAX: u16 = 16 * 1024;
 /// Longest trailer section in bytes, the last CRLF included. Reached: 431.
 pub const TRAILERS_SIZE_MAX: u16 = 4 * 1024;
-/// Most empty lines before a start line (RFC 9112 §2.2 requires at least one). Reached: 400.
+/// Most empty lines before a start line (RFC 9112 §2.2: a server ignores at least one). Reached: 400.
 pub const EMPTY_LINES_MAX: u8 = 8;
 /// Most hex digits of a chunk size, as many as a u64 has. Reached: 400.
 pub const CHUNK_SIZE_DIGITS_MAX: u16 = 16;

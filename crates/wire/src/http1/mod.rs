@@ -1,8 +1,8 @@
 //! HTTP/1.1 (RFC 9110, RFC 9112), both directions.
 //!
-//! One automaton scans a head byte by byte and alone checks its syntax. It stops where the input stops and resumes
-//! there, so a head that arrives in single bytes costs linear work, and an error occurs at the same byte for every
-//! split of the input. The *meaning* of the fields (host, framing, persistence) is checked once, when the head is
+//! One automaton scans a head byte by byte; no other code checks its syntax. It stops at the end of the input and
+//! resumes there, so a head that arrives in single bytes costs linear work, and an error occurs at the same byte for
+//! every split of the input. The *meaning* of the fields (host, framing, persistence) is checked once, when the head is
 //! complete: during the scan if it arrived in one piece, in a second pass if it arrived in several.
 //!
 //! ```text

@@ -1,8 +1,8 @@
 //! The request decoder (server side).
 //!
 //! ```text
-//!   Between ──► Head ──► Body ──► Between        any ──► Failed
-//!      └── whole head without body: stays ──┘
+//!   Idle ──► Head ──► Body ──► Idle        any ──► Failed
+//!     └── whole head without body: stays in Idle
 //! ```
 
 use super::body::BodyState;
@@ -113,7 +113,6 @@ impl RequestDecoder {
         step
     }
 
-    /// Like [`RequestDecoder::decode`], and adds the number of scanned bytes to `work`.
     #[cfg(any(test, feature = "check"))]
     pub(crate) fn decode_counting<'a>(
         &mut self,

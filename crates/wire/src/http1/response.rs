@@ -295,7 +295,6 @@ impl<'a> FieldSink<'a> for FramingSink<'a> {
     }
 }
 
-/// Scans a head from its first byte and collects its framing fields.
 #[inline(always)]
 fn scan_head<'a>(
     scan: &mut ResponseScan,
@@ -316,7 +315,6 @@ fn scan_head<'a>(
     }
 }
 
-/// Resumes a scan, for the syntax alone; `true` when the head is complete.
 fn resume(scan: &mut ResponseScan, limits: &HttpLimits, window: &[u8]) -> Result<bool, HttpDecodeError> {
     let mut start = (scan.scanned as usize).min(window.len());
     let mut phase = match scan.phase {

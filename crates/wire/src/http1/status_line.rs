@@ -80,7 +80,6 @@ pub(crate) fn scan(
     }
 }
 
-/// Extracts the parts at their fixed positions; the automaton has validated the line.
 fn parts(window: &[u8], end: usize) -> StatusLine {
     let digit = |at: usize| u16::from(window[at].wrapping_sub(b'0'));
     StatusLine {

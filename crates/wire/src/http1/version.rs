@@ -1,6 +1,6 @@
 //! The HTTP version of a message.
 
-/// HTTP version of a message.
+/// HTTP version of a message (RFC 9112, section 2.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HttpVersion {
     /// HTTP/1.0

@@ -26,7 +26,6 @@ pub enum NatsObservation {
     Waiting(usize),
 }
 
-/// Joins the pieces of messages.
 #[derive(Default)]
 struct ObservationLog {
     seen: Vec<NatsObservation>,
@@ -112,7 +111,7 @@ fn observe<'a, G: Grammar<'a>>(
             if !record_event(step.event, &mut log) {
                 break;
             }
-            assert_eq!(decoder.in_body(), log.open_message.is_some(), "it says where it is");
+            assert_eq!(decoder.in_body(), log.open_message.is_some(), "in_body matches the open message");
         }
     }
     (log.wait(bytes.len() - start), work)
@@ -194,7 +193,7 @@ fn splits(
     assert_eq!(pieces, whole, "cut at {cuts:?}: {:?}", bytes.escape_ascii().to_string());
     // A line is searched once on arrival, and once more when its message is complete.
     let bound = 2 * bytes.len() as u64;
-    assert!(work <= bound, "{work} bytes looked at, {bound} allowed: {:?}", bytes.escape_ascii().to_string());
+    assert!(work <= bound, "{work} bytes scanned, {bound} allowed: {:?}", bytes.escape_ascii().to_string());
     whole
 }
 
@@ -389,7 +388,7 @@ pub fn client_oracle(limits: &NatsLimits, bytes: &[u8]) {
             (NatsObservation::Refused(error) | NatsObservation::Error(error), Err(fault)) => {
                 assert_eq!((error.fault(), error.closes()), (*fault, fault.closes()), "{escaped}");
             }
-            (ours, Err(fault)) => panic!("we have {ours:?}, they {fault:?}: {escaped}"),
+            (ours, Err(fault)) => panic!("decoder: {ours:?}, oracle: {fault:?}: {escaped}"),
         }
     }
     let more = &ours[theirs.len()..];
@@ -408,5 +407,5 @@ pub fn client_oracle(limits: &NatsLimits, bytes: &[u8]) {
         }
         _ => false,
     };
-    assert!(is_unfinished, "we have {more:?} beyond them: {escaped}");
+    assert!(is_unfinished, "the decoder has more than the oracle: {more:?}: {escaped}");
 }

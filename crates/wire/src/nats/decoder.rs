@@ -126,7 +126,6 @@ impl<G> Decoder<G> {
         self.decode_counting(limits, input, &mut ())
     }
 
-    /// Like [`Decoder::decode`], and adds the number of scanned bytes to `meter`.
     #[inline(always)]
     pub(crate) fn decode_counting<'a, M: Meter>(
         &mut self,
@@ -276,7 +275,6 @@ impl<G> Decoder<G> {
         Ok(None)
     }
 
-    /// Handles a message with a line that ends at `line_end` of `rest`.
     #[inline(always)]
     fn message<'a>(
         &mut self,

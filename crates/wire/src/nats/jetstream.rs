@@ -12,10 +12,10 @@ pub const ACK_PREFIX: &str = "$JS.ACK.";
 
 /// Description in this hub's rejection (503, error 10023) while a stream's disk hangs. Other servers, and the hub in
 /// other responses, use this error number for a lack of space: only the description distinguishes the cases.
-pub const DISK_HUNG: &str = "the disk does not answer: nothing more is taken before it does";
+pub const DISK_HUNG: &str = "the disk does not respond: messages are rejected until it does";
 
 /// Description in the same rejection when the stream's disk is full.
-pub const DISK_FULL: &str = "the disk has no room: nothing more is taken before it has";
+pub const DISK_FULL: &str = "the disk has no room: messages are rejected until it has";
 
 /// Header of this hub's heartbeats: first sequence of a range that the consumer does not receive.
 pub const GAP_FIRST: &str = "Stilling-Gap-First";

@@ -5,7 +5,6 @@ use super::limits::{DIGITS_MAX, NatsLimits};
 use super::subject::is_control;
 use crate::lanes;
 
-/// Operation names and their values.
 pub(crate) type Operations<O> = [(&'static [u8], O)];
 
 pub(crate) const fn is_blank(byte: u8) -> bool {
@@ -84,10 +83,7 @@ pub(crate) struct LineArguments<'a, const N: usize> {
 }
 
 impl<'a, const N: usize> LineArguments<'a, N> {
-    /// Splits the part after the operation's name.
-    ///
-    /// # Errors
-    /// There are fewer than `at_least` or more than `at_most`.
+    /// Splits the part after the operation's name into `at_least` to `at_most` arguments, otherwise an error.
     #[inline(always)]
     pub(crate) fn split(
         line: &'a [u8],

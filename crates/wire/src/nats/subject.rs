@@ -83,9 +83,6 @@ impl<'a> Subject<'a> {
     }
 
     /// Validates a published subject, which may end with a filter if it is a JetStream consumer create request.
-    ///
-    /// # Errors
-    /// The bytes are not a valid subject.
     pub(crate) fn parse_published(bytes: &'a [u8], limits: &SubjectLimits) -> Result<Self, BadSubject> {
         if bytes.starts_with(CONSUMER_CREATE_PREFIX) {
             return scan::<true>(bytes, limits).map(|()| Self(bytes));
@@ -93,9 +90,8 @@ impl<'a> Subject<'a> {
         Self::parse(bytes, limits)
     }
 
-    /// Parses the subject at `from` of `input` up to a blank and returns its end, if it has the usual form: ASCII
-    /// without `*` and `>`, with at least eight bytes of input after the start of its last word. `None`: use the
-    /// general parser.
+    /// Parses the subject at `from` of `input` up to a blank and returns its end, if it is ASCII without `*` and `>`,
+    /// and the input is long enough to be read in eight-byte words up to the blank. `None`: use the general parser.
     #[inline(always)]
     pub(crate) fn parse_fast_path(
         input: &'a [u8],

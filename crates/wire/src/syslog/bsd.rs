@@ -33,7 +33,6 @@ pub(crate) fn parse(input: &[u8]) -> SyslogRecord<'_> {
     }
 }
 
-/// Returns the time and the text after it and its separator.
 fn time(input: &[u8]) -> Option<(&[u8], &[u8])> {
     let text = without_number(input);
     // Routers mark an unsynchronised clock.

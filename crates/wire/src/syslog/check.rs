@@ -26,7 +26,7 @@ pub fn frames(limits: &SyslogLimits, bytes: &[u8], cuts: &[usize]) -> (Vec<Frame
         }
         // An incomplete count waits too.
         let most = limits.message_size_max.max(COUNT_BYTES);
-        assert!(end - start < most as usize, "more waits than a message may have");
+        assert!(end - start < most as usize, "unconsumed input exceeds the message limit");
     }
     let last = framer.finish(limits, &bytes[start..]);
     seen.extend(last.map(|frame| (frame.message.to_vec(), frame.cut)));
@@ -40,7 +40,7 @@ pub fn frame_splits(limits: &SyslogLimits, bytes: &[u8], cuts: &[usize]) -> Vec<
     assert_eq!(pieces, whole, "cut at {cuts:?}: {:?}", bytes.escape_ascii().to_string());
     // Every byte once; a count of at most eleven bytes again with each piece and message.
     let bound = bytes.len() + 11 * (cuts.len() + 1 + pieces.len());
-    assert!(work <= bound as u64, "{work} bytes looked at, {bound} allowed");
+    assert!(work <= bound as u64, "{work} bytes scanned, {bound} allowed");
     whole
 }
 

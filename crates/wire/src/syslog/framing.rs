@@ -6,8 +6,8 @@
 //! ```
 //!
 //! The connection's first bytes determine the framing: digits, a blank and `<` are a count. A message above the limit
-//! is returned up to the limit, marked as cut, and the rest of it is skipped. Where a count is expected and missing,
-//! the line is returned as a message and the next one is tried: a framing error must not end the connection.
+//! is returned up to the limit, marked as cut, and the rest of it is skipped. Where a count is missing, the line is
+//! returned as a message, and a count is expected after it: a framing error must not end the connection.
 
 use super::limits::{COUNT_DIGITS_MAX, SyslogLimits};
 use crate::meter::Meter;
@@ -94,7 +94,6 @@ impl Framer {
         self.decode_counting(limits, input, &mut ())
     }
 
-    /// Like [`Framer::decode`], and adds the number of scanned bytes to `meter`.
     pub(crate) fn decode_counting<'a, M: Meter>(
         &mut self,
         limits: &SyslogLimits,
@@ -183,7 +182,7 @@ impl Framer {
         (has_begun && !message.is_empty()).then_some(SyslogFrame { message, cut })
     }
 
-    /// Whether a message has begun and no part of it has been returned, with `rest` bytes of the input unconsumed.
+    /// Whether a message has begun of which nothing has been returned; `rest` is the number of unconsumed input bytes.
     #[must_use]
     pub fn has_begun(&self, rest: usize) -> bool {
         match self.state {
@@ -233,7 +232,7 @@ impl FrameStep<'_> {
     }
 }
 
-/// Bytes skipped between messages. [`super::parse`] strips the CR of a CR LF.
+/// Whether `byte` is skipped between messages. [`super::parse`] strips the CR of a CR LF.
 fn is_end(byte: u8) -> bool {
     matches!(byte, b'\n' | b'\0' | b'\r')
 }
@@ -247,8 +246,8 @@ enum OctetCount {
     NeedMore,
 }
 
-/// Parses `MSG-LEN SP` (RFC 6587 §3.4.1). The first count of a connection must be followed by `<`, otherwise a line
-/// that begins with a number would count as one.
+/// Parses `MSG-LEN SP` (RFC 6587 §3.4.1). The first count of a connection must be followed by `<`, otherwise it is a
+/// line that begins with a number.
 fn count(input: &[u8], must_see_message: bool) -> OctetCount {
     let mut size = 0_u32;
     for (at, &byte) in input.iter().take(COUNT_DIGITS_MAX + 1).enumerate() {

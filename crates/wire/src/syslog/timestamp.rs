@@ -13,7 +13,7 @@ pub(crate) fn rfc3339(text: &[u8]) -> Option<usize> {
 }
 
 /// The length of a BSD time at the start of `text`, in the variants in use: `Oct 11 22:14:15`, `Oct  1 22:14:15.003`,
-/// `Oct 11 2003 22:14:15`, `2003 Oct 11 22:14:15 UTC`.
+/// `Oct 11 2003 22:14:15`, `2003 Oct 11 22:14:15 UTC` (the zone only before a colon).
 pub(crate) fn bsd(text: &[u8]) -> Option<usize> {
     let mut at = year(text).unwrap_or(0);
     at += month(&text[at..])?;

@@ -72,7 +72,7 @@ impl<R> RunningJob<R> {
 }
 
 /// A completed job; its result is delivered by [`deliver`](FinishedJob::deliver) or on drop.
-#[must_use = "the answer leaves when this is delivered"]
+#[must_use = "the result is sent by `deliver`"]
 pub struct FinishedJob<R> {
     pending_result: PendingResult<R>,
 }

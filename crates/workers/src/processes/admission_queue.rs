@@ -10,7 +10,6 @@ use stilling_ring::Wake;
 use crate::counters::{PoolCounters, PoolTally};
 use crate::queue_target::QueueTarget;
 
-/// No request waits.
 pub(super) const NO_REQUEST: u64 = u64::MAX;
 
 /// Bounds of the requests that wait for a slot.
@@ -18,14 +17,13 @@ pub(super) const NO_REQUEST: u64 = u64::MAX;
 pub struct QueueLimits {
     /// Maximum number of waiting requests in all shards together. More are rejected.
     pub queue_max: usize,
-    /// Maximum wait. A request with a later turn expires.
+    /// Maximum wait. A request that waits longer expires.
     pub age_max: Duration,
     /// The target wait of a standing queue; see [`PoolLimits::queue_target`](crate::PoolLimits::queue_target).
     pub target: Option<QueueTarget>,
 }
 
 impl Default for QueueLimits {
-    /// As in [`PoolLimits`](crate::PoolLimits).
     fn default() -> QueueLimits {
         let crate::PoolLimits { queue_max, age_max, queue_target, .. } = crate::PoolLimits::default();
         QueueLimits { queue_max, age_max, target: queue_target }
@@ -40,11 +38,10 @@ pub(super) struct AdmissionQueue {
     pub(super) tally: PoolTally,
 }
 
-/// One shard's published state.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct ShardHead {
-    /// Time since which its oldest request waits.
+    /// Enqueue time of its oldest request in nanoseconds, or [`NO_REQUEST`].
     pub(super) oldest: AtomicU64,
     /// The shard has a notification to handle.
     pub(super) notified: AtomicBool,
@@ -59,12 +56,10 @@ impl AdmissionQueue {
         AdmissionQueue { limits, shard_heads, queued: AtomicU64::new(0), tally: PoolTally::default() }
     }
 
-    /// Notifies all shards of a change that any of them may wait for.
     pub(super) fn notify_all_shards(&self) {
         self.shard_heads.iter().for_each(ShardHead::notify);
     }
 
-    /// Notifies the shard with the oldest request that a slot is free.
     pub(super) fn notify_oldest(&self) {
         if let Some(first) = self.oldest_shard() {
             self.shard_heads[first].notify();

@@ -7,7 +7,6 @@ use super::limits::{BACKOFF_FIRST, BACKOFF_MAX, STABLE_UPTIME};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Backoff {
-    /// Exits in a row without a stable uptime.
     deaths: u32,
 }
 

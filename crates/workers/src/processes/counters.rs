@@ -57,7 +57,6 @@ impl ProcessTally {
         self.finished_changed.notify_all();
     }
 
-    /// Waits at most `timeout` for the supervisor to finish; returns whether it has.
     pub(super) fn wait_until_finished(&self, timeout: Duration) -> bool {
         let is_finished = self.is_finished.lock().unwrap_or_else(PoisonError::into_inner);
         let (is_finished, _) = self

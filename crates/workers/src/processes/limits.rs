@@ -16,7 +16,8 @@ pub const STABLE_UPTIME: Duration = Duration::from_secs(10);
 pub const READY_CHECK_FIRST: Duration = Duration::from_millis(2);
 /// Longest delay between two readiness checks of a started process.
 pub const READY_CHECK_MAX: Duration = Duration::from_millis(100);
-/// Longest printed line in bytes that is forwarded as a whole. A longer line is split.
+/// Bytes of an unterminated printed line after which it is forwarded as a line, and of one read. A line of twice this
+/// size or more is always split.
 pub const LINE_SIZE_MAX: usize = 8 * 1024;
 /// Longest wait of an unterminated printed line for its end. Reached: it is forwarded as a line.
 pub const LINE_WAIT_MAX: Duration = Duration::from_millis(200);

@@ -8,7 +8,8 @@
 //!      └── exited ◄─────────────────┴───────────────────────────┘   (or Ended, on stop)
 //! ```
 //!
-//! Every state except `Serving` has a time limit: no request, however long, prevents the replacement of a process.
+//! Every state except `Serving` and `Killed` has a time limit: no request, however long, prevents the replacement of a
+//! process.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -83,7 +84,7 @@ impl ManagedProcess {
     /// Performs all due transitions. Returns whether the process groups have changed.
     pub(super) fn step(&mut self, context: &mut SupervisionContext<'_>) -> bool {
         let before = self.running().map(|running| running.group);
-        // Transitions may follow each other at once; each state but the last is left at most once.
+        // Several transitions may be due at once. An exit soon after a start has a restart delay, which ends the loop.
         while let Some(next) = self.next_state(context) {
             self.state = next;
         }
@@ -116,7 +117,6 @@ impl ManagedProcess {
         matches!(self.state, ProcessState::Serving { .. })
     }
 
-    /// Whether it serves and has reached `requests_max`.
     pub(super) fn is_due_for_recycling(&self) -> bool {
         self.is_serving() && self.process_slots.is_due_for_recycling()
     }
@@ -148,7 +148,6 @@ impl ManagedProcess {
         }
     }
 
-    /// Returns the next state, if a transition is due.
     fn next_state(&mut self, context: &mut SupervisionContext<'_>) -> Option<ProcessState> {
         if let Some(running) = self.running()
             && running.has_ended()

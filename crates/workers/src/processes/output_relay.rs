@@ -1,7 +1,7 @@
 //! Forwards the processes' output line by line, prefixed with their names.
 //!
-//! Each process has two pipes for all its runs, so one thread polls a fixed set. The reader of this process's own
-//! output may block that thread: then the pipes fill and block the processes, and nothing else.
+//! Each process has two pipes for all its runs, so one thread polls a fixed set. A slow reader of this process's own
+//! output blocks only that thread: the pipes then fill and block the processes.
 
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
@@ -65,7 +65,7 @@ impl OutputRelay {
         let mut ends = Vec::with_capacity(processes);
         let mut open = |prefix: String, stream, flags| -> io::Result<OwnedFd> {
             let (reading, writing) = pipe_with(PipeFlags::CLOEXEC | flags)?;
-            // The processes' ends must block, or their prints would fail; this side must not.
+            // The processes' ends must block, otherwise their writes would fail with `EAGAIN`; this side must not.
             rustix::io::ioctl_fionbio(&reading, true)?;
             let prefix = prefix.into_bytes();
             output_pipes.push(OutputPipe {
@@ -91,7 +91,6 @@ impl OutputRelay {
         Ok(OutputRelay { ends, notices, ended })
     }
 
-    /// Duplicates the standard output and error for a new run of a process.
     pub(super) fn streams(&self, number: usize) -> io::Result<[Stdio; 2]> {
         let [out, err] = &self.ends[number];
         Ok([out.try_clone()?.into(), err.try_clone()?.into()])

@@ -59,7 +59,7 @@ impl SlotPermit {
             .then(|| ConnectionPermit { process_slots: Arc::clone(&self.process_slots) })
     }
 
-    /// Requests that a shard with an idle connection closes one. Its closing notifies all shards.
+    /// Asks the shards to close an idle connection to the process. A closed connection notifies all shards.
     #[must_use]
     pub fn claim(&self) -> ConnectionClaim {
         self.process_slots.claim();
@@ -85,7 +85,7 @@ impl SlotPermit {
 
     /// Releases the slot unused: the request goes back to the queue.
     pub fn release_unused(mut self) {
-        debug_assert!(!self.is_overdue, "what was late has been asked");
+        debug_assert!(!self.is_overdue, "an overdue request cannot be released unused");
         self.is_released = true;
         crate::counters::count(&self.process_slots.admission_queue().tally.lost);
         self.process_slots.release_unused();

@@ -32,13 +32,13 @@ pub(super) struct ProcessSlots {
     in_use: AtomicU32,
     /// Connections, including those being established.
     connections: AtomicU32,
-    /// Slots in use without room for a connection.
+    /// Slots in use that wait for a connection.
     claims: AtomicU32,
     served: ServedCount,
     overdue_state: Mutex<OverdueState>,
     /// Whether the process is suspect until it sends something.
     is_suspect: AtomicBool,
-    /// The last generation that is to be killed.
+    /// The highest generation for which a kill was requested.
     kill_requested: AtomicU64,
     waker: Arc<SupervisorWaker>,
     admission_queue: Arc<AdmissionQueue>,
@@ -161,7 +161,6 @@ impl ProcessSlots {
         (self.generation() != 0 && in_use < self.slots).then_some(in_use)
     }
 
-    /// Acquires a slot, if the process is open and has a free one. Returns the generation.
     pub(super) fn try_acquire(&self) -> Option<u64> {
         let one_more = |in_use: u32| (in_use < self.slots).then_some(in_use + 1);
         self.in_use.fetch_update(SeqCst, SeqCst, one_more).ok()?;
@@ -175,7 +174,6 @@ impl ProcessSlots {
         }
     }
 
-    /// Releases a slot after a request of that generation completed.
     pub(super) fn release(&self, generation: u64) {
         if self.count_done(generation) {
             self.waker.wake();
@@ -201,7 +199,6 @@ impl ProcessSlots {
         self.admission_queue.notify_oldest();
     }
 
-    /// Counts one more connection, if there is room.
     pub(super) fn try_connect(&self) -> bool {
         let one_more = |connections: u32| (connections < self.slots).then_some(connections + 1);
         self.connections.fetch_update(SeqCst, SeqCst, one_more).is_ok()
@@ -286,7 +283,7 @@ impl ProcessSlots {
         self.notify_release(is_last);
     }
 
-    /// Marks that generation for kill: it gets no more requests.
+    /// Requests a kill of that generation, which gets no more requests.
     pub(super) fn request_kill(&self, generation: u64) {
         self.mark_for_kill(generation);
         self.notify_kill_request();
@@ -323,7 +320,7 @@ mod tests {
 
     /// Row 1.24: a process is stopped only between requests.
     #[test]
-    fn a_closed_door_is_empty_only_when_the_last_job_has_left() {
+    fn closed_slots_are_empty_only_when_the_last_request_is_released() {
         let process_slots = process_slots(0);
         assert_eq!(process_slots.generation(), 0);
         assert_eq!(process_slots.try_acquire(), None);

@@ -31,7 +31,7 @@ pub(super) struct Reaper {
 impl Reaper {
     pub(super) fn start(folder: Option<&Path>) -> io::Result<Reaper> {
         let mut command = Command::new("/bin/sh");
-        command.args(["-c", SCRIPT, "keeper"]);
+        command.args(["-c", SCRIPT, "reaper"]);
         if let Some(folder) = folder {
             command.arg(folder);
         }

@@ -13,9 +13,9 @@
 //! No notification is lost: a shard publishes its oldest request and then checks for a free slot; a release frees the
 //! slot and then looks up the oldest request; all in one total order. No shard locks or waits here.
 //!
-//! The cost of one order for all: a busy shard with the oldest request of all delays the other shards'
-//! requests until its turn ends, however many slots are free. Shards with requests for processes must therefore have
-//! short turns: handlers and `--accept-workers` do not fit a server with processes.
+//! The cost of a common order: a busy shard with the oldest request delays the requests of all other shards until its
+//! event-loop turn ends, however many slots are free. Event-loop turns must therefore be short: inline handlers and
+//! `--accept-workers` do not fit a server with processes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -167,8 +167,7 @@ impl<Q> ShardAdmissionQueue<Q> {
         self.is_notified() && self.admission_queue.shard_heads[self.number].notified.swap(false, SeqCst)
     }
 
-    /// Number of slots of this process without a connection, because others hold all connections: close one idle
-    /// connection for each.
+    /// Number of slots of this process that wait for a connection; the caller closes one idle connection for each.
     #[must_use]
     pub fn connection_claims(&self, process: usize) -> u32 {
         self.slots_by_process[process].claims()
@@ -202,7 +201,6 @@ impl<Q> ShardAdmissionQueue<Q> {
         }
     }
 
-    /// Acquires a slot of one process without queueing.
     #[cfg(test)]
     pub(super) fn acquire_slot_of(&self, process: usize, now: Time) -> Option<SlotPermit> {
         let process_slots = &self.slots_by_process[process];

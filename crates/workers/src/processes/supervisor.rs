@@ -78,7 +78,6 @@ impl Supervisor {
         self.relay.end();
     }
 
-    /// Performs all due transitions of each process. Returns whether the process groups have changed.
     fn step(&mut self) -> bool {
         let now = Instant::now();
         let kill_at = self.waker.stop_grace().map(|grace| *self.stop_requested_at.get_or_insert(now) + grace);

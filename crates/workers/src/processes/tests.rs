@@ -113,7 +113,7 @@ fn all_processes_serve_until_the_end_and_none_outlives_it() {
         ProcessFixture::new(GOOD, ProcessLimits { processes: 3, slots: 2, ..ProcessLimits::default() });
     let permits: Vec<SlotPermit> = [0, 1, 2, 0, 1, 2].map(|process| fixture.acquire(process)).into();
     assert!(permits.iter().all(|permit| permit.generation() == 1));
-    assert!((0..3).all(|process| fixture.try_acquire(process).is_none()), "there are as many slots as said");
+    assert!((0..3).all(|process| fixture.try_acquire(process).is_none()), "there are `slots` slots");
     drop(permits);
     let pids: Vec<Pid> =
         (0..3).flat_map(|n| [fixture.pid(&format!("pid.{n}")), fixture.pid(&format!("child.{n}"))]).collect();
@@ -153,7 +153,7 @@ fn a_program_that_cannot_live_is_tried_ever_more_rarely() {
         fixture.until("it rests for long", |counters| {
             counters.resting == 1 && counters.backoff.as_millis() >= 400
         });
-        assert!(fixture.try_acquire(0).is_none(), "nobody takes requests");
+        assert!(fixture.try_acquire(0).is_none(), "no process accepts requests");
         let (_, printed) = fixture.finish(LONG_GRACE);
         let waits: Vec<&str> =
             printed.iter().filter_map(|(_, line)| line.trim().split("starts again in ").nth(1)).collect();
@@ -201,7 +201,7 @@ fn a_process_is_replaced_after_its_number_of_requests_and_between_requests() {
     for _ in 0..5 {
         assert_eq!(fixture.acquire(0).generation(), 1);
     }
-    eventually("the door is closed", || fixture.try_acquire(0).is_none().then_some(()));
+    eventually("the slots are closed", || fixture.try_acquire(0).is_none().then_some(()));
     let counters = fixture.processes.counters();
     assert_eq!((counters.recycled, counters.started), (0, 1), "a request is under way");
     drop(long);
@@ -259,7 +259,7 @@ fn a_process_that_does_not_want_to_end_is_killed_after_its_grace() {
     fixture.processes.stop(LONG_GRACE);
     assert!(!fixture.processes.join(Duration::ZERO), "it still lives");
     let (counters, _) = fixture.finish(Duration::ZERO);
-    assert_eq!(counters.killed, 1, "who asks again may be less patient");
+    assert_eq!(counters.killed, 1, "a second stop may shorten the grace");
 }
 
 /// Two shards before one process: each is admitted only when it is its turn, and is notified of it.
@@ -304,9 +304,9 @@ fn two_shards_with_one_slot_are_served_in_the_order_of_their_requests() {
         shard_queue.take_notification();
         assert!(shard_queue.poll_admission(clock.now(), |_| false).is_none(), "the slot is taken");
     }
-    assert_eq!(first.enqueue(clock.now(), 4), Err(4), "no more wait than may, in all shards together");
+    assert_eq!(first.enqueue(clock.now(), 4), Err(4), "the queue limit covers all shards");
     busy.release(clock.now());
-    assert!(second.take_notification() && !first.take_notification(), "the oldest hears of it");
+    assert!(second.take_notification() && !first.take_notification(), "the oldest is notified");
     assert!(first.poll_admission(clock.now(), |_| false).is_none(), "it is not its turn");
     let busy = expect_admitted(second.poll_admission(clock.now(), |_| false), 1);
     drop(busy);
@@ -360,30 +360,30 @@ fn a_connection_that_another_shard_keeps_is_asked_for() {
 
 /// The reaper kills the processes when this process cannot, so its loss must be detected.
 #[test]
-fn the_keeper_kills_what_lives_when_its_pipe_ends_and_its_own_death_is_heard() {
+fn the_reaper_kills_the_groups_when_its_pipe_ends_and_its_own_exit_is_detected() {
     let mut reaper = super::reaper::Reaper::start(None).expect("a shell");
     let mut victim = Command::new("sleep");
     std::os::unix::process::CommandExt::process_group(&mut victim, 0);
     let mut victim = victim.arg("1000").spawn().expect("a process");
     let group = Pid::from_child(&victim);
-    reaper.set_groups([group].into_iter()).expect("the keeper reads");
+    reaper.set_groups([group].into_iter()).expect("the reaper reads");
     drop(reaper);
     let status = eventually("it is killed", || victim.try_wait().expect("a child"));
     assert!(!status.success());
 
     let mut reaper = super::reaper::Reaper::start(None).expect("a shell");
     kill_process_group(reaper.group(), Signal::KILL).expect("it lives");
-    eventually("it hears nothing any more", || reaper.set_groups([].into_iter()).is_err().then_some(()));
+    eventually("its pipe is closed", || reaper.set_groups([].into_iter()).is_err().then_some(()));
 }
 
 /// A stopped reaper blocks neither its own end nor a supervisor with much to write.
 #[test]
-fn a_stopped_keeper_blocks_nothing() {
+fn a_stopped_reaper_blocks_nothing() {
     let mut reaper = super::reaper::Reaper::start(None).expect("a shell");
     kill_process_group(reaper.group(), Signal::STOP).expect("it lives");
     let group = reaper.group();
     // More than a pipe holds.
     let refused = (0..100_000).any(|_| reaper.set_groups([group; 100].into_iter()).is_err());
-    assert!(refused, "the pipe is full, and that is said");
+    assert!(refused, "the full pipe is reported");
     reaper.detach();
 }

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
 
-/// No stop requested.
 const NEVER: u64 = u64::MAX;
 
 #[derive(Debug)]
@@ -23,7 +22,6 @@ impl SupervisorWaker {
         Ok(SupervisorWaker { event, grace: AtomicU64::new(NEVER) })
     }
 
-    /// Makes the supervisor check everything again.
     pub(super) fn wake(&self) {
         // Fails only when the counter is full, and then the supervisor is already being woken.
         let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());

@@ -124,7 +124,7 @@ impl AppBench {
             "\n\nThe app is a Node program of ten lines that answers 18 bytes (`xtask/src/bench/app/answers.js`), one \
              process; what it uses is not counted, only what the server before it does, with all of its threads and \
              processes. There are at most {CONNECTIONS} connections to the app at once, because there are so many \
-             clients; *nginx* opens one for each request, as it does unless told otherwise, and the others keep them. \
+             clients; *nginx* opens one for each request, its default, and the others keep them. \
              The servers, the app and the generator share the cores. The servers: {}.",
             commands.join(", ")
         );

@@ -109,7 +109,7 @@ impl AppBench {
             Ok(run)
         })?;
         let mut table = figures::table(
-            "server | best/s | asked/s | goodput/s | of its best | p50 ms | p99 ms | refused (503) | \
+            "server | best/s | requests/s | goodput/s | of its best | p50 ms | p99 ms | refused (503) | \
              p99 ms of a refusal | failed | not begun | normal again after s",
         );
         for (contender, runs) in CONTENDERS.iter().zip(runs) {
@@ -214,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn goodput_is_told_as_a_part_of_the_best_and_never_of_what_was_asked() {
+    fn goodput_is_shown_as_a_part_of_the_best_and_never_of_the_load() {
         let step = |goodput_per_s| LoadStepFigures {
             rate: 1000.0,
             span_s: 2.0,

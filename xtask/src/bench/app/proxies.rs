@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn nginx_keeps_connections_to_the_app_only_where_it_is_told_to() {
+    fn nginx_keeps_connections_to_the_app_only_where_configured() {
         let config = |upstream| {
             nginx_config(Path::new("a"), SocketAddr::from(([127, 0, 0, 1], 81)), Path::new("b"), upstream)
         };

@@ -72,7 +72,7 @@ impl CrashFindings {
             0 => "memory not compared".to_owned(),
             lives => {
                 let (leaks, growth) = (self.memory_leaks, self.memory_growth_kib);
-                format!("{leaks} memory leaks in {lives} lives (most growth {growth} KiB)")
+                format!("{leaks} memory leaks in {lives} runs (most growth {growth} KiB)")
             }
         }
     }

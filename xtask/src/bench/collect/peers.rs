@@ -260,7 +260,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_peer_that_is_to_sync_is_told_so() {
+    fn only_the_peer_that_must_sync_is_configured_to() {
         let address = SocketAddr::from(([127, 0, 0, 1], 81));
         let config = |peer| nats_config(peer, address, "d");
         assert_eq!(config(CollectPeer::NatsCore), "listen: \"127.0.0.1:81\"\n");

@@ -266,7 +266,10 @@ fn unread_until(server_addresses: FairnessServer, count: usize, is_over: &Atomic
             let mut rest = Vec::new();
             subscriber.read_to_end(&mut rest).map_err(text)?;
             if !rest.ends_with(FINAL_COMMANDS) {
-                return Err(format!("one was not told why it was disconnected, after {} bytes", rest.len()));
+                return Err(format!(
+                    "a subscriber got no reason for its disconnect, after {} bytes",
+                    rest.len()
+                ));
             }
             all += 1;
         }

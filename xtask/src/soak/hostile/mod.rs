@@ -77,7 +77,7 @@ struct HostileObservation {
 impl HostileSoak {
     pub(super) fn soak(&self) -> XtaskResult {
         if !isolation::is_in_namespace() {
-            return Err("a flood needs a network namespace of its own, hence root".into());
+            return Err("a SYN flood needs its own network namespace: run as root".into());
         }
         let network = SynNetwork::set_up()?;
         let folder = tempfile::tempdir()?;
@@ -90,7 +90,7 @@ impl HostileSoak {
         if self.write {
             let words = format!(
                 "Row 5.5. A valid load of {KEPT_RATE} requests/s on kept connections and {CLOSED_RATE}/s with a connection \
-                 each, on `stilling serve {}` with {DESCRIPTORS} open files, beside all kinds of harm at once.",
+                 each, on `stilling serve {}` with {DESCRIPTORS} open files, beside all kinds of hostile clients at once.",
                 OPTIONS.join(" ")
             );
             let command = format!("cargo xtask soak hostile --seconds {} --write", self.seconds);
@@ -204,7 +204,7 @@ impl HostileObservation {
             judge(format!("took place: {what}"), "≥ 1", *count > 0, count.to_string());
         }
         let found = if self.ended_well { "status 0" } else { "it did not" };
-        judge("the server ends when asked to".to_owned(), "status 0", self.ended_well, found.to_owned());
+        judge("the server stops on SIGTERM".to_owned(), "status 0", self.ended_well, found.to_owned());
         verdicts
     }
 }

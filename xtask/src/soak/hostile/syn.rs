@@ -70,7 +70,7 @@ impl SynNetwork {
 
     /// Sends SYNs until `over`; returns their number.
     pub(super) fn flood(&self, to: SocketAddr, over: &AtomicBool) -> XtaskResult<u64> {
-        let SocketAddr::V4(to) = to else { return Err("the flood is of IPv4".into()) };
+        let SocketAddr::V4(to) = to else { return Err("the SYN flood needs an IPv4 address".into()) };
         let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::from(RAW)))?;
         let address = SockAddr::from(to);
         let mut sent = 0;

@@ -20,7 +20,6 @@ pub(super) struct CrashClient {
     codec: Box<dyn ClientCodec>,
     /// Messages ever sent; their counters are below this.
     pub(super) sent: u64,
-    /// Counters of unanswered messages.
     unanswered: BTreeSet<u64>,
     /// Sequence of each message by its counter; 0: not found yet.
     pub(super) positions: Vec<u64>,
@@ -34,7 +33,6 @@ pub(super) struct CrashClient {
 pub(super) struct LoadControl<'a> {
     pub(super) window: u32,
     pub(super) acknowledged_count: &'a AtomicU64,
-    /// Set when the server is killed.
     pub(super) is_killed: &'a AtomicBool,
     /// New messages that the client may send before it waits for the answers and closes. `None`: it continues until the
     /// server is killed.
@@ -78,7 +76,7 @@ impl CrashClient {
             match input.fill(&mut stream) {
                 Ok(0) => return,
                 Ok(_) => {}
-                // The connection of a killed server ends by itself; the flag covers an unaccepted connection.
+                // The kill ends accepted connections; the flag covers a connection that was never accepted.
                 Err(error) if buffer::would_block(&error) && !load.is_killed.load(Ordering::Acquire) => {
                     continue;
                 }

@@ -69,7 +69,7 @@ impl GeneratorSession {
             self.body_differs = !rest.is_some_and(|rest| rest.starts_with(piece));
         }
         if !self.body_differs {
-            // After the first difference it keeps the start of that piece for the report.
+            // `body_at` stays at the start of the first piece that differs, for the report.
             self.body_at += piece.len() as u64;
         }
     }
@@ -184,7 +184,7 @@ impl GeneratorSession {
             let extra = &bytes[consumed..];
             self.fail_connection(
                 RequestFailure::ExtraBytes,
-                || excerpt("bytes that nobody asked for: ", extra),
+                || excerpt("bytes without a request: ", extra),
                 io,
                 service,
             );
@@ -193,7 +193,6 @@ impl GeneratorSession {
     }
 }
 
-/// The first bytes of unexpected data, escaped.
 fn excerpt(what: &str, bytes: &[u8]) -> String {
     const SHOWN: usize = 40;
     format!("{what}\"{}\"", bytes[..bytes.len().min(SHOWN)].escape_ascii())

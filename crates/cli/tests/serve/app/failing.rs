@@ -10,7 +10,7 @@ on_both_drivers! {
     a_slow_request_costs_the_others_of_its_process_nothing,
     what_is_no_answer_is_answered_502,
     an_answer_that_breaks_off_ends_the_connection,
-    a_kept_connection_that_the_process_has_closed_costs_nobody_anything,
+    a_kept_connection_closed_by_the_process_costs_nothing,
 }
 
 /// Row 1.24: the server is not ready and reports it, and waiting requests are answered in time.
@@ -134,7 +134,7 @@ fn an_answer_that_breaks_off_ends_the_connection(driver: DriverUnderTest) {
 }
 
 /// A process that closes a kept connection just before the next request causes no loss.
-fn a_kept_connection_that_the_process_has_closed_costs_nobody_anything(driver: DriverUnderTest) {
+fn a_kept_connection_closed_by_the_process_costs_nothing(driver: DriverUnderTest) {
     let (server, watcher) = before_fakes(driver, "");
     let mut peer = server.connect();
     for _ in 0..20 {

@@ -49,7 +49,7 @@ fn a_successor_whose_processes_do_not_start_takes_over_nothing(driver: DriverUnd
     let outcome = command.output().expect("the binary starts");
     let said = String::from_utf8_lossy(&outcome.stderr);
     assert_eq!(outcome.status.code(), Some(1), "{said}");
-    let wanted = "stilling: cannot take over: no worker process (--app) has become ready within 0.3 seconds, so the old server goes on\n";
+    let wanted = "stilling: cannot take over: no worker process (--app) became ready within 0.3 seconds, so the old server continues\n";
     assert!(said.ends_with(wanted), "{said}");
     assert_eq!(old.connect().ask(get("/pid")).status, 200);
     let (new, _) = before_fakes(driver, &format!("--take-over {}", control.display()));

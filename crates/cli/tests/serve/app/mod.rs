@@ -39,7 +39,7 @@ fn ready(metrics: &crate::support::Metrics) -> u64 {
 }
 
 fn lives(metrics: &crate::support::Metrics, event: &str) -> u64 {
-    metrics.value(&format!("app_lives_total{{event=\"{event}\"}}"))
+    metrics.value(&format!("app_process_events_total{{event=\"{event}\"}}"))
 }
 
 fn get(path: &str) -> String {

@@ -4,14 +4,14 @@ use super::{before_fakes, get};
 use crate::support::{DriverUnderTest, TestPeer};
 
 on_both_drivers! {
-    those_who_wait_are_served_in_their_order,
+    waiting_requests_are_served_in_order,
     a_full_queue_refuses_at_once_and_says_when_to_come_back,
-    who_has_waited_too_long_is_refused,
-    slots_are_filled_before_anybody_waits,
+    a_request_that_waited_too_long_is_refused,
+    slots_are_filled_before_a_request_waits,
 }
 
 /// Row 4.3: first come, first served.
-fn those_who_wait_are_served_in_their_order(driver: DriverUnderTest) {
+fn waiting_requests_are_served_in_order(driver: DriverUnderTest) {
     const CLIENTS: u64 = 12;
     let (server, mut watcher) = before_fakes(driver, "-A 1 --queue-target off");
     // The process reports the order of its requests; on a busy machine the arrival of the responses is no measure of
@@ -59,7 +59,7 @@ fn a_full_queue_refuses_at_once_and_says_when_to_come_back(driver: DriverUnderTe
 }
 
 /// Row 4.26.
-fn who_has_waited_too_long_is_refused(driver: DriverUnderTest) {
+fn a_request_that_waited_too_long_is_refused(driver: DriverUnderTest) {
     let (server, mut watcher) = before_fakes(driver, "--queue-timeout 0.1 --app-timeout 1");
     let mut busy = server.connect();
     busy.send(get("/hang"));
@@ -77,7 +77,7 @@ fn who_has_waited_too_long_is_refused(driver: DriverUnderTest) {
 }
 
 /// Row 1.3: two processes with two slots each answer four at once, and the fifth waits.
-fn slots_are_filled_before_anybody_waits(driver: DriverUnderTest) {
+fn slots_are_filled_before_a_request_waits(driver: DriverUnderTest) {
     let (server, mut watcher) = before_fakes(driver, "--processes 2 --app-concurrency 2 --app-timeout 2");
     let mut busy: Vec<TestPeer> = (0..4).map(|_| server.connect()).collect();
     for (number, peer) in busy.iter_mut().enumerate() {

@@ -149,7 +149,7 @@ fn a_drain_answers_what_is_under_way_and_then_ends_the_processes(driver: DriverU
     assert!(!Path::new(&socket).parent().expect("a folder").exists(), "nothing is left behind");
 }
 
-/// Also without time for any cleanup.
+/// SIGKILL leaves the server no time for cleanup.
 fn a_server_that_is_killed_takes_its_processes_with_it(driver: DriverUnderTest) {
     let (server, watcher) = before_fakes(driver, "--processes 2 --app-concurrency 2");
     let mut pids = std::collections::BTreeSet::new();

@@ -144,7 +144,7 @@ fn an_answer_that_pauses_is_passed_on_as_it_comes(driver: DriverUnderTest) {
     server.finish();
 }
 
-/// RFC 9112 §6.3: and the connection continues behind them.
+/// RFC 9112 §6.3; the connection continues after them.
 fn answers_without_a_body_have_none(driver: DriverUnderTest) {
     let (server, watcher) = before_fakes(driver, "");
     let mut peer = server.connect();

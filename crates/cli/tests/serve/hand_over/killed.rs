@@ -18,7 +18,7 @@ on_both_drivers!(
 enum KillPoint {
     Nothing,
     Offered,
-    /// The successor is ready, and has not received `yours`.
+    /// The successor has sent `ready`, and has not received `yours`.
     Ready,
     /// The successor has the path, and the old server has not received `taken`.
     Yours,
@@ -86,7 +86,6 @@ impl ControlRelay {
     }
 }
 
-/// A server that is killed on drop.
 struct KilledServer(Child);
 
 impl Drop for KilledServer {

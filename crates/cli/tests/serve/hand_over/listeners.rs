@@ -11,7 +11,7 @@ on_both_drivers!(
     at_the_limit_of_open_files_all_listeners_are_handed_over,
     addresses_may_come_and_go,
     addresses_may_become_wider,
-    what_a_successor_opens_takes_nobody_before_it_is_the_server,
+    a_successors_listeners_take_no_connection_before_it_is_the_server,
     socket_paths_change_hands_before_the_old_server_may_close_its_sockets,
 );
 
@@ -139,17 +139,17 @@ fn addresses_may_come_and_go(driver: DriverUnderTest) {
     new.finish();
 }
 
-/// Row 4.37: from one host to all of them, in two hand-overs: first both, which share the port, then the wide one
-/// alone. The error for the wide one alone names the narrow one.
+/// Row 4.37: from one address to all addresses: a successor with both listeners, which share the port, takes over; one
+/// with the wide listener alone fails with an error that names the narrow one.
 fn addresses_may_become_wider(driver: DriverUnderTest) {
     let control_folder = ControlFolder::new();
-    let narrow = SocketAddr::from(([127, 0, 0, 1], port_of_nobody()));
+    let narrow = SocketAddr::from(([127, 0, 0, 1], unused_port()));
     let old = control_folder.start_successor(driver, narrow, "-A 2");
     let wide = SocketAddr::from(([0, 0, 0, 0], narrow.port()));
     let outcome = control_folder.start_failing(driver, &format!("--listen {wide}"));
     expect_failure(
         &outcome,
-        &format!("the server that is succeeded listens on {narrow}, which is a part of it; ask for both"),
+        &format!("the predecessor listens on {narrow}, which overlaps it; configure both"),
     );
     let other = SocketAddr::from(([127, 0, 0, 3], narrow.port()));
     assert!(TestPeer::try_connect(other).is_err(), "somebody listens");
@@ -166,7 +166,7 @@ fn addresses_may_become_wider(driver: DriverUnderTest) {
 
 /// Row 4.37: while a hand-over may fail, connections reach the old server's listeners only, whatever the successor
 /// opens besides, so none is lost with the successor.
-fn what_a_successor_opens_takes_nobody_before_it_is_the_server(driver: DriverUnderTest) {
+fn a_successors_listeners_take_no_connection_before_it_is_the_server(driver: DriverUnderTest) {
     for fails in [true, false] {
         let control_folder = ControlFolder::new();
         let control_socket = ControlPeer::control_socket(&control_folder.path);
@@ -231,7 +231,7 @@ fn addresses(count: usize) -> String {
 
 /// A port that is free on every address and outside the range of ephemeral ports: a connection of another test would
 /// prevent a listener on all addresses.
-fn port_of_nobody() -> u16 {
+fn unused_port() -> u16 {
     static NEXT_PORT: AtomicU16 = AtomicU16::new(0);
     let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").expect("Linux has one");
     let below = range.split_whitespace().next().and_then(|first| first.parse().ok()).expect("a port");

@@ -14,7 +14,6 @@ use crate::support::{HANG, TestPeer, binary, eventually};
 /// Maximum unacknowledged messages of a NATS publisher.
 const WINDOW: u64 = 16;
 
-/// Delay before a refused message is published again.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
 /// Interval between messages of a sender without answers.
@@ -62,7 +61,6 @@ pub(super) fn nats(to: SocketAddr, name: &str, done: &AtomicBool) -> u64 {
 pub(super) struct LoadPublisher<'a> {
     to: SocketAddr,
     name: &'a str,
-    /// Whether a period without a server is allowed.
     survives_outages: bool,
     /// Counter of refusals; without it none is allowed.
     refusals: Option<&'a AtomicU64>,
@@ -75,7 +73,6 @@ impl<'a> LoadPublisher<'a> {
         LoadPublisher { to, name, survives_outages: false, refusals: None, next: 0, pending: Vec::new() }
     }
 
-    /// Retries connections while no server listens.
     pub(super) fn surviving_outages(self) -> LoadPublisher<'a> {
         LoadPublisher { survives_outages: true, ..self }
     }

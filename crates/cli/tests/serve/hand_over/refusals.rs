@@ -11,13 +11,13 @@ fn other_versions_and_nonsense_are_refused_with_their_reason() {
     for (line, reason) in [
         (
             "hand-over 1",
-            "this server speaks version 2 of the hand-over, the other version 1; stop the old server, then start the new one",
+            "this server has hand-over version 2, the other one version 1; stop the old server, then start the new one",
         ),
         (
             "hand-over one",
-            "the other side should have said `hand-over` and said \"hand-over one\\n\" with 0 descriptors",
+            "the other side should have sent `hand-over` and sent \"hand-over one\\n\" with 0 descriptors",
         ),
-        ("ready", "the other side should have said `hand-over` and said `ready`"),
+        ("ready", "the other side should have sent `hand-over` and sent `ready`"),
         ("refused changed my mind", "the other server refused: changed my mind"),
     ] {
         let successor = ControlPeer::connect_to(&control_folder.path);
@@ -34,8 +34,8 @@ fn other_versions_and_nonsense_are_refused_with_their_reason() {
 fn an_old_server_that_refuses_is_quoted() {
     for (line, reason) in [
         ("refused this server speaks version 7", "the other server refused: this server speaks version 7"),
-        ("listeners nats 1", "should have said `listeners` and said \"listeners nats 1\\n\""),
-        ("end 1", "should have said `listeners` and said `end 1`"),
+        ("listeners nats 1", "should have sent `listeners` and sent \"listeners nats 1\\n\""),
+        ("end 1", "should have sent `listeners` and sent `end 1`"),
     ] {
         let control_folder = ControlFolder::new();
         let control_socket = ControlPeer::control_socket(&control_folder.path);
@@ -97,7 +97,7 @@ fn a_path_at_which_another_server_is_starting_is_left_to_it() {
     let path = control_folder.path.display();
     expect_failure(
         &outcome,
-        &format!("another server (process 77) is starting with {path} at this moment; wait until it serves"),
+        &format!("another server (process 77) is starting with {path}; wait until it serves"),
     );
     assert!(!control_folder.path.exists());
     drop(lock);
@@ -123,7 +123,7 @@ fn the_path_must_be_a_socket_of_this_user_in_a_safe_folder() {
 
     std::fs::write(&control_folder.path, "precious").expect("our folder");
     let outcome = control_folder.start_failing(DriverUnderTest::Poll, "--listen 127.0.0.1:0");
-    expect_failure(&outcome, "exists and is no socket; choose another path or remove it");
+    expect_failure(&outcome, "exists and is not a socket; choose another path or remove it");
     assert_eq!(std::fs::read_to_string(&control_folder.path).expect("it is there"), "precious");
     std::fs::remove_file(&control_folder.path).expect("our folder");
     std::fs::set_permissions(control_folder.folder.path(), std::fs::Permissions::from_mode(0o777))

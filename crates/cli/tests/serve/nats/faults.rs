@@ -14,11 +14,11 @@ on_both_drivers! {
     a_subscriber_that_reads_late_gets_everything,
     clients_that_say_everything_before_they_read_get_every_answer,
     messages_without_a_reply_are_not_answered,
-    who_announces_long_messages_and_stops_holds_nobody_up,
+    unfinished_long_messages_block_no_other_client,
     a_client_that_leaves_at_once_has_published_all_the_same,
     a_drain_answers_what_was_published_and_says_where_it_goes,
     more_subscriptions_than_a_connection_may_have_are_refused,
-    syslog_garbage_and_a_line_of_a_megabyte_disturb_nobody,
+    syslog_garbage_and_a_line_of_a_megabyte_do_no_harm,
 }
 
 /// Publishes `range` and waits for all acknowledgements; returns the sequences.
@@ -214,7 +214,7 @@ fn clients_that_say_everything_before_they_read_get_every_answer(driver: DriverU
 
 /// Row 0.8: memory for long messages is taken as they arrive, and a client with an unfinished message does not block
 /// others.
-fn who_announces_long_messages_and_stops_holds_nobody_up(driver: DriverUnderTest) {
+fn unfinished_long_messages_block_no_other_client(driver: DriverUnderTest) {
     const SIZE: usize = 1 << 20;
     let payload = "x".repeat(SIZE);
     // With almost nothing sent the others have room; with almost everything sent they continue one after the other.
@@ -277,7 +277,7 @@ fn more_subscriptions_than_a_connection_may_have_are_refused(driver: DriverUnder
 }
 
 /// Malformed messages are counted, too long ones are cut and counted, and later ones are stored.
-fn syslog_garbage_and_a_line_of_a_megabyte_disturb_nobody(driver: DriverUnderTest) {
+fn syslog_garbage_and_a_line_of_a_megabyte_do_no_harm(driver: DriverUnderTest) {
     let fixture = NatsServerFixture::start(driver, "--syslog-udp 127.0.0.1:0 --syslog-tcp 127.0.0.1:0");
     let at = |name: &str| -> SocketAddr { fixture.server.banner_line(name).parse().expect("an address") };
     let (udp, tcp) = (at("listening syslog-udp://"), at("listening syslog-tcp://"));
@@ -308,7 +308,7 @@ fn syslog_garbage_and_a_line_of_a_megabyte_disturb_nobody(driver: DriverUnderTes
     let cut = told.iter().find(|payload| payload.starts_with("<13>xxx")).expect("its beginning is there");
     assert!(cut.len() < 100_000, "{}", cut.len());
     let mut watcher = fixture.server.watch();
-    let losses = |reason: &str| format!("hub_losses_total{{door=\"syslog\",reason=\"{reason}\"}}");
+    let losses = |reason: &str| format!("hub_losses_total{{ingress=\"syslog\",reason=\"{reason}\"}}");
     watcher.until("it is counted", |metrics| {
         metrics.value(&losses("too_large")) == 1 && metrics.value(&losses("malformed")) > 0
     });

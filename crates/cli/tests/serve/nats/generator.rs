@@ -20,7 +20,6 @@ on_both_drivers! {
     a_run_whose_server_dies_says_so,
 }
 
-/// A generator, killed on drop.
 struct GeneratorProcess(Child);
 
 impl GeneratorProcess {

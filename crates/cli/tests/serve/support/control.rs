@@ -35,14 +35,12 @@ impl ControlPeer {
         Self::try_connect(path).expect("the server listens there")
     }
 
-    /// Connects if a server listens.
     fn try_connect(path: &Path) -> Option<ControlPeer> {
         let socket = Self::socket();
         connect(&socket, &SocketAddrUnix::new(path).expect("a short path")).ok()?;
         Some(Self::new(socket))
     }
 
-    /// Returns whether a server at the path offers a hand-over now.
     pub(crate) fn is_offered(path: &Path) -> bool {
         let Some(control) = Self::try_connect(path) else { return false };
         let offered = control.try_send("hand-over 2") && control.receive().0.starts_with("listeners ");
@@ -64,7 +62,7 @@ impl ControlPeer {
                 return None;
             }
             let (line, listeners) = control.receive();
-            if line == "refused another server is taking over at this moment\n" {
+            if line == "refused another server is taking over now\n" {
                 return None;
             }
             assert_eq!((line, listeners.len()), (format!("listeners http {count}\n"), count));
@@ -156,7 +154,6 @@ impl ControlPeer {
         assert_eq!(heard, "");
     }
 
-    /// Sends the offer of a server.
     pub(crate) fn make_offer(&self, listener: &impl AsFd) {
         self.expect("hand-over 2");
         self.send_descriptors("listeners http 1", &[listener.as_fd()]);

@@ -46,7 +46,6 @@ impl Metrics {
         self.value(&format!("jobs_total{{outcome=\"{outcome}\"}}"))
     }
 
-    /// The labels of the metric about the driver.
     pub(crate) fn driver(&self) -> &str {
         self.0.keys().find(|key| key.starts_with("driver{")).expect("the driver is told")
     }

@@ -35,7 +35,6 @@ impl DriverUnderTest {
     }
 }
 
-/// The binary under test, without arguments.
 pub(crate) fn binary() -> Command {
     Command::new(env!("CARGO_BIN_EXE_stilling"))
 }
@@ -52,7 +51,6 @@ impl ServerUnderTest {
         Self::listening(driver, "127.0.0.1:0", options)
     }
 
-    /// Starts a server on `listen`.
     pub(crate) fn listening(driver: DriverUnderTest, listen: &str, options: &str) -> ServerUnderTest {
         let mut command = binary();
         command.args(["serve", "--listen", listen]).args(driver.options());

@@ -1,5 +1,5 @@
-//! Many publishers and a server below their rate: the publishers back off, the server stays busy without more, and
-//! after the overload all messages are delivered and the rate is restored.
+//! Many publishers that exceed the rate of their server: they back off, the server stays fully loaded, and after the
+//! overload all messages are delivered and the rate is restored.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -8,13 +8,13 @@ use super::fixture::{CapturedPublish, LinkFixture, config, stored};
 use crate::config::PublisherConfig;
 
 const PUBLISHERS: usize = 20;
-/// Milliseconds between two steps of all publishers.
+/// Milliseconds per step.
 const STEP_MS: u64 = 10;
 
 struct OverloadScenario {
     publishers: Vec<LinkFixture>,
     queue: VecDeque<(usize, CapturedPublish)>,
-    /// Messages that the server accepts in one step, and that may wait for it.
+    /// Messages that the server accepts per step, and the length of its queue.
     capacity: usize,
     queue_max: usize,
     sequence: u64,
@@ -82,7 +82,7 @@ fn a_flooded_server_recovers_because_its_publishers_back_off() {
     let (taken, refused, backlog) = (scenario.sequence, scenario.refused, scenario.held());
     assert!(taken >= 9_500, "the server is busy all the time: {taken} of 10000");
     assert!(refused < taken, "it is not asked in vain all the time: {refused} refusals for {taken}");
-    // Then half of its rate: the backlog drains with the other half.
+    // Then at half of its rate: the backlog drains with the other half.
     let mut steps = 0;
     while scenario.held() > 50 {
         scenario.step(5);

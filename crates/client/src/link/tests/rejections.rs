@@ -1,4 +1,4 @@
-//! Messages without a stream do not delay others, and are not dropped before their time.
+//! Messages without a stream do not delay others, and are not dropped before their deadline.
 
 use std::time::Duration;
 
@@ -48,8 +48,8 @@ fn one_message_that_nobody_takes_holds_up_none_of_those_behind_it() {
     fixture.check_nothing_held(1001, 0);
 }
 
-/// A continuous series of them: the maximum is parked, the next ones fill the window, and then all wait. None is
-/// dropped before its time, and then everything continues.
+/// A continuous series of rejected messages: the maximum is parked, the next ones fill the window, and all others wait.
+/// None is dropped before its deadline, and then the others continue.
 #[test]
 fn messages_that_nobody_takes_may_come_ever_on() {
     let mut fixture = LinkFixture::new(crate::PublisherConfig {
@@ -161,7 +161,7 @@ fn on_disk_no_message_keeps_the_room_of_too_many_behind_it() {
     assert_eq!(submit_rejected.outcome(), Some(PublishOutcome::Dropped(DropReason::NoStream)));
 }
 
-/// The bound on bytes; a lost connection in between does not reset the count.
+/// The bound on bytes that pass a parked message: a lost connection does not reset the count.
 #[test]
 fn on_disk_no_message_keeps_more_than_a_part_of_the_spool_behind_it() {
     let spool_mode = SpoolMode::Directory("/nowhere".into());
@@ -191,7 +191,7 @@ fn on_disk_no_message_keeps_more_than_a_part_of_the_spool_behind_it() {
     submit_accepted(&mut fixture, 1);
 }
 
-/// Messages dropped for room count as having passed it.
+/// Messages dropped for room count as messages that passed the parked one.
 #[test]
 fn on_disk_what_is_dropped_for_room_passes_what_nobody_takes() {
     let spool_mode = SpoolMode::Directory("/nowhere".into());
@@ -245,7 +245,7 @@ fn a_stream_whose_disk_hangs_holds_up_no_other_and_gets_its_messages_in_the_end(
     fixture.check_nothing_held(sequence, 0);
 }
 
-/// It is not dropped for the space that it keeps: new messages wait for it.
+/// A message for a hung disk is not dropped for the space that it keeps: new messages wait for it.
 #[test]
 fn on_disk_others_pass_a_stream_whose_disk_hangs_up_to_their_part_of_the_spool() {
     let spool_mode = SpoolMode::Directory("/nowhere".into());

@@ -169,7 +169,7 @@ fn damaged() -> (SimulatedDisk, String, Vec<u8>) {
             spool.checkpoint(1);
         }
     }
-    // As after a kill: the file is not cut to its content.
+    // As after a kill: the file is not truncated to its content.
     drop(spool);
     let (name, mut bytes) = disk.files().remove(0);
     let end = bytes.len() - bytes.iter().rev().take_while(|byte| **byte == 0).count();

@@ -63,7 +63,7 @@ impl PollBuffers {
         Some(BufferId(id))
     }
 
-    /// Takes a buffer back. Panics if it is not lent: it would get two owners.
+    /// Returns a buffer. Panics if it is not lent: it would get two owners.
     pub(super) fn release(&mut self, buffer: BufferId) {
         let lent = &mut self.lent[buffer.0 as usize];
         assert!(*lent, "buffer {} was released but not lent", buffer.0);

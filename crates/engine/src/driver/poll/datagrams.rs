@@ -23,8 +23,7 @@ use crate::limits::{DATAGRAM_SIZE_MAX, DATAGRAMS_PER_TURN};
 /// Datagrams sent by one system call.
 pub(super) const SEND_BATCH: usize = 32;
 
-/// Datagrams received by one system call: few enough that preparing the headers costs little when only one datagram
-/// waits.
+/// Datagrams received by one system call: few, because the headers are prepared even if only one datagram waits.
 pub(super) const RECEIVE_BATCH: usize = 16;
 
 const _: () = assert!(RECEIVE_BATCH <= SEND_BATCH && RECEIVE_BATCH <= DATAGRAMS_PER_TURN);
@@ -78,8 +77,8 @@ impl DatagramHeaders {
         header.msg_flags = 0;
     }
 
-    /// Receives at most `count` datagrams (at most [`RECEIVE_BATCH`] and the free buffers) without waiting; each is in
-    /// a buffer that is now lent, reported to `each` in order. `reports_local`: they report their local address.
+    /// Receives up to `count` datagrams (at most [`RECEIVE_BATCH`] and the free buffers) without waiting, each into a
+    /// buffer that is now lent and passed to `each`, in order. `reports_local`: they report their local address.
     pub(super) fn receive(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -134,8 +133,8 @@ impl DatagramHeaders {
         Ok(received)
     }
 
-    /// Sends the datagrams of `batch`, at most [`SEND_BATCH`], without waiting; returns how many were sent (at least
-    /// one). An error concerns the first of them.
+    /// Sends up to [`SEND_BATCH`] datagrams of `batch` without waiting; returns how many were sent (at least one). An
+    /// error concerns the first one.
     pub(super) fn send(
         &mut self,
         fd: BorrowedFd<'_>,

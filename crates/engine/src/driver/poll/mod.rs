@@ -1,9 +1,8 @@
 //! The readiness driver: epoll reports ready sources, ordinary system calls move the bytes.
 //!
-//! It **queries the system only for unknown state**: the last readiness from epoll is cached per source (see
-//! `source.rs`), a source is registered with epoll only when one of its operations would block, and only once, for all
-//! edges. So a short connection with a request that has already arrived when it is accepted costs accept, receive, send
-//! and close, and nothing else.
+//! It caches the last readiness from epoll per source (see `source.rs`), and registers a source with epoll only when
+//! one of its operations would block, once, for all edges. So a short connection whose request has already arrived when
+//! it is accepted costs accept, receive, send and close, and no other system call.
 //!
 //! A turn, in this order (see `turn.rs`):
 //!
@@ -14,10 +13,10 @@
 //!  4  edges from epoll: accept, receive           ──► events
 //! ```
 //!
-//! Closes come before everything that makes events, so no event names a closed source.
+//! Closes come before all steps that produce events, so no event has the token of a closed source.
 //!
-//! Hazards: only the next `turn` carries out intents, so a shard in a foreign event loop calls `turn` until it has no
-//! more intents; and an idle source that is registered with epoll ends a wait when bytes arrive, without an event.
+//! Hazards: only the next `turn` carries out intents, so in a foreign event loop `turn` is called until there are no
+//! more intents; and bytes for an idle registered source end a wait without an event.
 
 mod buffers;
 mod datagrams;
@@ -50,7 +49,7 @@ use crate::limits::{PIECES_MAX, TURN_LIST_CAPACITY};
 use crate::net;
 use crate::token::Token;
 
-/// Edges taken from epoll in one turn. More stay there for the next.
+/// Edges reported by epoll in one turn. Further ones are reported in the next.
 const EDGES_PER_TURN: usize = 1024;
 
 /// Token of the wake handle in epoll; no source's token has bits in its top byte.

@@ -1,7 +1,7 @@
 //! Sending: one system call per connection, whatever the number of pieces, and one per batch of datagrams.
 //!
-//! `sendmmsg` sends consecutive datagrams of one socket together. A connection has at most one item per turn, because
-//! bytes sent after a short send would arrive in the wrong place.
+//! `sendmmsg` sends consecutive datagrams of one socket together. A connection has at most one item per turn: after a
+//! short send, a second one would send later bytes too early.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -64,8 +64,8 @@ impl Poll {
         (!source.source_flags.has(SourceFlags::CLOSING)).then_some(source.role)
     }
 
-    /// Sends on a stream or pipe. `None`: all bytes were sent; else the number of sent bytes, and the error. The close
-    /// that immediately follows a last send pushes its bytes out together with the FIN: one packet, not two.
+    /// Sends on a stream or pipe. `None`: all bytes were sent; else the number of sent bytes, and the error. With
+    /// `last`, the close that follows at once sends the bytes together with its FIN: one packet, not two.
     fn send_bytes(&mut self, token: Token, bytes: Gather<'_>, last: bool) -> Option<(usize, Option<Errno>)> {
         let source = self.sources.get_mut(token)?;
         if bytes.is_empty() {
@@ -114,8 +114,7 @@ impl Poll {
                     stops.extend((done..batch.len()).map(|at| short_send(position_of(at), 0, None)));
                     return;
                 }
-                // The error concerns this datagram (or, on a connected socket, an earlier one); the others may still be
-                // sent.
+                // The error concerns this datagram (or, on a connected socket, an earlier one), not the later ones.
                 Err(error) => {
                     stops.push(short_send(position_of(done), 0, Some(error)));
                     done += 1;

@@ -1,12 +1,12 @@
 //! A source's state in the driver: its descriptor, the shard's interest, and the cached readiness.
 //!
-//! Readiness is edge-triggered: epoll reports it once, when it begins. So three bits cache it until a system call
-//! disproves it:
+//! Readiness is edge-triggered: epoll reports it once, when it begins. Three bits cache it until a system call shows
+//! that it has ended:
 //!
 //! - `READABLE`: a receive may return something. Cleared by "would block" and by a short receive.
 //! - `WRITABLE`: a send may succeed. Cleared by "would block" and by a short send.
-//! - `READ_CLOSED`: the end or a failure is waiting to be received, and no further edge follows; a short receive then
-//!   does not clear `READABLE`.
+//! - `READ_CLOSED`: an end or a failure can be received, and no further edge follows; a short receive then does not
+//!   clear `READABLE`.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -80,7 +80,7 @@ const _: () = assert!(size_of::<Option<PollSource>>() <= 16);
 const _: () = assert!(size_of::<usize>() == size_of::<u64>());
 
 impl PollSource {
-    /// Registers this source with epoll for all edges. If it is ready already, the first edge comes at once.
+    /// Registers this source with epoll for all edges. If it is ready already, epoll reports that at once.
     pub(super) fn watch(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
         if !self.source_flags.has(SourceFlags::WATCHED) {
             registry.register(&mut SourceFd(&self.fd.as_raw_fd()), name(token), self.interest())?;
@@ -89,7 +89,7 @@ impl PollSource {
         Ok(())
     }
 
-    /// Makes epoll report the present readiness again, for work that was left to the next turn.
+    /// Makes epoll report the current readiness again, for work that is postponed to the next turn.
     pub(super) fn watch_again(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
         if !self.source_flags.has(SourceFlags::WATCHED) {
             return self.watch(registry, token);
@@ -99,12 +99,12 @@ impl PollSource {
 
     pub(super) fn unwatch(&mut self, registry: &Registry) {
         if self.source_flags.take(SourceFlags::WATCHED) {
-            // It fails only for a source that is not registered, which is the wanted state.
+            // It fails only if the source is not registered.
             let _ = registry.deregister(&mut SourceFd(&self.fd.as_raw_fd()));
         }
     }
 
-    /// The event of a dead source; answers everything the shard waits for.
+    /// The event of a failed source; no armed operation yields another event.
     pub(super) fn fail(&mut self, token: Token, error: impl Into<io::Error>) -> DriverEvent<OwnedFd> {
         self.read_interest = ReadInterest::Idle;
         for flag in [SourceFlags::WRITE_INTEREST, SourceFlags::CONNECTING, SourceFlags::CANCELLED] {
@@ -137,8 +137,8 @@ impl PollSource {
 
     /// Receives without waiting, and updates the readable bit. Not for datagrams.
     ///
-    /// A short receive means that the source is drained: TCP and pipes return all they have. (A Unix peer that passes
-    /// descriptors can cause a short receive without that; its later bytes then wait until it sends again.)
+    /// A short receive means that the source is drained. (An exception is a Unix peer that passes descriptors: its
+    /// later bytes then wait until it sends again.)
     pub(super) fn receive(&mut self, into: &mut [u8]) -> Result<usize, Errno> {
         let size = into.len();
         let outcome = loop {
@@ -162,7 +162,7 @@ impl PollSource {
         outcome
     }
 
-    /// Whether there is something to receive, according to the system itself; updates the readable bit.
+    /// Asks the system whether there is something to receive; updates the readable bit.
     pub(super) fn is_readable_now(&mut self) -> bool {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
         let mut poll_fds = [PollFd::from_borrowed_fd(self.fd.as_fd(), PollFlags::IN | PollFlags::RDHUP)];

@@ -24,7 +24,7 @@ impl Poll {
     pub(super) fn process_closes(&mut self, events: &mut PollEvents) {
         for token in self.shutdowns.drain(..) {
             if let Some(source) = self.sources.get_mut(token) {
-                // A connection that failed meanwhile has no direction left to end; the next receive or send reports it.
+                // It fails on a dead connection; the next receive or send reports that.
                 self.counters.enters += 1;
                 let _ = rustix::net::shutdown(&source.fd, rustix::net::Shutdown::Write);
             }
@@ -35,7 +35,7 @@ impl Poll {
         self.closes.clear();
         for token in self.detaches.drain(..) {
             let Some(mut source) = self.sources.remove(token) else { continue };
-            // It stays open, so epoll would continue to report it.
+            // Otherwise epoll would continue to report the open socket.
             source.unwatch(self.poll.registry());
             events.push(DriverEvent::Detached { token, socket: Ok(source.fd) });
         }
@@ -43,8 +43,7 @@ impl Poll {
 
     pub(super) fn close_now(&mut self, token: Token, events: &mut PollEvents) {
         let Some(mut source) = self.sources.remove(token) else { return };
-        // Closing ends the registration, unless another process holds the descriptor as well: a listener or datagram
-        // socket that is handed over.
+        // Closing ends the registration, unless another process holds the socket as well after a hand-over.
         if matches!(source.role, SourceRole::Listener | SourceRole::Datagram) {
             source.unwatch(self.poll.registry());
         }
@@ -61,14 +60,13 @@ impl Poll {
             fed += 1;
             if let Some(source) = self.sources.get_mut(token) {
                 source.source_flags.clear(SourceFlags::STARVED);
-                // There may be nothing to receive; then the source is watched like any other.
                 self.report_readiness(token, events);
             }
         }
         self.starved.drain(..fed);
     }
 
-    /// Answers requests that need no epoll, and registers the other sources with epoll.
+    /// Reports events of sources that are known to be ready, and registers the others with epoll.
     pub(super) fn check_requested(&mut self, events: &mut PollEvents) {
         for (token, error) in self.refused.drain(..) {
             if let Some(source) = self.sources.get_mut(token)
@@ -99,7 +97,7 @@ impl Poll {
             events.push(DriverEvent::AcceptStopped { listener: token, error: None, refused: 0 });
         }
         if source.read_interest == ReadInterest::Idle {
-            // New clients must not end the waits of a shard that does not accept.
+            // Otherwise new clients would end the waits of a shard that does not accept.
             source.unwatch(self.poll.registry());
         } else if let Err(error) = source.watch(self.poll.registry(), token) {
             source.read_interest = ReadInterest::Idle;
@@ -107,7 +105,7 @@ impl Poll {
         }
     }
 
-    /// Answers everything the shard waits for on a source, as far as its flags permit.
+    /// Reports the events that the shard waits for on a source, as far as its flags show readiness.
     fn report_readiness(&mut self, token: Token, events: &mut PollEvents) {
         let Some(source) = self.sources.get_mut(token) else { return };
         if source.source_flags.has(SourceFlags::CONNECTING) {
@@ -138,7 +136,7 @@ impl Poll {
         }
     }
 
-    /// Registers the source with epoll. Without that the shard would wait for ever, so a failure ends the connection.
+    /// Registers the source with epoll. A failure ends the connection, because its events would never come.
     fn watch(&mut self, token: Token, events: &mut PollEvents) {
         let Some(source) = self.sources.get_mut(token) else { return };
         self.counters.enters += u64::from(!source.source_flags.has(SourceFlags::WATCHED));
@@ -147,7 +145,7 @@ impl Poll {
         }
     }
 
-    /// Answers the shard's read interest, if the source really is ready.
+    /// Carries out the shard's read interest, if the system confirms the readiness.
     fn read(&mut self, token: Token, events: &mut PollEvents) {
         let Some(source) = self.sources.get_mut(token) else { return };
         match (source.read_interest, source.role) {
@@ -213,8 +211,7 @@ impl Poll {
             match outcome {
                 Ok(received) => {
                     left -= received;
-                    // An error of a connected socket ends a batch early, so only "would block" means that such a socket
-                    // is drained.
+                    // On a connected socket an error ends a batch early: only "would block" means that it is drained.
                     if received < requested && !source.source_flags.has(SourceFlags::CONNECTED) {
                         source.source_flags.clear(SourceFlags::READABLE);
                         return;
@@ -251,8 +248,7 @@ impl Poll {
             match rustix::net::accept_with(&source.fd, flags) {
                 Ok(socket) => {
                     events.push(DriverEvent::Accepted { listener, socket });
-                    // An accept on an empty queue makes the system create and discard a socket, so the cheaper check
-                    // comes first where the queue is likely to be empty.
+                    // For an accept on an empty queue the system creates and discards a socket; a poll is cheaper.
                     if attempt.is_power_of_two() {
                         self.counters.enters += 1;
                         if !source.is_readable_now() {
@@ -272,7 +268,7 @@ impl Poll {
             }
         }
         if stop.is_none() {
-            // There may be more: epoll reports the listener again, after other sources had their turn.
+            // There may be more: epoll reports the listener again in the next turn.
             self.counters.enters += 1;
             stop = source.watch_again(self.poll.registry(), listener).err();
         }
@@ -319,7 +315,7 @@ impl Poll {
                     if !source.source_flags.has(SourceFlags::CONNECTING)
                         && source.source_flags.has(SourceFlags::READABLE) =>
                 {
-                    // epoll has just checked the source: no second check is needed.
+                    // epoll has just reported it: no check needed.
                     source.read_interest = ReadInterest::Idle;
                     events.push(DriverEvent::Readable { token });
                     self.report_readiness(token, events);

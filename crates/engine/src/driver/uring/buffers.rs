@@ -1,4 +1,4 @@
-//! The receive buffers: one mapping, lent to the kernel through a ring of entries.
+//! The receive buffers: one mapping, provided to the kernel through a ring of entries (io_uring_register_buf_ring(3)).
 //!
 //! ```text
 //!  entries (16 B each)   buffers (4 KiB each)
@@ -8,8 +8,8 @@
 //!   ▲ tail: the driver's, head: the kernel's
 //! ```
 //!
-//! A buffer belongs to the kernel (its entry lies between head and tail), is in flight in a completion, or is lent to
-//! the shard. Released buffers go to the kernel with the next `publish`.
+//! A buffer belongs to the kernel (its entry lies between head and tail), is named by an unprocessed completion, or is
+//! lent to the shard. Released buffers return to the kernel with the next `publish`.
 
 use std::io;
 use std::ptr::NonNull;
@@ -76,7 +76,7 @@ impl ProvidedBuffers {
     }
 
     pub(super) fn lend(&mut self, id: BufferId) {
-        debug_assert!(!self.lent[id.0 as usize], "buffer {} came twice", id.0);
+        debug_assert!(!self.lent[id.0 as usize], "buffer {} lent twice", id.0);
         self.lent[id.0 as usize] = true;
         self.lent_count += 1;
     }
@@ -110,7 +110,7 @@ impl ProvidedBuffers {
         self.offer(id);
     }
 
-    /// Publishes all entries offered since the last call to the kernel.
+    /// Makes all entries offered since the last call visible to the kernel.
     pub(super) fn publish(&mut self) {
         // SAFETY: the mapping starts with the entries, and the first one holds the ring's tail; the kernel reads it
         // with acquire, so the entries written before are visible to it.

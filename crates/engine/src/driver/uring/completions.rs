@@ -1,4 +1,4 @@
-//! Turns completions into events: bookkeeping first, then the check for staleness, then the event.
+//! Translates completions into events.
 
 use std::io;
 use std::net::SocketAddr;
@@ -84,12 +84,12 @@ impl Uring {
             UringOp::Shutdown => self.complete_shutdown(token, events),
             UringOp::Install => self.complete_install(token, result, events),
             UringOp::SlotClosed => self.release_slot(),
-            UringOp::ReceiveNow => debug_assert!(false, "its caller takes it"),
+            UringOp::ReceiveNow => debug_assert!(false, "handled by its caller"),
         }
     }
 
-    /// Records that an operation is over. Returns whether the shard gets its event; for a closing source the last
-    /// operation to end yields its `Closed` instead.
+    /// Records that an operation has completed. Returns whether it yields its event; the last one of a closing source
+    /// yields `Closed` instead.
     pub(super) fn finish_operation(
         &mut self,
         token: Token,
@@ -124,8 +124,8 @@ impl Uring {
         }
     }
 
-    /// The event of a dead connection; answers everything that is armed on it. A datagram socket stays alive, and has
-    /// nothing else armed.
+    /// The event of a failed operation; no other operation of the connection yields an event after it. A datagram
+    /// socket can continue, and has nothing else armed.
     pub(super) fn failed(&mut self, token: Token, result: i32) -> DriverEvent<OwnedFd, AcceptedSocket> {
         if let Some(source) = self.sources.get_mut(token)
             && source.role != SourceRole::Datagram
@@ -136,7 +136,7 @@ impl Uring {
     }
 
     fn complete_receive(&mut self, token: Token, completion: Completion, events: &mut UringEvents) {
-        // The buffer comes first: it is the driver's now, whatever became of the source.
+        // First, because the kernel has passed the buffer even if the source is closed.
         let buffer = cqueue::buffer_select(completion.flags).map(BufferId);
         if let Some(buffer) = buffer {
             self.buffers.lend(buffer);
@@ -183,7 +183,7 @@ impl Uring {
                         rearm = false;
                     }
                     libc::EINTR | libc::EAGAIN => rearm = true,
-                    // An error of an earlier datagram (such as "port unreachable") ends nothing.
+                    // An error of an earlier datagram, such as "port unreachable".
                     _ if datagrams => {}
                     0 => events.push(DriverEvent::Ended { token }),
                     _ => events.push(self.failed(token, result)),
@@ -193,7 +193,7 @@ impl Uring {
         if rearm && !detaching {
             self.arm_receive(token);
         } else if rearm && datagrams {
-            // It ended by itself before the cancel reached it.
+            // It completed before the cancel reached it.
             events.push(DriverEvent::ReceiveCancelled { token });
         }
     }
@@ -215,7 +215,7 @@ impl Uring {
         if !ended {
             return;
         }
-        // It may also end without an error, when completions overflow.
+        // A multishot accept also ends without an error, when completions overflow.
         let failed = result < 0
             && result != -libc::ECANCELED
             && AcceptFailure::of(Errno::from_raw_os_error(-result)) != AcceptFailure::Transient;
@@ -290,8 +290,8 @@ impl RecvmsgLayout {
         let address = unsafe { SockAddr::new(storage, name.len() as libc::socklen_t) };
         let from = address.as_socket().unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0)));
         let local = pktinfo::local_address(out.control_data());
-        // Computed from its offset, because the view above ends with this function. Without control messages there is
-        // room for more than the maximum size.
+        // Sliced from `bytes`, because `out` does not live long enough. Without control messages the buffer has room
+        // for more than the maximum.
         let start = HEADER_SIZE + size_of::<libc::sockaddr_storage>() + self.control_size;
         let len = out.payload_data().len().min(DATAGRAM_SIZE_MAX);
         let truncated = out.is_payload_truncated() || len < out.payload_data().len();

@@ -1,4 +1,4 @@
-//! Operations on direct descriptors for which ordinary ones use system calls.
+//! Operations that use system calls on ordinary descriptors, and the ring on direct ones.
 //!
 //! - **Connecting** takes two steps, because the kernel chooses the slot:
 //!
@@ -6,12 +6,11 @@
 //!    socket ──► its slot ──► no delay, bind ─► connect ──► Connected or Failed
 //!   ```
 //!
-//!   From the first step on the source counts as connecting; a close in between is submitted as soon as there is a slot
-//!   to close.
-//! - **Shutting down** goes through the ring, and the kernel runs it on a thread of its own that looks the slot up
-//!   late. So the slot must not be reused before: a close waits for the shutdown.
+//!   The source counts as connecting throughout; a close in between waits for the slot.
+//! - **Shutting down**: the kernel runs it on a thread of its own, which looks up the slot late. So a close waits for
+//!   the shutdown.
 //! - **Detaching** creates an ordinary descriptor for the same socket, and then closes the slot.
-//! - **Receiving at once** is an entry that the kernel completes during submission.
+//! - **Receiving at once** (`recv_now`) is an entry that the kernel completes during submission.
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -65,11 +64,11 @@ impl Uring {
     }
 
     pub(super) fn complete_socket(&mut self, token: Token, result: i32, events: &mut UringEvents) {
-        // They complete in the order of their requests: it is nearly always the first.
+        // Usually the first, because sockets are created in the order of their requests.
         let at = self.pending_connects.iter().position(|coming| coming.token == token);
         let coming = at.and_then(|at| self.pending_connects.remove(at));
         let (Some(coming), Some(source)) = (coming, self.sources.get_mut(token)) else {
-            debug_assert!(false, "{token:?}: a socket that nobody asked for");
+            debug_assert!(false, "{token:?}: a socket that was not requested");
             return;
         };
         if result < 0 {
@@ -116,7 +115,7 @@ impl Uring {
             self.addresses.push(from);
             let from = self.addresses.last().expect("just pushed");
             let bind = handle.entry(|fd| opcode::Bind::new(fd, from.as_ptr().cast(), from.len()).build());
-            // If it fails, the connect fails with its error, and the connect's own completion is skipped.
+            // If it fails, its completion reports the error as that of the connect, whose own completion is skipped.
             let flags = squeue::Flags::SKIP_SUCCESS | squeue::Flags::IO_LINK;
             self.queue.push(&bind.flags(flags).user_data(UringOp::Connect.with(token)));
         }
@@ -133,7 +132,7 @@ impl Uring {
         self.submit(&entry.user_data(UringOp::Shutdown.with(token)));
     }
 
-    /// The direction is ended, or the peer is gone. Submits a close that has waited for this.
+    /// A shutdown has completed, or failed because the peer is gone. Submits the close that waits for it.
     pub(super) fn complete_shutdown(&mut self, token: Token, events: &mut UringEvents) {
         let waiting = self.sources.get_mut(token).is_some_and(|source| source.closing);
         if waiting {
@@ -189,7 +188,7 @@ impl Uring {
         self.submit(&entry.user_data(UringOp::Install.with(token)));
     }
 
-    /// The descriptor is created, or there is none; in both cases the slot is no longer needed.
+    /// The ordinary descriptor was created, or that failed. Closes the slot in either case.
     pub(super) fn complete_install(&mut self, token: Token, result: i32, events: &mut UringEvents) {
         let Some(source) = self.sources.get_mut(token) else { return };
         let close = source.handle.close();

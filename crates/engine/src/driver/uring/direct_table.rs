@@ -1,12 +1,12 @@
 //! The ring's own descriptor table, and its sockets that are not attached yet.
 //!
-//! The kernel chooses the slots: accepting and creating sockets both request a free one. So a completion brings the
-//! number of a slot, and the slot is free again when its close has completed. An accepted connection that is dropped
-//! instead of attached cannot close itself: it adds its slot to a list that the driver closes in its next turn.
+//! The kernel chooses a free slot when it accepts or creates a socket; the completion has its number. The slot is free
+//! again when its close has completed. An accepted connection that is dropped before it is attached adds its slot to a
+//! list, which the driver closes in its next turn.
 //!
-//! Requires Linux 6.13. Earlier kernels release a direct descriptor only when every operation of the ring that began
-//! before its close is over: one idle connection would delay the end of all connections closed after it.
-//! [`DirectTable::check`] detects such kernels.
+//! Requires Linux 6.13. Earlier kernels release a direct descriptor only when all operations of the ring that began
+//! before its close have completed, so one idle connection delays all later closes. [`DirectTable::check`] detects such
+//! kernels.
 
 use std::cell::RefCell;
 use std::io::{self, Read};
@@ -39,7 +39,7 @@ impl From<OwnedFd> for AcceptedSocket {
 /// An owned slot of a ring's table.
 #[derive(Debug)]
 pub struct Direct {
-    /// `None` once the ownership has moved.
+    /// `None` after [`DirectTable::claim`].
     slot: Option<u32>,
     dropped: Rc<RefCell<Vec<u32>>>,
 }
@@ -63,7 +63,7 @@ pub(super) struct DirectTable {
 impl DirectTable {
     pub(super) fn register(queue: &mut UringQueue, size: u32) -> io::Result<Self> {
         if size > DIRECT_DESCRIPTORS_MAX {
-            let words = format!("{size} direct descriptors are more than {DIRECT_DESCRIPTORS_MAX}");
+            let words = format!("{size} direct descriptors exceed the maximum of {DIRECT_DESCRIPTORS_MAX}");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, words));
         }
         let submitter = queue.ring().submitter();
@@ -79,7 +79,7 @@ impl DirectTable {
     }
 
     pub(super) fn count_freed(&mut self) {
-        debug_assert!(self.used > 0, "more slots come back than were taken");
+        debug_assert!(self.used > 0, "more slots freed than used");
         self.used -= 1;
     }
 
@@ -92,12 +92,12 @@ impl DirectTable {
         Direct { slot: Some(slot), dropped: Rc::clone(&self.dropped) }
     }
 
-    /// Takes the slot out of its owner, for a socket that is attached. Returns a socket of another ring unchanged.
+    /// Transfers the ownership of a slot to the caller, which attaches it. Returns a socket of another ring unchanged.
     pub(super) fn claim(&self, mut socket: Direct) -> Result<u32, Direct> {
         if !Rc::ptr_eq(&self.dropped, &socket.dropped) {
             return Err(socket);
         }
-        Ok(socket.slot.take().expect("it is taken once, here"))
+        Ok(socket.slot.take().expect("claimed only here, once"))
     }
 
     /// Removes and returns a slot to be closed.

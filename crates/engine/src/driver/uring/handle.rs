@@ -1,8 +1,7 @@
-//! Location of a source's file: the process's descriptor table, or the ring's own.
+//! A source's file: a descriptor of the process, or a slot of the ring's own table.
 //!
-//! A *direct* descriptor is a slot of a table that belongs to one ring. It uses no descriptor of the process, so a
-//! process with N rings may have N times as many sockets as open files; and only this ring can access it, so every
-//! operation on it goes through the ring. Only [`Handle`] encodes the difference into entries.
+//! A *direct* descriptor is such a slot. It uses no descriptor of the process, and only operations of this ring can use
+//! it. [`Handle`] hides the difference from the code that builds entries.
 
 use std::fmt;
 use std::os::fd::{BorrowedFd, RawFd};
@@ -56,7 +55,7 @@ impl Handle {
         self.slot().is_some()
     }
 
-    /// Builds an entry with `build` and directs it at this file.
+    /// Builds an entry for this file with `build`.
     pub(super) fn entry(self, build: impl FnOnce(types::Fd) -> squeue::Entry) -> squeue::Entry {
         match self.target() {
             HandleTarget::Process(fd) => build(types::Fd(fd)),
@@ -66,7 +65,7 @@ impl Handle {
         }
     }
 
-    /// The entry that closes it. Without a file there is nothing to close, but still a completion.
+    /// The entry that closes it; without a file a no-op, which completes as well.
     pub(super) fn close(self) -> squeue::Entry {
         match self.target() {
             HandleTarget::Process(fd) => opcode::Close::new(types::Fd(fd)).build(),
@@ -75,8 +74,7 @@ impl Handle {
         }
     }
 
-    /// The ordinary descriptor, if it is one: only that can be used in system calls. The caller ensures that it stays
-    /// open.
+    /// The ordinary descriptor, if it is one, for system calls. The caller ensures that it stays open.
     pub(super) fn descriptor<'a>(self) -> Option<BorrowedFd<'a>> {
         match self.target() {
             // SAFETY: the source table owns the descriptor until its close completes; callers use the borrow within one

@@ -1,12 +1,12 @@
 //! The io_uring driver: many operations per system call, completions instead of readiness.
 //!
-//! **Everything that touches the shard's memory completes inside the call that submits it.** Sends carry
-//! `MSG_DONTWAIT`, so the kernel copies the bytes or fails during the submission; a successful send posts no completion
-//! (`sending.rs`). Receives take a buffer of the ring's own pool only when there are bytes. So no pointer into the
-//! shard's memory outlives a call.
+//! **Every access to the shard's memory completes inside the call that submits it.** Sends carry `MSG_DONTWAIT`, so the
+//! kernel copies the bytes or fails during the submission; a successful send posts no completion (`sending.rs`).
+//! Receives use buffers of the ring's own pool, selected when there are bytes. So no pointer into the shard's memory
+//! outlives a call.
 //!
-//! A receive is requested once and completes once (no multishot receive): bytes that a session has not requested stay
-//! in the socket, where TCP's flow control slows the sender. Accepts and datagram receives are multishot.
+//! A stream receive completes once (it is not multishot): bytes that a session has not requested stay in the socket,
+//! where TCP's flow control slows the sender. Accepts and datagram receives are multishot.
 //!
 //! ```text
 //!  receive(), close(), …  ──►  submission queue ─┐
@@ -16,8 +16,7 @@
 //! ```
 //!
 //! Accepted and connected sockets are in the process's descriptor table, or, with [`Uring::with_direct_descriptors`],
-//! in one of the ring's own (`handle.rs`, `direct_table.rs`, `direct.rs`). All other sources keep their ordinary
-//! descriptors.
+//! in the ring's own (`handle.rs`, `direct_table.rs`, `direct.rs`). All other sources have ordinary descriptors.
 //!
 //! Requires Linux 6.1 (`DEFER_TASKRUN`); [`Uring::probe`] checks whether this system permits it.
 #![allow(unsafe_code)]
@@ -69,11 +68,11 @@ use crate::limits::{
 use crate::net;
 use crate::token::Token;
 
-/// `IORING_RECVSEND_POLL_FIRST`: wait for readiness before the first attempt, because a connection that was just
-/// answered has nothing to read yet.
+/// `IORING_RECVSEND_POLL_FIRST`: wait for readiness before the first attempt, because after a response there is usually
+/// nothing to read yet.
 const POLL_FIRST: u16 = 1;
 
-/// Operations cancelled when a source is closed or detached. The others end by themselves.
+/// Operations cancelled when a source is closed or detached. The others complete soon without that.
 const CANCELLED_ON_CLOSE: [(ArmedOps, UringOp); 5] = [
     (ArmedOps::RECEIVE, UringOp::Receive),
     (ArmedOps::READABLE, UringOp::Readable),
@@ -100,17 +99,18 @@ pub struct Uring {
     addresses: Vec<SockAddr>,
     /// Headers of sends in several pieces that the kernel has not read yet.
     messages: MessageHeaders,
-    /// Sends followed by a close with armed operations to cancel, unless they stop short.
+    /// Sends of this turn after which the connection is closed, unless they stop short: its armed operations prevent a
+    /// linked close.
     close_after: Vec<(u32, Option<Token>)>,
     /// Sends of this turn with a linked close.
     linked: Vec<(u32, Token)>,
     /// Sources to be detached when nothing of them is in flight.
     detaching: Vec<Token>,
-    /// Unprocessed completions; between turns only those that a `recv_now` found.
+    /// Unprocessed completions; between turns only those drained by `recv_now`.
     completions: Vec<Completion>,
     wakeup: Arc<Wakeup>,
     wake_count: Box<u64>,
-    /// Layouts of datagrams in a buffer: of a socket bound to one address, and of one bound to all.
+    /// Layouts of received datagrams: of a socket bound to one address, and of one bound to all.
     recvmsg_layouts: [RecvmsgLayout; 2],
     /// Reserved so that one connection can be refused when descriptors run out.
     reserve: ReserveDescriptor,
@@ -147,11 +147,10 @@ impl Uring {
         Ok(driver)
     }
 
-    /// A ring with a descriptor table of its own for the sockets that it accepts and connects. The table has `size`
-    /// slots: at most the process's limit of open files, and [`DIRECT_DESCRIPTORS_MAX`]. These sockets use no
-    /// descriptor of the process, so a process with N such rings may have N times as many sockets as open files. Full:
-    /// accepting stops as when descriptors run out; the error is `ENFILE`, and the connection without a slot has been
-    /// closed. A connect then fails.
+    /// A ring with its own descriptor table for the sockets that it accepts and connects, with `size` slots: at most
+    /// the process's limit of open files, and [`DIRECT_DESCRIPTORS_MAX`]. These sockets use no descriptor of the
+    /// process, so the limit applies to each ring's table separately. Full: connects fail, and accepting stops as when
+    /// descriptors run out, with `ENFILE`; the kernel has then closed one connection.
     ///
     /// # Errors
     /// `InvalidInput`, `EMFILE`: the table is too large; else as [`Uring::new`].
@@ -170,8 +169,8 @@ impl Uring {
         DirectTable::check(&mut queue)
     }
 
-    /// Checks whether this system permits what the driver needs; the error has the reason (`EPERM` and `ENOSYS` in most
-    /// containers, `EINVAL` on kernels before 6.1).
+    /// Checks whether this system permits the driver; the error is the reason (`EPERM` and `ENOSYS` in most containers,
+    /// `EINVAL` on kernels before 6.1).
     pub fn probe() -> io::Result<()> {
         let mut queue = UringQueue::new()?;
         ProvidedBuffers::register(&mut queue).map(drop)
@@ -199,7 +198,7 @@ impl Uring {
         self.clear_submitted();
     }
 
-    /// Drops the memory of submissions that the kernel has read.
+    /// Frees the addresses and headers of entries that the kernel has read.
     fn clear_submitted(&mut self) {
         self.addresses.clear();
         self.messages.clear();
@@ -248,7 +247,7 @@ impl Uring {
         let Some(source) = self.sources.get_mut(listener) else { return };
         source.arm(ArmedOps::ACCEPT);
         let direct = self.table.is_some();
-        // A slot is not inherited anyway, and the kernel rejects the flag for it.
+        // The kernel rejects the flag for a slot, which is never inherited.
         let flags = if direct { 0 } else { libc::SOCK_CLOEXEC };
         let entry = source
             .handle
@@ -264,8 +263,8 @@ impl Uring {
         self.submit(&entry);
     }
 
-    /// Cancels armed operations one by one: for a cancel by descriptor the kernel searches all operations of the ring,
-    /// which makes closing thousands of idle connections quadratic.
+    /// Cancels armed operations one by one. A cancel by descriptor would search all operations of the ring, which makes
+    /// closing thousands of idle connections quadratic.
     fn cancel_armed(&mut self, token: Token, armed: ArmedOps) {
         for (what, op) in CANCELLED_ON_CLOSE {
             if armed.has(what) {
@@ -276,7 +275,7 @@ impl Uring {
 
     /// Queues a connect; the caller ensures room for an entry and an address.
     fn push_connect(&mut self, token: Token, handle: Handle, to: SockAddr) {
-        // Within its capacity the list never moves, so the address stays until the kernel reads it.
+        // Within its capacity the list never moves, so the address stays valid until the kernel reads it.
         self.addresses.push(to);
         let to = self.addresses.last().expect("just pushed");
         let entry = handle.entry(|fd| opcode::Connect::new(fd, to.as_ptr().cast(), to.len()).build());
@@ -290,14 +289,14 @@ impl Uring {
         self.submit(&entry);
     }
 
-    /// Whether a source can be detached without a further completion.
+    /// Whether a source can be detached now.
     fn can_detach(&mut self) -> bool {
         self.detaching
             .iter()
             .any(|token| self.sources.get_mut(*token).is_none_or(|source| source.in_flight == 0))
     }
 
-    /// Detaches the sources of which nothing is in flight any more, after all their other events.
+    /// Detaches the sources without operations in flight, after all their other events.
     fn complete_detaches(&mut self, events: &mut UringEvents) {
         if self.detaching.is_empty() {
             return;
@@ -402,7 +401,7 @@ impl Driver for Uring {
             (AcceptedSocket::Direct(socket), Some(table)) if kind == SourceKind::Stream => {
                 Handle::direct(table.claim(socket).map_err(|_| io::ErrorKind::InvalidInput)?)
             }
-            // It belongs to another ring, or has the wrong kind.
+            // It belongs to another ring, or is not a stream.
             (AcceptedSocket::Direct(_), _) => return Err(io::ErrorKind::InvalidInput.into()),
         };
         self.sources.insert(token, handle, kind.into(), readable_now);
@@ -493,9 +492,9 @@ impl Driver for Uring {
     fn shutdown(&mut self, token: Token) {
         let Some(source) = self.sources.get_mut(token) else { return };
         let Some(socket) = source.handle.descriptor() else { return self.shutdown_direct(token) };
-        // Not through the ring: the kernel runs shutdowns on a thread of its own, which looks the descriptor up late.
-        // By then the number may belong to another connection. All sends are over, so nothing is overtaken; an error
-        // means that the peer is already gone.
+        // Not through the ring: the kernel runs shutdowns on a thread of its own, which looks up the descriptor late,
+        // when the number may belong to another connection. All sends have completed; an error means that the peer is
+        // already gone.
         self.counters.enters += 1;
         let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Write);
     }
@@ -510,7 +509,7 @@ impl Driver for Uring {
         let (handle, armed, in_flight) = (source.handle, source.armed, source.in_flight);
         if in_flight > 0 {
             if handle == Handle::PENDING {
-                // There is nothing to close yet; its completion continues.
+                // There is no socket to close yet; `complete_socket` closes it.
                 return;
             }
             self.cancel_armed(token, armed);
@@ -570,8 +569,8 @@ impl Driver for Uring {
             self.push_send(position as u32, &out, stops);
             sending = true;
         }
-        // A stop (of a pipe), a pending close or detach, or a completion found by `recv_now` must be reported without a
-        // wait.
+        // A stop (of a pipe), a close or detach that is due, or a completion drained by `recv_now` must be reported
+        // without a wait.
         let news = !stops.is_empty()
             || !self.close_after.is_empty()
             || !self.completions.is_empty()
@@ -592,11 +591,11 @@ impl Driver for Uring {
         self.close_finished(stops);
         self.complete_detaches(events);
         if events.is_empty() && self.queue.has_queued() {
-            // Without events the shard need not run a turn again, so new submissions are flushed now.
+            // Without events the shard may not run another turn soon, so new submissions are flushed now.
             self.flush();
         }
         if self.queue.has_pending_completions() {
-            // These completions were signalled already, and are not signalled again.
+            // The kernel has signalled these completions already, and does not signal them again.
             self.wakeup.signal_waitable();
         }
         Ok(())
@@ -608,8 +607,8 @@ impl Driver for Uring {
     }
 
     fn waitable(&mut self) -> Option<i32> {
-        // The ring's own descriptor does not wake a poller for work that is deferred to the next enter; an eventfd
-        // registered with the ring does. Only foreign loops pay for it.
+        // Polling the ring's own descriptor misses work that is deferred to the next enter; an eventfd registered with
+        // the ring does not. Created on demand, because it costs a write per completion.
         let submitter = self.queue.ring().submitter();
         self.wakeup.waitable(|news| submitter.register_eventfd(news)).ok()
     }
@@ -621,10 +620,10 @@ impl Driver for Uring {
 
 impl Drop for Uring {
     fn drop(&mut self) {
-        // Queued operations still happen, and closes that have reached the kernel count as done.
+        // Submits queued operations; closes that have reached the kernel count as done.
         self.flush();
         if self.table.is_some() {
-            // Otherwise the kernel closes them later.
+            // Closes the direct sockets now; the kernel would do that later.
             let _ = self.queue.ring().submitter().unregister_files();
         }
         for fd in self.sources.open_descriptors() {

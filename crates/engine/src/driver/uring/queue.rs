@@ -13,7 +13,7 @@ use crate::token::Token;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum UringOp {
-    /// Its outcome shows elsewhere, or does not matter.
+    /// Its result is not needed.
     Ignore = 0,
     Accept = 1,
     Receive = 2,
@@ -75,13 +75,13 @@ impl UringOp {
 /// Consecutive enters that may fail with a transient error before the ring counts as failed.
 const ATTEMPTS_MAX: u32 = 1024;
 
-/// The timeout expired, a signal came, or the kernel requires completions to be drained first: an enter may be retried.
+/// Whether an enter may be retried: the timeout expired, a signal arrived, or completions must be drained first.
 fn is_transient(error: &io::Error) -> bool {
     let passing = [libc::ETIME, libc::EINTR, libc::EBUSY, libc::EAGAIN];
     error.raw_os_error().is_some_and(|errno| passing.contains(&errno))
 }
 
-/// One completion, copied out so that its slot is free again.
+/// A copy of a completion queue entry.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Completion {
     pub(super) user_data: u64,
@@ -92,8 +92,7 @@ pub(super) struct Completion {
 pub(super) struct UringQueue {
     ring: IoUring,
     no_iowait: u32,
-    /// The error of a permanently failed enter. The remaining queue may point to freed memory and must never be
-    /// submitted.
+    /// The error of a failed enter, for good: the queued entries may point to freed memory and are never submitted.
     failed: Option<io::Error>,
 }
 
@@ -227,7 +226,7 @@ mod tests {
     /// Row 3.27: a ring that the system takes away returns an error with its reason and does not panic, however many
     /// entries are pushed meanwhile.
     #[test]
-    fn a_ring_that_has_failed_says_so_and_takes_no_more() {
+    fn a_failed_ring_returns_its_error_and_accepts_no_entries() {
         let mut queue = UringQueue::new().expect("a ring");
         let no_ring = std::fs::File::open("/dev/null").expect("there is one");
         // SAFETY: both are open; the ring's own mappings outlive its descriptor, which is closed once, by its owner.
@@ -240,7 +239,7 @@ mod tests {
             queue.push(&opcode::Nop::new().build());
         }
         for _ in 0..2 {
-            let error = queue.enter(Time::ZERO, Wait::No).expect_err("it is no ring any more");
+            let error = queue.enter(Time::ZERO, Wait::No).expect_err("the ring is replaced");
             assert!(error.to_string().starts_with("io_uring has failed: "), "{error}");
             assert_eq!(error.kind(), io::Error::from_raw_os_error(libc::EOPNOTSUPP).kind());
         }

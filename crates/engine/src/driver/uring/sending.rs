@@ -6,10 +6,8 @@
 //!  several pieces  ──► SENDMSG  ┘   short: a completion        (the close is cancelled)
 //! ```
 //!
-//! Datagrams with a given local address take a `SENDMSG` as well.
-//!
-//! Both carry `MSG_DONTWAIT`, so the kernel no longer uses the bytes, the header and the vectors when the submitting
-//! call returns.
+//! Datagrams with a given local address use `SENDMSG` as well. Both carry `MSG_DONTWAIT`, so the kernel no longer uses
+//! the bytes, the header and the vectors when the submitting call returns.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -25,10 +23,10 @@ use super::source::ArmedOps;
 use crate::driver::role::SourceRole;
 use crate::driver::{Driver, Gather, IncompleteSend, Outgoing};
 
-/// A send must send all bytes or report: the linked close runs only after a complete send.
+/// With `MSG_WAITALL` a short send breaks the link, so the linked close runs only after a complete send.
 const SEND_FLAGS: i32 = libc::MSG_DONTWAIT | libc::MSG_WAITALL | libc::MSG_NOSIGNAL;
 
-/// The close that immediately follows pushes the bytes out together with its FIN: one packet, not two.
+/// The linked close then sends the bytes together with its FIN: one packet, not two.
 const LAST_SEND: i32 = libc::MSG_MORE;
 
 impl Uring {
@@ -119,8 +117,8 @@ impl Uring {
         }
     }
 
-    /// Handles linked closes of sends that stopped short: the kernel cancels such a close without a completion (it
-    /// skips those of a link if the head requests it).
+    /// Disarms the linked closes of sends that stopped short: the kernel cancels them without a completion, because the
+    /// send at the head of the link has `SKIP_SUCCESS`.
     pub(super) fn unlink_stopped(&mut self, stops: &[IncompleteSend]) {
         for stop in stops {
             if let Ok(at) = self.linked.binary_search_by_key(&stop.position, |(position, _)| *position)
@@ -132,7 +130,7 @@ impl Uring {
         self.linked.clear();
     }
 
-    /// Closes connections that had to wait for the end of their send.
+    /// Closes the connections of complete sends in `close_after`.
     pub(super) fn close_finished(&mut self, stops: &[IncompleteSend]) {
         for stop in stops {
             if let Ok(at) = self.close_after.binary_search_by_key(&stop.position, |(position, _)| *position) {

@@ -1,4 +1,4 @@
-//! A source's state in the driver: its file, its generation, and its operations in flight.
+//! A source's state in the driver: its handle, its generation, and its operations in flight.
 
 use std::os::fd::{AsRawFd, RawFd};
 
@@ -18,7 +18,7 @@ impl ArmedOps {
     pub(super) const CLOSE: ArmedOps = ArmedOps(32);
     /// A close that follows a complete send; cancelled if the send stops short.
     pub(super) const LINKED_CLOSE: ArmedOps = ArmedOps(64);
-    /// The shutdown of a direct descriptor. Its close comes after it.
+    /// The shutdown of a direct descriptor. Its close waits for it.
     pub(super) const SHUTDOWN: ArmedOps = ArmedOps(128);
     /// The creation of an ordinary descriptor for a slot that is detached.
     pub(super) const INSTALL: ArmedOps = ArmedOps(256);
@@ -28,7 +28,7 @@ impl ArmedOps {
     pub(super) const WAITING: ArmedOps = ArmedOps(1 << 13);
     /// Not an operation: the requested receive found no buffer, which is counted.
     pub(super) const STARVED: ArmedOps = ArmedOps(1 << 14);
-    /// Not an operation: it has failed, which answers everything that was armed.
+    /// Not an operation: `Failed` was reported, so armed operations yield no more events.
     pub(super) const FAILED: ArmedOps = ArmedOps(1 << 15);
 
     pub(super) fn has(self, what: ArmedOps) -> bool {
@@ -38,10 +38,10 @@ impl ArmedOps {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AcceptRequest {
-    /// No; an accept that is still armed is being cancelled, and the stop is reported.
+    /// No; if an accept is still armed, it is being cancelled and its stop will be reported.
     No,
     Yes,
-    /// It was paused and is to resume, but the stop is not reported yet.
+    /// It was paused and is to resume after its stop is reported.
     Resume,
 }
 
@@ -89,7 +89,7 @@ impl UringSource {
         self.in_flight -= 1;
     }
 
-    /// Sets a flag that is no operation. Returns whether it was clear.
+    /// Sets a flag that is not an operation. Returns whether it was clear.
     pub(super) fn set_mark(&mut self, what: ArmedOps) -> bool {
         let known = self.armed.has(what);
         self.armed.0 |= what.0;
@@ -136,7 +136,7 @@ impl UringSources {
         self.0[token.index() as usize] = UringSource::FREE;
     }
 
-    /// Ordinary descriptors without a close that has reached the kernel.
+    /// Ordinary descriptors without a submitted close.
     pub(super) fn open_descriptors(&self) -> impl Iterator<Item = RawFd> + '_ {
         self.0
             .iter()

@@ -1,8 +1,8 @@
 //! Receives that find no buffer: they wait in a list, oldest first, and continue when buffers are released.
 //!
-//! The list is never searched, which would make closing thousands of waiting connections quadratic: a source records
-//! whether it waits ([`ArmedOps::WAITING`](super::source::ArmedOps::WAITING)), and entries that were cancelled or
-//! closed meanwhile are skipped.
+//! Removing a cancelled or closed receive from the list would make closing thousands of connections quadratic. Instead
+//! each source records whether it waits ([`ArmedOps::WAITING`](super::source::ArmedOps::WAITING)), and other entries
+//! are skipped.
 
 use super::Uring;
 use super::completions::UringEvents;
@@ -12,7 +12,7 @@ use crate::driver::DriverEvent;
 impl Uring {
     /// Continues receives that waited for a buffer, oldest first. Returns whether more could continue in the next turn.
     pub(super) fn rearm_starved(&mut self) -> bool {
-        // More than there are buffers, because not all receives take one; those that find none return to the list.
+        // More receives than buffers, because not all of them need one; those that find none return to the list.
         let mut room = 2 * self.buffers.free();
         if room == 0 {
             return false;
@@ -28,7 +28,7 @@ impl Uring {
         !self.starved.is_empty()
     }
 
-    /// Reports the cancellation of receives of which nothing was in flight.
+    /// Reports the cancellation of receives that waited for a buffer. Returns whether there were any.
     pub(super) fn report_cancelled(&mut self, events: &mut UringEvents) -> bool {
         let before = events.len();
         for token in self.cancelled.drain(..) {

@@ -1,8 +1,8 @@
-//! Wakes a sleeping shard: by an eventfd that its ring reads, and, for a shard in a foreign event loop, by a second one
-//! that the loop polls.
+//! Wakes a sleeping shard: by an eventfd that its ring reads, and, for a shard in a foreign event loop, by a second
+//! eventfd that the loop polls.
 //!
-//! The kernel writes the second one for completions, but not reliably for those that an eventfd causes: it defers such
-//! a write, and Linux 6.18 was observed to do so only once per ring. So every wake writes both.
+//! The kernel writes the second one on completions, but not reliably on the completion of a read of the first one
+//! (Linux 6.18 was observed to do so only once per ring). So every wake writes both.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -28,7 +28,7 @@ impl Wakeup {
 
     /// Ends the shard's sleep, or its next one. From any thread, also in a signal handler.
     pub(super) fn wake(&self) {
-        // The counter can only be full when a wake is pending anyway.
+        // It can fail only if the counter is full, and then a wake is pending.
         let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
         self.signal_waitable();
     }
@@ -51,7 +51,7 @@ impl Wakeup {
         }
     }
 
-    /// Clears earlier signals at the start of a turn; later ones end the next wait.
+    /// Clears earlier signals; called at the start of a turn.
     pub(super) fn clear_waitable(&self) {
         if let Some(waitable_event) = self.waitable_event.get() {
             let _ = rustix::io::read(waitable_event, &mut [0; 8]);

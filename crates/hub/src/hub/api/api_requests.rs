@@ -1,7 +1,7 @@
 //! API requests in JSON: accepted forms and errors.
 //!
-//! A request and its nested structures must be JSON objects. serde also reads a struct from an array, so the code
-//! parses an object first and may rely on having one.
+//! A request and its nested structures must be JSON objects. serde also reads a struct from an array, so requests are
+//! parsed as objects first.
 
 use jiff::Timestamp;
 use serde::Deserialize;
@@ -21,7 +21,6 @@ pub(super) fn bad_request(what: &str) -> ApiError {
     ApiError(400, 10003, what.to_owned())
 }
 
-/// Parses a request as a JSON object.
 pub(super) fn object(payload: &[u8]) -> Result<Map<String, Value>, ApiError> {
     serde_json::from_slice(payload).map_err(|error| bad_request(&format!("expected a JSON object: {error}")))
 }
@@ -73,7 +72,7 @@ impl MessageGet {
     pub(super) const KNOWN: [&str; 3] = ["seq", "last_by_subj", "next_by_subj"];
 }
 
-/// Page of a list, optionally restricted by subject.
+/// Requested page of a list.
 #[derive(Deserialize, Default)]
 #[serde(default)]
 pub(super) struct PageRequest {

@@ -70,7 +70,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         info.and_then(|info| serde_json::to_value(info).ok()).unwrap_or_else(|| json!({}))
     }
 
-    /// Returns a page of a stream's consumers, with details or with names alone.
+    /// Returns a page of a stream's consumers, with details or with only their names.
     pub(super) fn consumer_list(
         &mut self,
         stream: &str,

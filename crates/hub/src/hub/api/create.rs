@@ -38,7 +38,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let name = self.consumer_name(stream, rest.first().copied(), config.name.take(), now)?;
         let deliver = config.deliver_subject.filter(|to| !to.is_empty());
         if deliver.as_deref().is_some_and(|deliver| !is_subject(deliver)) {
-            return Err(bad_request("deliver_subject is no subject"));
+            return Err(bad_request("deliver_subject is not a valid subject"));
         }
         self.api.read_serial += 1;
         raw.insert("name".to_owned(), name.clone().into());
@@ -83,14 +83,13 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             format!("{:016x}", self.api.key.wide(unique.as_bytes()) as u64)
         };
         let name = in_subject.map(ToOwned::to_owned).or(in_config).unwrap_or_else(own_name);
-        // The name is part of lines sent to other clients.
+        // The name becomes part of protocol lines sent to other clients.
         if name.len() > NAME_SIZE_MAX || name.contains('.') || !is_subject(&name) {
-            return Err(bad_request("the name is no token of at most 64 bytes"));
+            return Err(bad_request("the name is not a token of at most 64 bytes"));
         }
         Ok(name)
     }
 
-    /// Answers for an existing consumer: only an identical configuration is accepted.
     fn existing_consumer(&self, there: u32, spec: &ConsumerSpec) -> Result<Value, ApiError> {
         let is_same = |consumer: &Consumer| consumer.spec.config.get() == spec.config.get();
         if self.consumers.table.get(there).is_some_and(is_same) {
@@ -130,7 +129,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             if is_idle && !deliver.is_some_and(|deliver| self.router.has_subscriber(&deliver)) {
                 self.consumers.table.remove(number);
             } else {
-                // Moves it to the end of the order.
+                // Moves it to the end of the order of orphans.
                 self.consumers.table.note_left(number);
             }
         }
@@ -150,7 +149,9 @@ impl CreateRequest {
     fn parse(stream: &str, payload: &[u8]) -> Result<CreateRequest, ApiError> {
         if payload.len() > CONSUMER_CONFIG_SIZE_MAX {
             let size = payload.len();
-            return Err(bad_request(&format!("{size} bytes are more than {CONSUMER_CONFIG_SIZE_MAX}")));
+            return Err(bad_request(&format!(
+                "{size} bytes exceed the maximum of {CONSUMER_CONFIG_SIZE_MAX}"
+            )));
         }
         let api_request = object(payload)?;
         let raw = field(&api_request, "config")?.clone();
@@ -186,7 +187,7 @@ fn filters(config: &mut ConsumerConfig, rest: &[&str]) -> Result<Vec<String>, Ap
         .chain(config.filter_subjects.take().unwrap_or_default())
         .filter(|f| !f.is_empty())
         .collect();
-    // Permissions are granted by the subject of the request, so the filter must equal the one in it.
+    // Permissions apply to the subject of the request, so the filter must equal the one in the subject.
     if let [_, read_serial @ ..] = rest
         && !read_serial.is_empty()
         && !matches!(filters.as_slice(), [filter] if *filter == read_serial.join("."))
@@ -194,11 +195,13 @@ fn filters(config: &mut ConsumerConfig, rest: &[&str]) -> Result<Vec<String>, Ap
         return Err(ApiError(400, 10131, "the filter differs from that in the subject".to_owned()));
     }
     if let Some(wrong) = filters.iter().find(|filter| checked(filter.as_bytes()).is_none()) {
-        return Err(bad_request(&format!("`{wrong}` is no filter")));
+        return Err(bad_request(&format!("`{wrong}` is not a valid filter")));
     }
     if filters.len() > FILTERS_PER_CONSUMER_MAX {
         let count = filters.len();
-        return Err(bad_request(&format!("{count} filters are more than {FILTERS_PER_CONSUMER_MAX}")));
+        return Err(bad_request(&format!(
+            "{count} filters exceed the maximum of {FILTERS_PER_CONSUMER_MAX}"
+        )));
     }
     if config.deliver_policy.as_deref() == Some("last") && !filters.is_empty() {
         // The stream's last message may have another subject.
@@ -213,7 +216,7 @@ fn check_supported(raw: &Map<String, Value>, config: &ConsumerConfig) -> Result<
     }
     if let Some(policy) = config.ack_policy.as_deref().filter(|policy| !matches!(*policy, "" | "none")) {
         let words = format!(
-            "this server has consumers with ack_policy none alone, not {policy}: use an ordered consumer"
+            "ack_policy {policy} is not supported by this server, only none: use an ordered consumer"
         );
         return Err(ApiError(400, 10012, words));
     }

@@ -51,7 +51,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let page = page(payload)?;
         let is_open = |number: &usize| self.streams[*number].closed.is_none();
         let (open, closed): (Vec<usize>, Vec<usize>) = self.streams_of(&page).into_iter().partition(is_open);
-        // Clients request further pages until they have this many descriptions.
+        // Clients request further pages until they have this many streams, so closed ones do not count.
         let total = open.len();
         let described = open.into_iter().skip(page.offset).map(|number| self.describe_stream(number, now_ns));
         let all: Vec<Value> = described.collect();
@@ -72,7 +72,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     ) -> Result<Value, ApiError> {
         let number = self.open_stream(name)?;
         if !is_empty(payload) {
-            // No record is deleted in the middle of a stream, so these details are empty.
+            // Streams delete no records in the middle, so the requested details are always empty.
             if let Some(setting) = unknown_field(&object(payload)?, &["deleted_details", "offset"]) {
                 return Err(unsupported(setting));
             }
@@ -161,7 +161,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     }
 }
 
-const CONFIGURED: &str = "streams are made and changed in the configuration of this server";
+const CONFIGURED: &str = "streams are defined in the configuration of this server";
 
 fn configured() -> ApiError {
     ApiError(403, 10052, CONFIGURED.to_owned())
@@ -189,7 +189,7 @@ fn differing(wanted: &Map<String, Value>, config: &Value) -> Option<String> {
         let is = &config[name];
         match name {
             "subjects" => texts(is) == texts(value),
-            // Notes of client libraries.
+            // Set by client libraries.
             "metadata" => {
                 value.as_object().is_some_and(|notes| notes.keys().all(|name| name.starts_with("_nats.")))
             }

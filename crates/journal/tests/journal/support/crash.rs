@@ -5,7 +5,7 @@ use stilling_journal::{GapCause, Log};
 
 use super::{XorShift64, batch, content, open, payload};
 
-/// Up to this number of pending changes all sets of one point are tried.
+/// Largest number of pending changes of which all sets are tried.
 const EXHAUSTIVE_MAX: u32 = 16;
 /// Bytes of a segment: a header and seven blocks.
 pub(crate) const SEGMENT_SIZE: u64 = 32_768;
@@ -78,8 +78,8 @@ pub(crate) fn restarted_run(at: usize) -> (SimulatedDisk, u64) {
     (disk, next + 2)
 }
 
-/// Calls `state` with the sets of pending changes at one point: all if they are few, else the significant ones and
-/// `sample` others.
+/// Calls `state` with the sets of pending changes at one point: all if they are few, else the edge cases and `sample`
+/// others.
 pub(crate) fn for_each_crash_state(
     point: &CrashPoint,
     sample: u64,
@@ -113,7 +113,7 @@ pub(crate) fn find_violation(disk: &SimulatedDisk, acknowledged: u64, written: u
     if let Some(loss) = recovery.findings.entries.iter().find(|finding| finding.is_loss()) {
         return Some(format!("a crash is taken for damage: {loss}"));
     }
-    // The cut-off write may follow the counted content.
+    // The cut-off write may follow the valid content.
     let torn = (recovery.last + 1, recovery.next - 1, GapCause::Torn);
     if let Some(gap) = read.gaps.iter().find(|gap| **gap != torn) {
         return Some(format!("{gap:?} among what counts"));

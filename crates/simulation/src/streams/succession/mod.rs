@@ -14,6 +14,7 @@
 //! The network has no listeners shared by two processes: each server has its own at the same addresses, and connections
 //! in the queue of a closing listener are reset.
 
+mod drawing;
 mod server;
 mod world;
 

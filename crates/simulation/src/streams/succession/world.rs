@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use stilling::parts::{
     PredecessorEvent, PredecessorState, Retirement, SharedDisks, Succession, SuccessionAction,
@@ -10,18 +10,18 @@ use stilling::parts::{
 use stilling_journal::disk::simulated::{DiskFaults, INPUT_OUTPUT, NO_SPACE, SimulatedDisk};
 use stilling_ring::Time;
 
+use super::drawing::{draw_network, draw_plan};
 use super::server::SuccessionServer;
 use super::{
     DiskCondition, HandoverSide, HandoverStep, JournalContent, SuccessionCase, SuccessionEventCounts,
     SuccessionReport,
 };
 use crate::SplitMix64;
-use crate::network::{Address, Network, NetworkOptions, PeerKey};
+use crate::network::{Address, Network, PeerKey};
 use crate::report::RunReport;
 use crate::streams::client::{ClientTotals, StreamsClient, StreamsClientContext};
 use crate::streams::ledger::{RetentionBounds, StreamLedger};
 use crate::streams::message::{ON_DISK, STREAMS};
-use crate::streams::parameters;
 use crate::streams::server::{HTTP, NATS, ServerPlan};
 
 /// Rounds while time stands still; more count as spinning.
@@ -99,32 +99,6 @@ enum SuccessionPhase {
     Following,
     Ending,
     Over,
-}
-
-fn draw_network(random: &mut SplitMix64) -> NetworkOptions {
-    let latency_max = Duration::from_micros(random.between(20, 2000));
-    NetworkOptions {
-        latency: (Duration::from_micros(20), latency_max),
-        buffer: random.between(2000, 60_000) as usize,
-        faults: if random.chance(500) { crate::faults::FaultRates::NONE } else { parameters::mild(random) },
-    }
-}
-
-fn draw_plan(segment_size: u64, random: &mut SplitMix64) -> ServerPlan {
-    let bounds = vec![RetentionBounds::default(); ON_DISK];
-    ServerPlan {
-        streams: parameters::streams(&bounds),
-        segment_size,
-        journal: stilling_journal::JournalLimits {
-            batches: random.between(2, 10) as usize,
-            batch_size: random.between(4, 12) as usize * 4096,
-        },
-        shards: random.between(1, 3) as usize,
-        buffers: random.between(4, 32) as u16,
-        drain: Duration::from_millis(random.between(3000, 12_000)),
-        disk_latency: Duration::from_micros(random.between(50, 8000)),
-        origin: Instant::now(),
-    }
 }
 
 pub(super) fn play(
@@ -285,7 +259,7 @@ impl SuccessionWorld {
                 return Ok(());
             }
         }
-        Err("round after round, and no time passes".to_owned())
+        Err("too many rounds while time stands still".to_owned())
     }
 
     fn advance(&mut self) -> Result<(), String> {
@@ -302,9 +276,11 @@ impl SuccessionWorld {
         let scheduled_events = self.scheduled_events.keys().next().map(|(at, _)| *at);
         let next =
             servers.chain(clients).chain(scheduled_events).chain(end).chain(self.network.next_event()).min();
-        let Some(next) = next else { return Err(format!("everything waits: {}", self.unfinished())) };
+        let Some(next) = next else {
+            return Err(format!("deadlock, no event is scheduled: {}", self.unfinished()));
+        };
         if next > Time::ZERO.after(WORLD_MAX) {
-            return Err(format!("the world does not come to its end: {}", self.unfinished()));
+            return Err(format!("the world does not end: {}", self.unfinished()));
         }
         self.network.advance_to(next.max(self.network.now()));
         Ok(())
@@ -397,7 +373,9 @@ impl SuccessionWorld {
                 self.handle_step_reached(HandoverStep::Opening);
             }
             SuccessionAction::Nothing => {}
-            SuccessionAction::Fail => return Err(format!("a successor hears {event:?} at the wrong step")),
+            SuccessionAction::Fail => {
+                return Err(format!("a successor received {event:?} at the wrong step"));
+            }
         }
         Ok(())
     }

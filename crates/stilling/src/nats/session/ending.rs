@@ -55,8 +55,7 @@ impl NatsSession {
         }
     }
 
-    /// Handles that all publications are answered. A client that may still be sending receives the end of output
-    /// first.
+    /// Closes the connection after its last ack. A client that may still be sending first receives the end of output.
     pub(super) fn handle_acks_done(&mut self, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
         match self.phase {
             // Unread output must not be overtaken by a reset.
@@ -137,8 +136,8 @@ impl NatsSession {
         self.leave_hub(cx);
     }
 
-    /// Handles that the connection is closed as a slow consumer. Messages that it was too slow for are not sent; the
-    /// client must detect the gap itself.
+    /// Ends the session of a slow consumer. Returns its last line. The unsent messages are dropped; the client must
+    /// detect the gap itself.
     pub(crate) fn slow_consumer(&mut self, cx: &mut NatsContext<'_>) -> &'static [u8] {
         self.phase = NatsPhase::Disconnected;
         if let Some(hub) = cx.hub.as_deref_mut() {

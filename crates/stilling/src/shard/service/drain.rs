@@ -1,4 +1,4 @@
-//! The drain of a shard: connections finish, then the streams and datagram sockets are released to a successor.
+//! The drain of a shard: publishing ends, a successor gets the streams and datagram sockets, connections finish.
 
 use std::time::Duration;
 
@@ -14,13 +14,13 @@ use crate::syslog::SyslogShard;
 
 #[derive(Debug)]
 pub(super) struct ShardDrain {
-    /// How long requests in flight may take.
+    /// Time limit of the drain.
     timeout: Duration,
-    /// When the drain began and when it ends.
+    /// When the drain began, and its deadline.
     started: Option<(Time, Time)>,
     /// The remaining connections were aborted.
     has_aborted: bool,
-    /// Connections of this shard no longer publish.
+    /// The lifecycle was notified that this shard no longer publishes.
     has_released_hub: bool,
     closes_datagram_sockets: bool,
 }
@@ -36,9 +36,8 @@ impl ShardDrain {
         }
     }
 
-    /// Continues the drain according to the lifecycle. `abandoned_requests`: connections to worker processes over
-    /// which no client waits. `hub` is `None` once a successor has taken over. Returns when to call again at the
-    /// latest.
+    /// Continues the drain according to the lifecycle. `abandoned_requests`: connections to worker processes with
+    /// abandoned requests. `hub` is `None` once a successor has taken over. Returns when to call again at the latest.
     pub(super) fn turn(
         &mut self,
         hub: &mut Option<Box<HubHandle>>,
@@ -59,7 +58,7 @@ impl ShardDrain {
                 control.stop_accepting();
             }
             control.drain();
-            // The listeners' last connections are accepted in the next turn.
+            // The next turn accepts the last connections of the listeners' queues.
             return Some(control.now);
         };
         let is_late = phase == LifecyclePhase::Stopping || control.now >= deadline;
@@ -85,9 +84,9 @@ impl ShardDrain {
         again.into_iter().chain([deadline]).min()
     }
 
-    /// Ends publishing, and then the connection to the hub, so that a successor gets the streams and the datagram
-    /// sockets long before the last response is sent. Returns when to check again. Without a successor only the
-    /// datagram sockets end here, with the listeners: the next server binds them anew.
+    /// Waits until publishing has ended, then closes the datagram sockets and disconnects from the hub, so that a
+    /// successor gets both long before the last response is sent. Without a successor it only closes the datagram
+    /// sockets. Returns when to check again.
     fn release_hub(
         &mut self,
         started: Time,
@@ -103,7 +102,7 @@ impl ShardDrain {
         let quiet_check = QuietWait::begin(started).next_check(now, hub.published.max(started), false);
         let is_busy = is_handed_over && (hub.streaming > 0 || hub.publications > 0);
         if !is_late && is_busy {
-            // Connections leave the hub in calls of their own, some of them later in this turn.
+            // Connections stop publishing in calls of their own, some of them later in this turn.
             return Some(now.after(DRAIN_QUIET));
         }
         // A request may be on its way to a connection that was just accepted.
@@ -111,8 +110,8 @@ impl ShardDrain {
             return quiet_check;
         }
         if is_handed_over {
-            // Datagrams are read until all shards have stopped publishing: their sockets are read again when the
-            // streams are released.
+            // Datagram sockets are read until all shards have stopped publishing, and once more when the streams are
+            // released.
             if !std::mem::replace(&mut self.has_released_hub, true) {
                 lifecycle.shard_stopped_publishing();
             }

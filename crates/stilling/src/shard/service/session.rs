@@ -56,7 +56,7 @@ impl ShardSession {
     }
 }
 
-/// Calls a method that every protocol's session has, with that protocol's context as its last argument.
+/// Calls a method that all sessions have, with the protocol's context as its last argument.
 macro_rules! on_session {
     ($session:expr, $service:expr, $name:ident($($argument:expr),*)) => {
         match &mut $session.0 {

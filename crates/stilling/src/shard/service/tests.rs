@@ -1,4 +1,4 @@
-//! Replies of worker processes to the peers of datagram sockets, without a process that replies.
+//! Tests of replies of worker processes to the peers of datagram sockets; no process runs.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -17,7 +17,6 @@ use crate::rates::Rates;
 use crate::upstream::UpstreamEvent;
 use crate::upstream::tests::pool::pool_with_event;
 
-/// A service with one datagram socket and this pool.
 fn service(pool: UpstreamPool) -> ShardService {
     let ServeConfig { limits, timeouts, .. } = ServeConfig::default();
     let config = HttpConfig {
@@ -59,7 +58,7 @@ fn service(pool: UpstreamPool) -> ShardService {
         .with_upstream(Some(pool))
 }
 
-/// The peer of a request that was sent to the second address of this machine.
+/// The path to a peer whose request was sent to 127.0.0.2.
 fn path() -> DatagramPath {
     let peer = SocketAddr::from(([127, 0, 0, 1], 9));
     DatagramPath { socket: 0, peer, local: Some(IpAddr::from([127, 0, 0, 2])) }

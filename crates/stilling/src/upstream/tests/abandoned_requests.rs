@@ -1,5 +1,5 @@
-//! Tests of requests that a process works on after their clients have left: the next request does not wait behind
-//! them inside the process.
+//! Tests of requests that a process works on after their clients have left: the next request waits in the server, not
+//! inside the process.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -14,19 +14,19 @@ use crate::http::Status;
 use crate::{DriverChoice, ServeConfig};
 
 on_both_drivers! {
-    /// Rows 1.24, 4.12: a program that does one thing after the other does not notice that a client has left.
+    /// Rows 1.24, 4.12: a single-threaded program does not notice that a client has left.
     an_abandoned_request_keeps_its_slot_while_the_process_works_on_it,
-    /// Row 4.12: nor is an unwanted response read to its end.
+    /// Row 4.12: an unwanted response is not read to its end.
     a_response_to_an_abandoned_request_frees_the_slot_when_it_begins,
-    /// Row 4.12: an interim response is not the end of the work.
+    /// Row 4.12: after an interim response, the process still works.
     an_interim_response_to_an_abandoned_request_frees_no_slot,
     /// Row 1.24: an abandoned request has the same timeout as any other.
     a_process_that_never_finishes_an_abandoned_request_is_killed,
     /// Row 1.24: the client is answered at once, the next request gets the slot when the process has finished.
     a_late_request_keeps_its_slot_while_the_process_works_on_it,
-    /// Row 4.37: no client waits for it, so a drain does not either.
+    /// Row 4.37: a drain does not wait for an abandoned request.
     a_drain_does_not_wait_for_abandoned_requests,
-    /// Rows 1.24, 4.37: nor does a drain send a waiting request into a busy process.
+    /// Rows 1.24, 4.37: a drain does not send a queued request to a busy process.
     an_abandoned_request_keeps_its_slot_in_a_drain_while_others_wait,
     /// Row 4.26: a connection that is never established takes no longer than a response may.
     a_connection_that_is_never_made_is_answered_in_time,
@@ -36,8 +36,8 @@ on_both_drivers! {
     events_of_an_abandoned_request_are_not_part_of_the_next_response,
 }
 
-/// Reads a request, reports it, waits until the connection is half-closed, reports that, and works on until it may
-/// end.
+/// Reads a request, reports it, waits until the connection is half-closed, reports that, and continues to work until
+/// the test ends it.
 fn work_after_disconnect(seen: mpsc::Sender<()>, go: mpsc::Receiver<()>) -> ConnectionScript {
     Box::new(move |stream| {
         read_head(stream);
@@ -192,7 +192,7 @@ fn a_drain_does_not_wait_for_abandoned_requests(driver: DriverChoice) {
     send_and_reset(&fixture, &is_seen);
     assert_eq!(fixture.requests().busy, 1);
     let overview = fixture.server.overview().clone();
-    // The process plays until the server has ended.
+    // The script runs until the server has ended.
     let UpstreamFixture { server, listener, .. } = fixture;
     server.end().expect("it ends well");
     let cut_off = overview.engine(|counters| counters.closed(CloseReason::DrainTimeout));
@@ -230,7 +230,7 @@ fn a_connection_that_is_never_made_is_answered_in_time(driver: DriverChoice) {
     let fixture = UpstreamFixture::configured(driver, Duration::from_millis(50), 1, configure, |listener| {
         std::thread::spawn(move || {
             let address = listener.local_addr().expect("it has one");
-            // The supervisor's readiness checks make room.
+            // Accepts the supervisor's readiness checks, to empty the backlog.
             listener.set_nonblocking(true).expect("a socket takes options");
             while listener.accept().is_ok() {}
             rustix::net::listen(&listener, 0).expect("a smaller queue");
@@ -247,10 +247,9 @@ fn a_connection_that_is_never_made_is_answered_in_time(driver: DriverChoice) {
 }
 
 fn a_process_that_refuses_is_given_no_more_time_than_for_an_answer(driver: DriverChoice) {
-    // Less than a process may refuse for.
     let timeout = super::super::limits::CONNECT_REFUSED_MAX / 8;
     let fixture = UpstreamFixture::with(driver, timeout, 1, |listener| {
-        // A child that another test is about to start may have the listener for a moment.
+        // A child that another test forks may hold the listener for a moment.
         rustix::net::shutdown(&listener, rustix::net::Shutdown::Both).expect("it is open");
         std::thread::spawn(|| ())
     });

@@ -1,4 +1,4 @@
-//! Whole servers with a process that a thread plays on a Unix socket, so that each step happens at a chosen moment.
+//! Whole servers with a worker process that a thread of the test simulates on a Unix socket, step by step.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -13,7 +13,7 @@ use crate::http::{Routes, Status};
 use crate::upstream::AppConfig;
 use crate::{DriverChoice, RunningServer, ServeConfig, Server};
 
-/// An event that has not happened after this time is taken to never happen.
+/// An event that has not happened after this time never happens.
 pub(super) const HANG: Duration = Duration::from_secs(60);
 
 /// Clients that may be connected at once. Connections to the process have slots of their own.
@@ -64,7 +64,7 @@ impl UpstreamFixture {
         UpstreamFixture::with(driver, timeout, 1, |listener| run_scripts(listener, scripts))
     }
 
-    /// A process with so many slots, played by `start_listener`; the real process only sleeps.
+    /// A process with this many slots, simulated by `start_listener`; the real process only sleeps.
     pub(super) fn with(
         driver: DriverChoice,
         timeout: Duration,
@@ -74,7 +74,6 @@ impl UpstreamFixture {
         UpstreamFixture::configured(driver, timeout, slots, |_| (), start_listener)
     }
 
-    /// The same with a modified configuration.
     pub(super) fn configured(
         driver: DriverChoice,
         timeout: Duration,
@@ -90,7 +89,7 @@ impl UpstreamFixture {
         app.processes.slots = slots;
         let listen = vec!["127.0.0.1:0".parse().expect("an address")];
         let capacity = CLIENTS_MAX;
-        // Nothing is shed because a test takes long.
+        // A slow test must not shed requests.
         let queue_target = None;
         let mut config = ServeConfig {
             listen,
@@ -121,7 +120,7 @@ impl UpstreamFixture {
         stream
     }
 
-    /// Sends one request on a connection of its own: returns status and body, as far as they were received.
+    /// Sends one request on a new connection, and returns the status and the received part of the body.
     #[track_caller]
     pub(super) fn round_trip(&self, request: &str) -> (u16, Vec<u8>) {
         read(self.send(request))
@@ -146,8 +145,7 @@ impl UpstreamFixture {
         self.server.overview().http(|counters| &counters.app_requests_abandoned)
     }
 
-    /// Ends everything once that many processes were killed: the shutdown would let a condemned process end by
-    /// itself.
+    /// Waits until this many processes were killed, then shuts down: a shutdown would let them end by themselves.
     pub(super) fn finish_after_killing(self, killed: u64) {
         let app = self.server.overview().app.clone().expect("there is one");
         eventually("they are killed", || app.counters().killed == killed);
@@ -218,7 +216,6 @@ pub(super) fn wait_closed(stream: &mut UnixStream) {
     assert!(matches!(count, Ok(0)), "the connection is closed: {count:?}");
 }
 
-/// A script that reads a request and answers it.
 pub(super) fn respond_ok() -> ConnectionScript {
     Box::new(|stream| {
         read_head(stream);

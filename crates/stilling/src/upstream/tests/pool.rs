@@ -39,7 +39,6 @@ impl WorkerProgram for SleepProgram {
     }
 }
 
-/// A pool with one process with one slot.
 fn pool() -> (UpstreamPool, Processes) {
     let wake = Arc::new(Wake::new(|| ()));
     let limits = processes::ProcessLimits::default();
@@ -58,14 +57,14 @@ fn request() -> Box<UpstreamRequest> {
     UpstreamRequest::new(&head, None, Vec::new(), MemoryReservation::new(&Arc::default()))
 }
 
-/// Submits a request and returns it as its new connection gets it.
+/// Submits a request and returns it with its slot.
 fn connecting(pool: &mut UpstreamPool, client: Recipient, now: Time) -> Box<PendingRequest> {
     pool.submit(client, request(), now).expect("there is room in the queue");
     let (_, attempt) = pool.connects().next().expect("it is its turn");
     attempt.request
 }
 
-/// A pool with an event for a request of `client` that waits for the only slot as long as the third part exists.
+/// A pool with an event for a queued request of `client`. The only slot is occupied until the third value is dropped.
 pub(crate) fn pool_with_event(client: Recipient) -> (UpstreamPool, RequestId, impl Sized) {
     let (mut pool, processes) = pool();
     let with_slot = connecting(&mut pool, CLIENT, Time::ZERO);
@@ -82,7 +81,7 @@ fn failure(pool: &mut UpstreamPool) -> Option<(Recipient, UpstreamFailure)> {
     }
 }
 
-/// Row 3.27: a lack of slots is the server's fault: the client is answered 503, and the process is not blamed.
+/// Row 3.27: without a connection slot in the server, the client is answered 503, and the process is not killed.
 #[test]
 fn a_connection_without_a_place_is_answered_503_and_not_held_against_the_process() {
     let (mut pool, processes) = pool();
@@ -95,8 +94,8 @@ fn a_connection_without_a_place_is_answered_503_and_not_held_against_the_process
     }
 }
 
-/// Row 4.26: the client is answered in time, the slot belongs to the connection until it is established or fails, and
-/// then the process is blamed.
+/// Row 4.26: the client is answered in time; the connection attempt keeps the slot until it fails, and then the process
+/// is killed.
 #[test]
 fn a_connection_that_is_not_made_in_time_is_answered_504_before_it_fails() {
     let (mut pool, processes) = pool();

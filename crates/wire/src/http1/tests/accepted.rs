@@ -4,7 +4,7 @@ use super::{check, check_all};
 
 /// Row 4.15: pipelined and persistent connections; one call per small request.
 #[test]
-fn plain_requests_are_told_as_they_are_meant() {
+fn plain_requests_are_decoded() {
     check_all(&[
         ("", ""),
         (

@@ -27,7 +27,7 @@ fn a_sized_body_ends_with_its_last_byte() {
 }
 
 #[test]
-fn a_chunked_body_is_told_without_its_framing() {
+fn a_chunked_body_is_decoded_without_its_framing() {
     let check_chunked =
         |body: &str, expected: &str| check(format!("{CHUNKED}{body}"), &format!("{HEAD}{expected}"));
     check_chunked("0\r\n\r\n", "; end");

@@ -64,7 +64,7 @@ fn check(bytes: &str, expected: &str) {
 
 /// Row 4.16: the client decoder reads the 57 bytes.
 #[test]
-fn responses_are_told_with_their_framing() {
+fn responses_are_decoded_with_their_framing() {
     check("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n", "1.1 200 'OK' none close");
     check("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi", "1.1 200 'OK' 2 keep; body hi; end");
     check("HTTP/1.0 200 OK\r\nContent-Length: 0\r\nConnection: keep-alive\r\n\r\n", "1.0 200 'OK' none keep");

@@ -4,7 +4,7 @@ use super::super::{ClientDecoder, ClientEvent, NatsLimits};
 use super::{LIMITS, check, check_all};
 
 #[test]
-fn every_operation_is_told() {
+fn every_operation_is_decoded() {
     check_all(&[
         ("CONNECT {}\r\n", "CONNECT {}"),
         (

@@ -154,7 +154,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_told_something(bytes in proptest::collection::vec(any::<u8>(), 0..300), cuts in cuts()) {
+    fn any_bytes_are_decoded_or_rejected(bytes in proptest::collection::vec(any::<u8>(), 0..300), cuts in cuts()) {
         client_splits(&LIMITS, &bytes, &cuts);
         server_splits(&LIMITS, &bytes, &cuts);
         client_oracle(&LIMITS, &bytes);

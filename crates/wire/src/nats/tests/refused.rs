@@ -3,7 +3,7 @@
 use super::{check, check_all};
 
 #[test]
-fn what_is_no_operation_is_told_at_its_first_wrong_byte() {
+fn an_unknown_operation_is_rejected_at_its_first_wrong_byte() {
     check_all(&[
         ("GET / HTTP/1.1\r\n", "close Unknown Protocol Operation Operation @0"),
         ("\r\n", "close Unknown Protocol Operation Operation @0"),

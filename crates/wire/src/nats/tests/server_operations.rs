@@ -3,7 +3,7 @@
 use super::check_served;
 
 #[test]
-fn what_a_server_sends_is_told() {
+fn server_operations_are_decoded() {
     for (bytes, expected) in [
         ("INFO {\"server_id\":\"a\"} \r\n", "INFO {\\\"server_id\\\":\\\"a\\\"}"),
         ("info{}\r\n", "INFO {}"),

@@ -12,13 +12,13 @@ from nats.errors import NoRespondersError
 from nats.js.api import ConsumerConfig, DeliverPolicy
 from nats.js.errors import APIError, NotFoundError
 
-# When a wait is called a failure, in seconds.
+# Seconds after which a wait is a failure.
 PATIENCE = 50
 
-# How long an acknowledgement is waited for before the message is sent again.
+# Seconds to wait for an acknowledgement before the message is sent again.
 ATTEMPT = 2
 
-# Messages that are published after the client has come back.
+# Messages published after the client has reconnected.
 AFTERWARDS = 100
 
 

@@ -11,7 +11,6 @@ use crate::support::HANG;
 /// Last line of a successful program.
 pub(super) const ALL_OF_IT: &str = "all of it";
 
-/// A running program, killed on drop.
 pub(super) struct ClientProgram {
     child: GuardedClientProcess,
     lines: Receiver<String>,

@@ -114,7 +114,7 @@ fn refused<T, E: std::fmt::Display>(outcome: Result<T, E>, words: &str) -> CaseR
     }
 }
 
-/// Waits until the server has processed everything before: a flush of this client ends with the write.
+/// Waits until the server has processed all earlier messages; a flush of this client only waits for the write.
 async fn settle(client: &Client) {
     let _ = client.request("sensors.nothing", "".into()).await;
 }

@@ -81,7 +81,7 @@ def new_subject(prefix="core"):
 new_subject.count = 0
 
 
-# What the core protocol has.
+# Features of the core protocol.
 
 
 @case
@@ -323,7 +323,7 @@ async def reconnect(client, address):
     await other.close()
 
 
-# What streams have.
+# Features of streams.
 
 
 @case
@@ -485,7 +485,7 @@ async def pull_fetch(client, address):
     follower = await puller(stream, "events.py.pull")
     equal([message.data for message in await follower.fetch(5, timeout=PATIENCE)], [b"%d" % n for n in range(5)])
     equal((await follower.fetch(1, timeout=PATIENCE))[0].data, b"5")
-    # Fewer than asked for: what there is.
+    # Fewer messages than requested are available.
     equal([message.data for message in await follower.fetch(20, timeout=0.5)], [b"%d" % n for n in range(6, 10)])
     await raises(TimeoutError, follower.fetch(5, timeout=0.3))
     await raises(TimeoutError, follower.fetch(1, timeout=0.3))
@@ -546,7 +546,7 @@ async def api_errors(client, address):
         await raises(NotFoundError, refused)
 
 
-# What is not there says so.
+# Unsupported features and missing objects.
 
 
 async def refused(awaitable, *words):

@@ -19,10 +19,10 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// How long a case may take.
+// Maximum time of a case.
 const caseTimeout = 20 * time.Second
 
-// A case: it panics with a reason where it fails.
+// A case, which panics with the reason of a failure.
 type testCase struct {
 	name string
 	run  func(*world)
@@ -79,7 +79,7 @@ func next(subscription *nats.Subscription) *nats.Msg {
 	return fine(subscription.NextMsg(caseTimeout))
 }
 
-// The errors that a client reports.
+// Errors reported by a client.
 type reported struct {
 	mutex sync.Mutex
 	texts []string
@@ -97,7 +97,7 @@ func (r *reported) all() []string {
 	return append([]string{}, r.texts...)
 }
 
-// What the core protocol has.
+// Features of the core protocol.
 var coreCases = []testCase{
 	{"connect_describes_the_server", func(w *world) {
 		same(w.client.MaxPayload(), 1048576)
@@ -325,7 +325,7 @@ var coreCases = []testCase{
 	}},
 }
 
-// Runs a case; one that does not end is left behind.
+// Runs a case, and abandons it after the timeout.
 func runCase(address string, one testCase) string {
 	outcome := make(chan string, 1)
 	go func() {

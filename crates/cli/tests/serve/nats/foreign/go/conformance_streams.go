@@ -1,4 +1,4 @@
-// The cases of streams and their consumers, and of what is not there.
+// Cases of streams and their consumers, and of missing objects.
 package main
 
 import (
@@ -14,7 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// What streams have.
+// Features of streams.
 var streamCases = []testCase{
 	{"publish", func(w *world) {
 		first := fine(w.streams.Publish(w.context, "events.go.a", []byte("1")))
@@ -177,7 +177,7 @@ var streamCases = []testCase{
 		}
 		consuming.Stop()
 	}},
-	// Requests expire without messages: the consumer asks again, and is not made again.
+	// Requests expire without messages: the consumer requests again, and is not recreated.
 	{"ordered_consume_stays_idle", func(w *world) {
 		var errs reported
 		got := make(chan jetstream.Msg, 10)
@@ -224,7 +224,7 @@ var streamCases = []testCase{
 		}
 		expectBatch(follower.Fetch(4))(0, 4)
 		expectBatch(follower.FetchNoWait(3))(4, 7)
-		// Fewer than asked for: what there is.
+		// Fewer messages than requested are available.
 		expectBatch(follower.Fetch(10, jetstream.FetchMaxWait(500*time.Millisecond)))(7, 10)
 		expectBatch(follower.FetchNoWait(3))(10, 10)
 	}},
@@ -349,7 +349,7 @@ var streamCases = []testCase{
 	}},
 }
 
-// What is not there says so.
+// Unsupported features and missing objects.
 var refusalCases = []testCase{
 	{"refusals", func(w *world) {
 		stream := fine(w.streams.Stream(w.context, "events"))
@@ -424,7 +424,7 @@ func hasCode(err error, code jetstream.ErrorCode) {
 	check(errors.As(err, &refusal) && refusal.ErrorCode == code, err)
 }
 
-// Whether the server refused with a description that has this word.
+// Reports whether the server refused with a description that contains this word.
 func hasRefused(err error, word string) bool {
 	if err == nil {
 		return false

@@ -1,7 +1,7 @@
-// What nats.go does with a server: everything is asserted here, the last line says that all of it was.
+// Checks of nats.go against a server; the last line of output confirms that all of them succeeded.
 //
-// With "restart" it publishes until it has been disconnected and has come back, and tells line by line what happens to it; the
-// test kills the server in the middle.
+// With "restart" it publishes until it has been disconnected and has reconnected, and prints a line for each event; the test
+// kills the server meanwhile.
 package main
 
 import (
@@ -16,13 +16,13 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// When a wait is called a failure.
+// Time after which a wait is a failure.
 const patience = 50 * time.Second
 
-// How long an acknowledgement is waited for before the message is sent again.
+// Time to wait for an acknowledgement before the message is sent again.
 const attempt = 2 * time.Second
 
-// Messages that are published after the client has come back.
+// Messages published after the client has reconnected.
 const afterwards = 100
 
 func demand(holds bool, what string, details ...interface{}) {
@@ -130,7 +130,7 @@ func replay(client *nats.Conn) {
 	demand(string(must(memory.NextMsg(patience)).Data) == "m", "memory is replayed")
 }
 
-// What happens is told from several goroutines.
+// Serializes the output of several goroutines.
 var telling sync.Mutex
 
 func tell(what ...interface{}) {
@@ -182,7 +182,7 @@ func restart(address string) {
 	for end := time.Now().Add(patience); atomic.LoadInt64(&delivered) < number; time.Sleep(5 * time.Millisecond) {
 		demand(time.Now().Before(end), "all of them are delivered", delivered, number)
 	}
-	// What its handlers have left to say comes first.
+	// The remaining output of its handlers comes first.
 	demand(client.Drain() == nil, "it drains")
 	for !client.IsClosed() {
 		time.Sleep(5 * time.Millisecond)

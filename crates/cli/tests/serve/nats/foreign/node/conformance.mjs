@@ -19,7 +19,7 @@ const root = (options = {}) => connect({ servers: address, user: "root", pass: "
 let subjects = 0;
 const newSubject = () => `core.node${++subjects}`;
 
-// Messages that have come, for each subscription or consumer: the client only goes on while it is iterated over.
+// Received messages of each subscription or consumer: the client continues only while it is iterated over.
 const arrived = new WeakMap();
 
 async function pump(subscription, messages) {
@@ -223,7 +223,7 @@ const core = {
       try {
         other.publish(invalid, "x");
       } catch (error) {
-        // The client itself may refuse some.
+        // The client itself may reject some.
         assert.match(String(error), /subject/i);
       }
     }
@@ -274,7 +274,7 @@ const core = {
   },
 };
 
-// The name of the consumer that a message came from.
+// The name of the consumer that delivered a message.
 const consumerOf = (message) => message.info.consumer;
 
 async function fill(streams, subject, count, payload = String) {
@@ -371,7 +371,7 @@ const ofStreams = {
     assert.deepEqual((await take(messages, 30)).map((message) => parseInt(message.string())), [...Array(30).keys()]);
     messages.stop();
   },
-  // Requests expire without messages: the consumer asks again, and is not made again.
+  // Requests expire without messages: the consumer requests again, and is not recreated.
   async ordered_consume_stays_idle(client, streams) {
     const follower = await streams.consumers.get("events", { filter_subjects: "events.node.idle" });
     const messages = await follower.consume({ expires: 1000, idle_heartbeat: 500 });
@@ -395,7 +395,7 @@ const ofStreams = {
     await fill(streams, "events.node.fetch", 7);
     const fetch = async (options) => (await collect(await follower.fetch(options))).map((message) => message.string());
     assert.deepEqual(await fetch({ max_messages: 4, expires: 5000 }), ["0", "1", "2", "3"]);
-    // Fewer than asked for: what there is.
+    // Fewer messages than requested are available.
     assert.deepEqual(await fetch({ max_messages: 5, expires: 1000 }), ["4", "5", "6"]);
     assert.deepEqual(await fetch({ max_messages: 5, expires: 1000 }), []);
   },
@@ -474,7 +474,7 @@ const ofStreams = {
   },
 };
 
-// What is not there says so.
+// Unsupported features and missing objects.
 const ofRefusals = {
   async refusals(client, streams, manager) {
     const consumer = (config, words) =>

@@ -275,7 +275,7 @@ fn seconds() -> impl TypedValueParser<Value = f64> {
 fn contradiction(config: &ServeConfig) -> Option<String> {
     let (threads, growth) = (config.worker_threads, config.growth);
     let Growth { free_threshold, threads_max, .. } = growth;
-    if growth.fits(threads) {
+    if growth.is_valid_for(threads) {
         None
     } else if threads == 0 {
         Some(format!("--free-threshold {free_threshold} needs worker threads, and --worker-threads is 0"))

@@ -43,7 +43,7 @@ fn syslog_warnings(config: &MessagingConfig, sources: &SettingSources) -> Vec<Di
     }
     let hears_syslog =
         !(config.syslog_udp.is_empty() && config.syslog_tcp.is_empty() && config.syslog_unix.is_empty());
-    if hears_syslog && !config.keeps_syslog() {
+    if hears_syslog && !config.stores_syslog() {
         let reason =
             format!("no stream stores `{}`: syslog reaches only current subscribers", config.syslog_subject);
         warnings.push(Diagnostic::new(&sources.origin("syslog-subject"), reason));

@@ -72,7 +72,6 @@ pub struct ServerUrl {
     pub credentials: Credentials,
 }
 
-/// Prints the address without the credentials.
 impl fmt::Display for ServerUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.address {

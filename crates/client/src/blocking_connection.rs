@@ -39,7 +39,6 @@ pub(crate) struct ConnectionTimeouts {
     pub(crate) ping_interval: Duration,
 }
 
-/// A connection after the handshake.
 #[derive(Debug)]
 pub(crate) struct BlockingConnection {
     stream: BlockingStream,
@@ -66,7 +65,6 @@ enum BlockingStream {
 }
 
 impl BlockingConnection {
-    /// Connects and performs the handshake.
     pub(crate) fn connect(
         server: &ServerUrl,
         name: Option<&str>,
@@ -210,7 +208,6 @@ impl BlockingConnection {
         stream.peek(&mut [0]).expect("something comes");
     }
 
-    /// Makes further sends fail.
     #[cfg(test)]
     pub(crate) fn break_sending(&self) {
         let BlockingStream::Tcp(stream) = &self.stream else { panic!("other sockets cannot be asked") };
@@ -269,7 +266,6 @@ impl BlockingConnection {
                 Ok(true)
             }
             Err(error) if is_timeout(&error) => Ok(false),
-            // The next iteration waits for the remaining time.
             Err(error) if error.kind() == ErrorKind::Interrupted => Ok(Instant::now() < deadline),
             Err(error) => Err(ConnectionError::from_io(&error)),
         }
@@ -281,7 +277,6 @@ fn sid_of(delivery: &NatsDelivery<'_>) -> u64 {
     crate::identity::number(delivery.sid).unwrap_or(0)
 }
 
-/// Whether an error denies permission to delete a consumer.
 fn is_removal_error(text: &[u8]) -> bool {
     const WORDS: [&[u8]; 2] = [b"Permissions Violation", b"$JS.API.CONSUMER.DELETE."];
     WORDS.iter().all(|words| text.windows(words.len()).any(|some| some.eq_ignore_ascii_case(words)))

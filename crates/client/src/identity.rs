@@ -13,7 +13,6 @@ pub(crate) fn random_seed() -> u64 {
     hasher.finish()
 }
 
-/// A name of 26 letters and digits from 128 unpredictable bits.
 pub(crate) fn random_name() -> String {
     const LETTERS: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
     let mut rest = u128::from(random_seed()) << 64 | u128::from(random_seed());

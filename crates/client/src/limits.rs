@@ -90,7 +90,6 @@ pub const INACTIVE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Longest time span; a longer one, such as [`Duration::MAX`], is cut to this.
 pub const SPAN_MAX: Duration = Duration::from_secs(365 * 86_400);
 
-/// The time `span`, cut to [`SPAN_MAX`], after `now`.
 pub(crate) fn deadline(now: Instant, span: Duration) -> Instant {
     now + span.min(SPAN_MAX)
 }

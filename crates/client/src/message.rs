@@ -64,7 +64,6 @@ impl ReceivedMessage {
         Headers::parse(&self.headers).ok()?.status().map(|status| status.code)
     }
 
-    /// Sets `position` from the reply subject of a stream delivery.
     pub(crate) fn with_position(mut self) -> ReceivedMessage {
         let position =
             self.reply.as_deref().and_then(|reply| AckSubject::parse(reply.as_bytes())).map(|ack| {

@@ -81,7 +81,6 @@ pub struct Publisher {
     send_timeout: Duration,
     /// Prefix of each `Nats-Msg-Id`.
     name: String,
-    /// Number of message ids assigned.
     numbers: AtomicU64,
     findings: Findings,
     thread: Option<JoinHandle<()>>,

@@ -128,7 +128,6 @@ impl Requester {
                 ConnectionEvent::TimedOut | ConnectionEvent::ReadLimit => {
                     return Err(RequesterError::TimedOut);
                 }
-                // A late reply to an earlier request.
                 ConnectionEvent::Message(_, message)
                     if self.inbox.token(message.subject.as_bytes()) != Some(self.requests_sent) => {}
                 ConnectionEvent::Message(_, message)

@@ -121,7 +121,6 @@ impl SharedState {
         self.lock().is_asleep = false;
     }
 
-    /// Applies a link's update and notifies callers.
     pub(crate) fn apply_update(&self, update: LinkUpdate) {
         let (callback, failures) = {
             let mut state = self.lock();

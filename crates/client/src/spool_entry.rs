@@ -30,7 +30,6 @@ impl OutgoingMessage {
         &self.bytes[..self.subject_end]
     }
 
-    /// The header block; empty without headers.
     pub(crate) fn headers(&self) -> &[u8] {
         &self.bytes[self.subject_end..self.headers_end]
     }
@@ -49,7 +48,6 @@ impl OutgoingMessage {
         self.bytes.len() as u64 + MESSAGE_OVERHEAD
     }
 
-    /// Its `Nats-Msg-Id`; empty without one.
     pub(crate) fn id(&self) -> String {
         let headers = Headers::parse(self.headers()).ok();
         let id = headers.and_then(|headers| headers.find(MESSAGE_ID)).unwrap_or_default();
@@ -71,7 +69,6 @@ pub(crate) struct SpoolEntry {
     pub(crate) failed_connections_before: u64,
     /// Failed attempts of this message alone.
     pub(crate) attempts: u64,
-    /// Set while its stream rejects it.
     pub(crate) rejection: Option<StreamRejection>,
 }
 

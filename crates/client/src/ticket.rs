@@ -147,7 +147,6 @@ impl OutcomeSlot {
         state.outcome.clone()
     }
 
-    /// Stops waiting. Returns the outcome if it is already known.
     pub(crate) fn detach(&self) -> Option<PublishOutcome> {
         let mut state = self.lock();
         state.is_detached = true;

@@ -199,7 +199,7 @@ fn who_is_not_let_in_hears_why_and_tries_again() {
         assert!(options.contains(r#""user":"alice","pass":"wrong""#), "{options}");
         scripted.send_bytes("-ERR 'Authorization Violation'\r\n");
         assert_eq!(scripted.next_operation(), ReceivedOperation::Ping);
-        assert_eq!(scripted.next_operation(), ReceivedOperation::Gone);
+        assert_eq!(scripted.next_operation(), ReceivedOperation::Closed);
     }
     let told = ticket.wait(HANG);
     let Some(PublishOutcome::Dropped(DropReason::GaveUp {
@@ -368,7 +368,6 @@ fn a_follower_that_misses_a_message_asks_for_it() {
     });
     let mut scripted = ScriptedServer::accept(&listener);
     scripted.complete_handshake();
-    // Returns the delivery subject and the subscription id of a consumer request.
     let consumer_request = |scripted: &mut ScriptedServer, first: u64| {
         let (mut deliver, mut sid) = (String::new(), String::new());
         let consumer_request = loop {
@@ -412,7 +411,6 @@ fn a_follower_that_misses_a_message_asks_for_it() {
     }
 }
 
-/// A panic in a caller's callback does not affect the messages.
 #[test]
 fn a_callback_that_panics_is_called_no_more_and_the_publisher_goes_on() {
     let server = FakeNatsServer::start();

@@ -5,7 +5,6 @@ mod contract;
 
 use stilling_probe::nats::FakeNatsServer;
 
-/// Runs a check against the fake server and against the configured one, if any.
 fn run_check(check: fn(&str)) {
     check(&FakeNatsServer::start().url());
     if let Ok(address) = std::env::var("STILLING_CLIENT_SERVER") {

@@ -181,7 +181,7 @@ impl LineClient {
     }
 }
 
-/// Sends two lines before and two after the line with which its connection leaves, all at once or in two pieces, then
+/// Sends two lines before and two after the line that detaches its connection, all at once or in two pieces, then
 /// alternates between `elsewhere` and the first shard.
 fn a_client_that_moves(address: SocketAddr, at_once: bool, elsewhere: &str) {
     let (mut client, mut other) = (LineClient::new(address), LineClient::new(address));

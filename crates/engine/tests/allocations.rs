@@ -115,7 +115,7 @@ fn round<D: SystemDriver>(
     let to = Some(DatagramPeer::local_addr(&peer));
     let bytes = Gather::One(b"answer");
     let answers = vec![Outgoing { token: datagrams.0, bytes, to, from: None, close: false }; CONNECTIONS];
-    // A handle is created once per thread that holds it, so its creation is not counted.
+    // A wake handle is created once per thread, so its creation is not counted.
     charged.driver.wake_handle().wake();
     charged.turn_until(1, &answers);
     charged.allocations

@@ -64,7 +64,7 @@ fn fixture(buffer: usize) -> SingleShard<InputService> {
     SingleShard::new(InputService::default(), ShardConfig { capacity: 100, ..ShardConfig::default() }, buffer)
 }
 
-/// Row 3.32: the owner reads unread input, answers, and resumes the session, without a turn in between.
+/// Row 3.32: the owner reads the unconsumed input, responds, and resumes the session, without a turn in between.
 #[test]
 fn the_owner_reads_and_answers_between_turns() {
     let mut fixture = fixture(1000);
@@ -89,8 +89,8 @@ fn the_owner_reads_and_answers_between_turns() {
     assert_eq!(fixture.shard.with(token, |session, _| (session.shown, session.len)), Some((2, 3)));
 }
 
-/// The driver's work for an effect comes before a wait, also if nothing is to be sent: a loop that turns the shard only
-/// on request, or on an event, does not sleep over it. A call without an effect costs one turn.
+/// A foreign loop does not wait before the driver has carried out the requests of a call, also if nothing is to be
+/// sent. A call without requests costs one turn.
 #[test]
 fn effects_without_output_are_carried_out_before_the_shard_waits() {
     let mut fixture = fixture(1000);

@@ -475,7 +475,7 @@ fn a_listener_that_fails_is_tried_again_after_a_rest() {
 fn a_wait_begins_when_the_work_is_done() {
     let mut fixture = EndFixture::new(QUIET, roomy());
     let _clients = fixture.clients(1);
-    // To the shard, this time passes between two turns; the driver panics if the shard counts from before.
+    // This time passes between two turns; the driver panics if the shard counts from before it.
     fixture.network.advance_to(fixture.network.now().after(Duration::from_millis(300)));
     fixture.shard.turn(true).expect("turns");
 }

@@ -65,7 +65,7 @@ fn running_out_is_survived<D: SystemDriver>(errno: i32, run_short: fn()) {
                 // Without a descriptor the system leaves them waiting.
                 refused += now as usize + usize::from(now == 0 && fixture.driver.refuse_one(listener));
                 stops += 1;
-                // Twice nothing changes and the next client is refused; then some room is made.
+                // Twice the next client is refused without a change; then some descriptors are freed.
                 if stops % 3 == 0 {
                     held.truncate(held.len() / 2);
                 }
@@ -306,7 +306,7 @@ fn a_dead_pipe_raises_no_signal<D: SystemDriver>() {
     stilling_simulation::suite::promises::a_reset_wakes_an_armed_writable::<SystemRig<D>>();
 }
 
-/// Row 4.36: an embedder need not have ignored the signal.
+/// Row 4.36: an embedder need not ignore `SIGPIPE`.
 #[test]
 fn poll_is_not_killed_by_a_dead_pipe() {
     in_child_process("poll_is_not_killed_by_a_dead_pipe", a_dead_pipe_raises_no_signal::<Poll>);

@@ -208,7 +208,7 @@ fn without_a_taker_the_socket_is_closed() {
     fixture.expect_end(CloseReason::Detached);
 }
 
-/// Row 4.4: the first request counts, whatever end it requests.
+/// Row 4.4: the first request to end a connection counts.
 #[test]
 fn asking_twice_and_finishing_afterwards_changes_nothing() {
     let mut fixture = DetachFixture::new(|bytes, io, _| {
@@ -272,7 +272,7 @@ fn a_slow_reader_gets_everything_before_the_socket_moves() {
     assert_eq!(read(&mut peer), (b"meanwhile".to_vec(), false));
 }
 
-/// Row 4.36: a peer that never reads does not occupy its slot for ever.
+/// Row 4.36: the write timeout ends a connection whose peer never reads.
 #[test]
 fn the_write_timeout_ends_a_connection_that_waits_to_leave() {
     let mut fixture = DetachFixture::new(detach_behind_output);
@@ -316,7 +316,7 @@ fn a_half_closed_connection_moves() {
     assert_eq!(fixture.shard.service().ended, [CloseReason::PeerClosed]);
 }
 
-/// Row 4.4: a connection that waits to leave does so also when the server drains.
+/// Row 4.4: a connection that waits to be detached is detached also when the server drains.
 #[test]
 fn a_drain_does_not_delay_a_detach() {
     let mut fixture = DetachFixture::new(detach_behind_output);
@@ -346,7 +346,7 @@ fn an_abort_includes_connections_being_detached() {
 fn a_socket_that_comes_too_late_is_closed() {
     let mut fixture = DetachFixture::new(|bytes, io, service| {
         io.detach();
-        // In the service's turn of the same turn the driver has the request, and has not answered.
+        // At this call the driver has the request, but has not returned the socket.
         service.turn = Some(|control| control.abort_all(CloseReason::DrainTimeout));
         bytes.len()
     });

@@ -117,8 +117,7 @@ fn turn_until_idle<D: Driver>(shard: &mut Shard<D, LoopEchoService>) {
     }
 }
 
-/// The owner of the shard acts on a connection between two turns of its loop: the effects are no events of the driver,
-/// but are carried out.
+/// Requests of the shard's owner between two turns are carried out, although they are no events of the driver.
 fn the_owner_acts_between_turns<D: Driver<Socket = OwnedFd>>(mut driver: D) {
     let opened: Arc<Mutex<Option<Token>>> = Arc::default();
     let handle = driver.wake_handle();
@@ -191,7 +190,7 @@ fn held_up_output_leaves<D: Driver<Socket = OwnedFd>>(mut driver: D) {
     assert_eq!(shard.counters().closed(CloseReason::PeerClosed).get(), 1);
 }
 
-/// Connections one after the other, each with mail of its own: the system may lose not the first wake but the next.
+/// Connections one after the other, each with mail: the system may lose a later wake, not the first.
 const CONNECTIONS: u64 = 20;
 
 /// A client that receives echoes, then has mail sent to its connection, repeatedly.

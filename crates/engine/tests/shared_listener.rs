@@ -90,7 +90,7 @@ fn serve<D: Driver<Socket = OwnedFd>>(
     });
 }
 
-/// Row 4.37: one of two shards crashes with the wake-up meant for both, or with the client already reported to it.
+/// Row 4.37: one of two shards crashes after it alone was woken, or after it was reported the client.
 fn a_client_of_a_crashed_shard_is_served<D: Driver<Socket = OwnedFd>>(driver: fn() -> D) {
     let options = ListenOptions::default();
     let listener =
@@ -100,7 +100,7 @@ fn a_client_of_a_crashed_shard_is_served<D: Driver<Socket = OwnedFd>>(driver: fn
     survivor.recheck_accept_queues(HANG);
     for round in 0..40 {
         let (dies, _) = shard_on(driver(), &listener);
-        // The survivor accepts anew, so the other one has waited longer and is woken first.
+        // The survivor restarts its accept, so the other one has waited longer and is woken first.
         survivor.turn(true).expect("a turn");
         let (mut client, dies) = if round % 2 == 0 {
             (TcpStream::connect(address).expect("it listens"), Some(dies))

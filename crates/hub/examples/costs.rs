@@ -41,7 +41,6 @@ fn busy() -> Duration {
     Duration::from_nanos(word.expect("nanoseconds"))
 }
 
-/// Subscribes a client to filters, in the shard's table and the hub.
 fn subscribe(hub: &mut MemoryHub, table: &mut ShardTable, token: u64, filters: impl Iterator<Item = String>) {
     let mut publication_batch = PublicationBatch::new();
     for (number, filter) in filters.enumerate() {

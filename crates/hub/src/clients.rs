@@ -38,7 +38,6 @@ struct Departure {
 enum DepartureStage {
     /// Consumers that wait for the client, or hold its pull requests.
     Attached(u32),
-    /// Consumers that the client created.
     Owned(u32),
 }
 

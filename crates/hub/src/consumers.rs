@@ -152,7 +152,6 @@ mod tests {
     const NOW: Now = Now::simulated(0);
     const ALICE: ClientId = ClientId { shard: 0, token: 1 };
 
-    /// Outlets that discard routed batches if `has_room`.
     struct DiscardingOutlets {
         has_room: bool,
     }
@@ -194,7 +193,6 @@ mod tests {
             ConsumerDelivery { consumers, storage, streams, router, fan_out }
         }
 
-        /// Adds a consumer that gets everything pushed.
         fn add(&mut self, name: usize) -> u32 {
             let spec =
                 ConsumerSpec { deliver: Some(b"push".to_vec()), ..ConsumerSpec::of_everything(0, name) };

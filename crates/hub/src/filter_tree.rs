@@ -26,7 +26,6 @@ pub struct FilterTree {
     key: HashKey,
     nodes: Vec<TreeNode>,
     free: Vec<u32>,
-    /// Index of each entry in its node's list.
     positions: Vec<u32>,
     free_entries: Vec<u32>,
     /// One plus the number of insertions and removals.

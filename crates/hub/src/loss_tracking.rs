@@ -19,7 +19,6 @@ use crate::time::{SteadyNanos, UnixNanos, rfc3339};
 #[derive(Debug)]
 pub(crate) struct LossTracker {
     loss_counts: LossCounts,
-    /// By stream number.
     markers: Vec<LossMarkers>,
     notices: VecDeque<String>,
 }

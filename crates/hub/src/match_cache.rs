@@ -9,13 +9,11 @@ use crate::publication_batch::ClientId;
 /// Cache entries. Clients whose ids map to the same entry replace each other's.
 const SLOTS: usize = 64;
 
-/// Maximum bytes of a cached subject.
 const SUBJECT_SIZE: usize = 64;
 
 /// Maximum streams and subscriptions that match a cached subject.
 const MATCHES_MAX: usize = 2;
 
-/// Matches of one recent subject per client.
 #[derive(Debug)]
 pub(crate) struct MatchCache {
     slots: Box<[CacheSlot; SLOTS]>,

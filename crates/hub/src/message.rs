@@ -2,7 +2,6 @@
 
 use crate::payload::Payload;
 
-/// Parts of a message to subscriptions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct OutboundMessage<'a> {
     pub(crate) subject: &'a [u8],

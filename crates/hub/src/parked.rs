@@ -20,10 +20,8 @@ use crate::limits::{
 };
 use crate::publication_batch::{ClientId, ClientOptions, HubRequest, Publication, PublicationBatch};
 
-/// Reason why a request cannot be processed now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum StallReason {
-    /// This stream has no room.
     Stream(usize),
     /// The API's budget of this turn is used up.
     Api,

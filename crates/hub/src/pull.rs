@@ -23,15 +23,12 @@ pub(crate) struct Pull {
 pub(crate) enum PullEnd {
     /// It does not wait, and there are no further messages.
     NoMessages,
-    /// It has expired.
     Timeout,
     /// The next message exceeds its remaining bytes.
     TooLarge,
-    /// The consumer was removed.
     Deleted,
     /// There is no room for a further request.
     TooMany,
-    /// The server drains.
     Shutdown,
 }
 

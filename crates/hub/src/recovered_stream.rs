@@ -19,10 +19,8 @@ pub struct RecoveredStream(Box<RecoveredParts>);
 pub(crate) struct RecoveredParts {
     pub(crate) resumed: ResumePoint,
     pub(crate) dedup: DedupWindow,
-    /// Time of the last record, if known.
     pub(crate) newest_ns: Option<UnixNanos>,
     pub(crate) health: HealthLog,
-    /// The journal's counts of the stream's records on disk.
     pub(crate) extent: Option<Arc<Extent>>,
 }
 

@@ -38,7 +38,6 @@ pub(crate) struct Registration {
     pub(crate) streams: MatchingStreams,
     pub(crate) queue: Option<u32>,
     delivered: u64,
-    /// Total messages after which it ends.
     ends_after: Option<u32>,
 }
 

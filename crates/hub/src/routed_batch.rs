@@ -62,7 +62,6 @@ pub(crate) enum RoutedEntry {
     },
     /// Number of the shard's requests that the hub had processed.
     Processed(u64),
-    /// There was no room for a registration.
     Refused(RegistrationId),
     Pause {
         to: u64,
@@ -96,7 +95,6 @@ pub(crate) struct MessageEntry {
     /// Block of the payload and its offset there, or [`NO_BLOCK`].
     block: u32,
     block_start: u32,
-    /// Its registrations in `targets`.
     targets: u32,
     targets_end: u32,
     /// Connection that does not get the message back.

@@ -48,7 +48,6 @@ pub(crate) struct Router {
     /// turn.
     left_matches: Vec<u32>,
     left_match_steps: usize,
-    /// Time of the next periodic removal.
     remove_at_ns: SteadyNanos,
     work: RouterWork,
 }

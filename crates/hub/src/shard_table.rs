@@ -63,7 +63,6 @@ struct Subscription {
     owner: u32,
     /// Index of its registration in `registered`.
     registered: u32,
-    /// Serial number of the subscription.
     age: u64,
     sid: ShortBytes,
     takes_headers: bool,
@@ -154,13 +153,11 @@ pub struct ShardTable {
     free_registered: Vec<u32>,
     /// Serial of the last registration. It wraps around only after everything with the same serial has left the hub.
     serial: u32,
-    /// Age of the latest subscription.
     age: u64,
     /// Disconnected clients with subscriptions to remove, and the number of these.
     left: VecDeque<DepartedConnection>,
     left_count: usize,
     changes: VecDeque<PendingChange>,
-    /// Requests made to the hub.
     requests: u64,
     /// Messages expanded, and deliveries to subscriptions.
     messages: u64,
@@ -179,7 +176,6 @@ pub struct ShardTable {
     left_match_count: u64,
     /// Registrations that received something while all their connections had disconnected; reused buffer.
     without_subscriber: Vec<u32>,
-    /// Marks that no connection can answer.
     unanswerable_marks: Vec<u64>,
 }
 

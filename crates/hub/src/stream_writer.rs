@@ -51,7 +51,6 @@ mod memory_log;
 mod pending_acks;
 mod release;
 
-/// A stream's decision about a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum StoreDecision {
     /// Stores it, with this message id.
@@ -71,9 +70,8 @@ pub(crate) enum ApplyError {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WriterLimits {
-    /// Maximum batches, open and with the journal.
+    /// Maximum batches: open, with the journal, or not completely released.
     pub(crate) batches_max: usize,
-    /// Bytes of a memory stream's batch.
     pub(crate) memory_batch_size: usize,
 }
 

@@ -135,7 +135,6 @@ struct AppendMeasurement {
     cpu: f64,
     /// Milliseconds to open the stream again, as after a crash.
     open_ms: f64,
-    /// Records read per second.
     read: f64,
 }
 

@@ -320,7 +320,6 @@ impl fmt::Debug for Batch {
     }
 }
 
-/// Block-aligned memory.
 pub(crate) struct AlignedBuffer {
     storage: Box<[u8]>,
     start: usize,

@@ -20,7 +20,6 @@ pub(crate) struct NumberedRequest {
     pub(crate) request: JournalRequest,
 }
 
-/// The hub's ends of both channels.
 pub(crate) struct RequestSender {
     direct: Sender<NumberedRequest>,
     /// `None` after the threads have panicked.
@@ -30,7 +29,6 @@ pub(crate) struct RequestSender {
     builder: Arc<Wake>,
 }
 
-/// The writer's ends of both channels.
 pub(crate) struct RequestReceiver {
     direct: Receiver<NumberedRequest>,
     built: Receiver<NumberedRequest>,
@@ -111,7 +109,6 @@ impl RequestSender {
 }
 
 impl RequestReceiver {
-    /// The next request, if it has arrived.
     pub(crate) fn pop(&mut self) -> Option<JournalRequest> {
         let is_next = |numbered: &NumberedRequest| numbered.number == self.next;
         let numbered = if self.built.peek().is_some_and(is_next) {

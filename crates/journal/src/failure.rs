@@ -71,12 +71,10 @@ impl fmt::Display for AppendError {
 
 impl std::error::Error for AppendError {}
 
-/// An error before its consequence is decided.
 #[derive(Debug)]
 pub(crate) struct LogFailure {
     pub(crate) what: String,
     pub(crate) error: io::Error,
-    /// Whether a retry cannot help.
     pub(crate) is_final: bool,
 }
 
@@ -86,7 +84,6 @@ impl LogFailure {
         LogFailure { what, error, is_final: false }
     }
 
-    /// A change of the stream's files by another process.
     pub(crate) fn of_files(what: String, found: &str, kind: io::ErrorKind) -> LogFailure {
         let advice = "it may have been removed, moved or changed by another program: restore it and restart the server";
         LogFailure { what, error: io::Error::new(kind, format!("{found}: {advice}")), is_final: true }

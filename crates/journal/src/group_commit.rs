@@ -29,7 +29,6 @@ struct PendingBatches {
     dedup_start: Option<u64>,
     /// When a stream that waits for space is retried, and the delay before that.
     retry: Option<(Instant, Duration)>,
-    /// Whether it was reported as frozen.
     is_frozen: bool,
 }
 
@@ -63,7 +62,6 @@ impl GroupCommit {
         }
     }
 
-    /// Receives all queued requests. Returns whether there was one.
     pub(crate) fn receive_requests<D: Disk>(
         &mut self,
         requests: &mut RequestReceiver,
@@ -80,7 +78,6 @@ impl GroupCommit {
                     };
                     pending.dedup_start = deduplicate_from.or(pending.dedup_start);
                     if pending.batches.is_empty() {
-                        // Grows once, to its maximum.
                         pending.batches.reserve(self.capacity);
                         self.dirty.push_back(stream);
                     }
@@ -118,7 +115,6 @@ impl GroupCommit {
         }
     }
 
-    /// Writes a stream's batches. Returns whether batches remain.
     fn write_stream<D: Disk>(&mut self, stream: StreamIndex, log: &mut Log<D>, now: Instant) -> bool {
         let pending = &mut self.streams[stream as usize];
         let outcome = log.append(&mut pending.batches);
@@ -182,7 +178,6 @@ impl GroupCommit {
         }
     }
 
-    /// Checks the files of all streams, and reports those that are frozen by it.
     pub(crate) fn check_files<D: Disk>(&mut self, logs: &mut [Log<D>]) {
         for (at, log) in logs.iter_mut().enumerate() {
             let Err(frozen) = log.check_files() else { continue };

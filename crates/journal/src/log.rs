@@ -426,7 +426,6 @@ impl<D: Disk> Log<D> {
         Ok(())
     }
 
-    /// The description of the previous segment for the next header.
     fn predecessor(&self) -> PrecedingSegment {
         if let Some(empty) = &self.replaced {
             return PrecedingSegment { previous: empty.previous, cut: None };
@@ -442,7 +441,6 @@ impl<D: Disk> Log<D> {
         PrecedingSegment { previous: Some(previous), cut }
     }
 
-    /// Writes a new segment's header and makes its name durable.
     fn begin_segment(
         &mut self,
         file: &mut D::File,

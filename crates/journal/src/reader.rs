@@ -205,7 +205,6 @@ impl<D: Disk> Reader<D> {
         })
     }
 
-    /// One step; `None` if another one is needed for a result.
     fn step(&mut self) -> io::Result<Option<ReadStep>> {
         if self.next > self.source.durable() {
             let torn_until = self.source.shared.torn_until();
@@ -272,7 +271,6 @@ impl<D: Disk> Reader<D> {
         Ok(Some(ReadStep::Batch { header, offset, from }))
     }
 
-    /// Opens the segment with the next sequence, or reports that there is none.
     fn find_segment(&mut self) -> io::Result<Option<ReadStep>> {
         let list = self.source.shared.list();
         let at = list.partition_point(|segment| segment.first <= self.next);
@@ -283,7 +281,6 @@ impl<D: Disk> Reader<D> {
             let opened = self.source.disk.open(&segment.name);
             let file = match opened {
                 Ok(file) => file,
-                // Retention has removed the file meanwhile.
                 Err(error)
                     if error.kind() == io::ErrorKind::NotFound
                         && let Some(kept) = self.first_behind_removed(segment) =>

@@ -57,7 +57,6 @@ pub(crate) struct DirectorySurvey {
     pub(crate) is_ended: bool,
 }
 
-/// A file with the name of a segment, and its header if readable.
 struct SegmentFile {
     entry: DirectoryEntry,
     first: u64,
@@ -280,7 +279,6 @@ impl DirectorySurvey {
     }
 }
 
-/// The files of a stream, ordered by their first sequences.
 fn find_segment_files<D: Disk>(
     disk: &D,
     stream: Option<&str>,
@@ -356,7 +354,6 @@ fn scan_segment_file<D: Disk>(
     Ok((expected, scanned_ranges))
 }
 
-/// The offset of the blank space at the end of a file, if there is any.
 fn blank_behind(scanned_ranges: &[ScannedRange]) -> Option<u64> {
     match scanned_ranges.last() {
         Some(ScannedRange::Other { offset, written: 0, .. }) => Some(*offset),

@@ -275,7 +275,6 @@ impl Drop for Replay {
         drop(std::mem::replace(&mut self.orders, orders));
         self.wake.force();
         if let Some(thread) = self.thread.take() {
-            // The thread itself has reported its panic.
             let _ = thread.join();
         }
     }

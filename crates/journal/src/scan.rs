@@ -26,7 +26,6 @@ use crate::format::is_blank;
 use crate::format::record::RECORD_HEADER_SIZE;
 use crate::limits::{BLOCK_SIZE, READ_SIZE, SEQUENCE_MAX};
 
-/// Facts about a segment that are known before its batches are read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ExpectedSegment {
     pub(crate) first: u64,
@@ -149,7 +148,6 @@ pub(crate) struct FileWindow {
 }
 
 impl FileWindow {
-    /// A window over the first `size` bytes of a file.
     pub(crate) fn new(size: u64) -> FileWindow {
         FileWindow { size, start: 0, filled: 0, bytes: Vec::new() }
     }
@@ -187,7 +185,6 @@ impl FileWindow {
         Ok(self.slice(offset, length))
     }
 
-    /// The buffered bytes from `offset` on, at most `length`.
     fn slice(&self, offset: u64, length: usize) -> &[u8] {
         let length = self.buffered(offset).min(length);
         let start = if length == 0 { 0 } else { (offset - self.start) as usize };
@@ -199,7 +196,6 @@ impl FileWindow {
         self.size < size
     }
 
-    /// Drops the buffered bytes and sets the file's size.
     pub(crate) fn reset(&mut self, size: u64) {
         (self.size, self.filled) = (size, 0);
     }
@@ -228,7 +224,6 @@ pub(crate) struct SegmentAnalysis {
     pub(crate) end: u64,
     pub(crate) chain: u32,
     pub(crate) newest_ns: u64,
-    /// The highest epoch found.
     pub(crate) epoch: u64,
     pub(crate) records: u64,
     /// Whether the segment ends with the empty batch of a clean close.

@@ -60,7 +60,6 @@ impl Segment {
         }
     }
 
-    /// Whether its file may be missing because of retention.
     pub(crate) fn is_leaving(&self) -> bool {
         self.is_leaving.load(Ordering::Acquire)
     }
@@ -70,7 +69,6 @@ impl Segment {
         self.is_leaving.store(is_leaving, Ordering::Release);
     }
 
-    /// The last readable sequence.
     pub(crate) fn last(&self) -> u64 {
         self.last.load(Ordering::Acquire)
     }
@@ -84,12 +82,10 @@ impl Segment {
         self.size.load(Ordering::Relaxed)
     }
 
-    /// Bytes written, from its beginning.
     pub(crate) fn written(&self) -> u64 {
         self.end().min(self.size())
     }
 
-    /// The time of the newest record, as far as known.
     pub(crate) fn newest_ns(&self) -> u64 {
         self.newest_ns.load(Ordering::Relaxed)
     }
@@ -108,7 +104,6 @@ impl Segment {
         }
     }
 
-    /// The offset at which a search for `sequence` starts.
     pub(crate) fn offset_before(&self, sequence: u64) -> u64 {
         let marks = self.marks();
         let behind = marks.partition_point(|(first, _)| *first <= sequence);
@@ -119,7 +114,6 @@ impl Segment {
         self.marks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Publishes further durable content.
     pub(crate) fn grow(&self, end: u64, last: u64, newest_ns: u64) {
         self.newest_ns.fetch_max(newest_ns, Ordering::Relaxed);
         self.end.store(end, Ordering::Release);
@@ -178,7 +172,6 @@ impl SharedLog {
         &self.extent
     }
 
-    /// Recomputes the extent after a change of the segment list.
     pub(crate) fn update_extent(&self) {
         let list = self.list();
         let first_ns = list.first().map_or(0, |segment| segment.created_ns);
@@ -188,7 +181,6 @@ impl SharedLog {
         self.extent.last_ns.store(last_ns, Ordering::Relaxed);
     }
 
-    /// Adds bytes written at the end.
     pub(crate) fn add_written(&self, bytes: u64, newest_ns: u64) {
         self.extent.bytes.fetch_add(bytes, Ordering::Relaxed);
         self.extent.last_ns.store(newest_ns, Ordering::Relaxed);

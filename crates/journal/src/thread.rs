@@ -47,9 +47,7 @@ impl Default for JournalLimits {
 /// State of a stream at the hub's end, for the answers after a panic of the thread.
 #[derive(Clone, Copy, Debug)]
 struct StreamProgress {
-    /// The last durable sequence reported.
     watermark: u64,
-    /// Batches at the thread.
     unanswered: usize,
     /// The stream was reported as frozen after the thread's panic.
     is_reported_frozen: bool,
@@ -98,13 +96,10 @@ pub enum IdleBatches {
 pub struct Journal {
     requests: RequestSender,
     replies: Receiver<JournalReply>,
-    /// Answers without a batch.
     notices: Receiver<JournalAnswer>,
     idle: Vec<Batch>,
-    /// Batches that have not returned.
     outstanding: usize,
     outstanding_max: usize,
-    /// A retention request is unanswered.
     is_retaining: bool,
     streams: Vec<StreamProgress>,
     threads: Option<JournalThreadHandles>,

@@ -19,7 +19,6 @@ struct PayloadCopy {
     from: usize,
     length: u32,
     block: u32,
-    /// Offset in the batch.
     to: u32,
 }
 
@@ -32,7 +31,6 @@ impl UnbuiltPayloads {
         self.size
     }
 
-    /// Adds the payload for the offset `to` of the batch.
     pub(crate) fn push(&mut self, block: &SharedBlock, range: Range<usize>, to: usize) {
         if !self.blocks.last_mut().is_some_and(|last| last.merge(block)) {
             self.blocks.push(block.clone());
@@ -54,7 +52,6 @@ impl UnbuiltPayloads {
         self.clear();
     }
 
-    /// Removes all of them and releases the blocks.
     pub(crate) fn clear(&mut self) {
         self.copies.clear();
         self.blocks.clear();

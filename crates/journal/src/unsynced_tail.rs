@@ -19,11 +19,9 @@ use crate::finding::OpenError;
 use crate::limits::READ_SIZE;
 use crate::scan::ReadError;
 
-/// Bytes of a segment that may not be durable.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct UnsyncedTail {
     pub(crate) file: String,
-    /// Start and end, at block boundaries.
     pub(crate) start: u64,
     pub(crate) end: u64,
 }

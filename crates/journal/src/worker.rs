@@ -69,7 +69,6 @@ impl<D: Disk> JournalWorker<D> {
         }
     }
 
-    /// The same worker with a builder that has no thread.
     pub(crate) fn with_builder(self, builder: BatchBuilder) -> JournalWorker<D> {
         JournalWorker { builder: Some(builder), ..self }
     }

@@ -30,7 +30,7 @@ pub fn eventually<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T 
         if let Some(found) = condition() {
             return found;
         }
-        assert!(started.elapsed() < HANG, "it never happened: {what}");
+        assert!(started.elapsed() < HANG, "timed out waiting for: {what}");
         std::thread::park_timeout(POLL_INTERVAL);
     }
 }
@@ -88,7 +88,7 @@ impl TestPeer {
     /// # Errors
     /// The system's error.
     pub fn try_connect(address: SocketAddr) -> io::Result<TestPeer> {
-        Self::over(TcpStream::connect_timeout(&address, HANG)?)
+        Self::from_stream(TcpStream::connect_timeout(&address, HANG)?)
     }
 
     /// Connects from the given source address.
@@ -97,19 +97,19 @@ impl TestPeer {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
         socket.bind(&SocketAddr::from((source, 0)).into()).expect("all of 127.0.0.0/8 is ours");
         socket.connect(&address.into()).expect("the server accepts connections");
-        Self::over(socket.into()).expect("a socket takes options")
+        Self::from_stream(socket.into()).expect("a socket takes options")
     }
 
     /// Connects with a small receive buffer, so that the server soon meets backpressure.
     #[track_caller]
-    pub fn connect_small(address: SocketAddr) -> TestPeer {
+    pub fn connect_with_small_buffer(address: SocketAddr) -> TestPeer {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
         socket.set_recv_buffer_size(4096).expect("a buffer can be small");
         socket.connect(&address.into()).expect("the server accepts connections");
-        Self::over(socket.into()).expect("a socket takes options")
+        Self::from_stream(socket.into()).expect("a socket takes options")
     }
 
-    fn over(stream: TcpStream) -> io::Result<TestPeer> {
+    fn from_stream(stream: TcpStream) -> io::Result<TestPeer> {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(HANG))?;
         stream.set_write_timeout(Some(HANG))?;
@@ -158,7 +158,7 @@ impl TestPeer {
     /// Reads the next head; leaves a body unread.
     #[track_caller]
     pub fn head(&mut self) -> TestResponse {
-        let head = String::from_utf8(self.until(b"\r\n\r\n")).expect("a head is text");
+        let head = String::from_utf8(self.read_until(b"\r\n\r\n")).expect("a head is text");
         let status = head.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3)?.parse().ok());
         TestResponse {
             status: status.unwrap_or_else(|| panic!("a status line: {head:?}")),
@@ -170,7 +170,7 @@ impl TestPeer {
     /// Reads the next chunk; `None` for the last chunk, together with its empty trailer section.
     #[track_caller]
     pub fn chunk(&mut self) -> Option<Vec<u8>> {
-        let line = String::from_utf8(self.until(b"\r\n")).expect("a chunk's line is text");
+        let line = String::from_utf8(self.read_until(b"\r\n")).expect("a chunk's line is text");
         let size = usize::from_str_radix(line.trim_end(), 16).expect("a chunk's size");
         let chunk = self.read_exactly(size);
         assert_eq!(self.read_exactly(2), b"\r\n");
@@ -180,12 +180,12 @@ impl TestPeer {
     /// Reads the next line, without its CR LF.
     #[track_caller]
     pub fn line(&mut self) -> String {
-        let line = String::from_utf8(self.until(b"\r\n")).expect("a line is text");
+        let line = String::from_utf8(self.read_until(b"\r\n")).expect("a line is text");
         line.trim_end_matches("\r\n").to_owned()
     }
 
     #[track_caller]
-    fn until(&mut self, end: &[u8]) -> Vec<u8> {
+    fn read_until(&mut self, end: &[u8]) -> Vec<u8> {
         let mut searched = 0;
         loop {
             let from: usize = searched;

@@ -13,7 +13,7 @@ use socket2::SockRef;
 use crate::HANG;
 
 /// The servers' default `INFO`.
-pub const INFO: &str = r#"{"server_id":"played","version":"2.10.0","proto":1,"headers":true,"max_payload":1048576,"jetstream":true}"#;
+pub const INFO: &str = r#"{"server_id":"fake","version":"2.10.0","proto":1,"headers":true,"max_payload":1048576,"jetstream":true}"#;
 
 /// An operation received from a client.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -39,7 +39,7 @@ pub enum ReceivedOperation {
     /// A `PONG`.
     Pong,
     /// The end of the connection.
-    Gone,
+    Closed,
 }
 
 /// A message that a client published.
@@ -81,11 +81,11 @@ impl ScriptedServer {
     /// Accepts the next connection.
     #[track_caller]
     pub fn accept(listener: &TcpListener) -> ScriptedServer {
-        let (stream, _) = listener.accept().expect("somebody connects");
-        ScriptedServer::over(stream)
+        let (stream, _) = listener.accept().expect("a client connects");
+        ScriptedServer::from_stream(stream)
     }
 
-    fn over(stream: TcpStream) -> ScriptedServer {
+    fn from_stream(stream: TcpStream) -> ScriptedServer {
         stream.set_read_timeout(Some(HANG)).expect("a socket takes options");
         stream.set_write_timeout(Some(HANG)).expect("a socket takes options");
         stream.set_nodelay(true).expect("a socket takes options");
@@ -147,7 +147,7 @@ impl ScriptedServer {
     fn try_next_operation(&mut self) -> Option<ReceivedOperation> {
         let line = match self.line() {
             Ok(Some(line)) => line,
-            Ok(None) => return Some(ReceivedOperation::Gone),
+            Ok(None) => return Some(ReceivedOperation::Closed),
             Err(()) => return None,
         };
         let (word, rest) = line.split_once(' ').unwrap_or((&line, ""));
@@ -167,7 +167,9 @@ impl ScriptedServer {
                 let sizes: Vec<usize> = sizes.iter().map(|size| size.parse().expect("a size")).collect();
                 let total = *sizes.last().expect("at least one");
                 let headers = if sizes.len() == 2 { sizes[0] } else { 0 };
-                let Some(bytes) = self.read_exactly(total + 2) else { return Some(ReceivedOperation::Gone) };
+                let Some(bytes) = self.read_exactly(total + 2) else {
+                    return Some(ReceivedOperation::Closed);
+                };
                 assert_eq!(&bytes[total..], b"\r\n", "a message ends after its announced size");
                 ReceivedOperation::Pub(ReceivedPub {
                     subject: names[0].to_owned(),
@@ -361,7 +363,7 @@ impl FakeNatsServer {
         self.disconnect_all();
         // The thread is in accept: a connection wakes it.
         let _ = TcpStream::connect(self.address);
-        thread.join().expect("the played server does not panic");
+        thread.join().expect("the fake server does not panic");
     }
 }
 
@@ -380,7 +382,7 @@ fn lock(state: &Mutex<FakeServerState>) -> MutexGuard<'_, FakeServerState> {
 fn serve(listener: &TcpListener, state: &Arc<Mutex<FakeServerState>>) {
     let mut threads = Vec::new();
     loop {
-        let (stream, _) = listener.accept().expect("somebody connects");
+        let (stream, _) = listener.accept().expect("a client connects");
         let mut now = lock(state);
         if now.stopped {
             drop(now);
@@ -391,11 +393,12 @@ fn serve(listener: &TcpListener, state: &Arc<Mutex<FakeServerState>>) {
         now.connections.push((number, stream.try_clone().expect("a descriptor")));
         drop(now);
         let state = Arc::clone(state);
-        threads
-            .push(std::thread::spawn(move || serve_connection(number, ScriptedServer::over(stream), &state)));
+        threads.push(std::thread::spawn(move || {
+            serve_connection(number, ScriptedServer::from_stream(stream), &state)
+        }));
     }
     for thread in threads {
-        thread.join().expect("the played server does not panic");
+        thread.join().expect("the fake server does not panic");
     }
 }
 
@@ -403,7 +406,7 @@ fn serve_connection(number: u64, mut scripted: ScriptedServer, state: &Mutex<Fak
     scripted.send_bytes(format!("INFO {INFO}\r\n"));
     loop {
         match scripted.try_next_operation() {
-            None | Some(ReceivedOperation::Gone) => break,
+            None | Some(ReceivedOperation::Closed) => break,
             Some(ReceivedOperation::Ping) => {
                 // The lock keeps it out of the middle of a delivery.
                 let _guard = lock(state);
@@ -418,7 +421,7 @@ fn serve_connection(number: u64, mut scripted: ScriptedServer, state: &Mutex<Fak
                 lock(state).subscriptions.retain(|(other, its, ..)| (*other, its) != (number, &sid));
             }
             Some(ReceivedOperation::Pub(message)) => {
-                if handle_publish(message, &mut lock(state)) == ConnectionFate::Reset {
+                if handle_publish(message, &mut lock(state)) == ConnectionAction::Reset {
                     lock(state).subscriptions.retain(|(other, ..)| *other != number);
                     lock(state).connections.retain(|(other, _)| *other != number);
                     return scripted.reset();
@@ -432,27 +435,27 @@ fn serve_connection(number: u64, mut scripted: ScriptedServer, state: &Mutex<Fak
 }
 
 #[derive(PartialEq, Eq)]
-enum ConnectionFate {
+enum ConnectionAction {
     Continue,
     Reset,
 }
 
-fn handle_publish(message: ReceivedPub, state: &mut FakeServerState) -> ConnectionFate {
+fn handle_publish(message: ReceivedPub, state: &mut FakeServerState) -> ConnectionAction {
     if message.subject.starts_with("events.") {
         let fault = state.faults.pop();
         match fault {
             Some(InjectedFault::RetryLater) => {
                 let headers = "NATS/1.0 429\r\nRetry-After: 0.1\r\n\r\n";
                 state.send(&message.reply, "", headers, b"");
-                return ConnectionFate::Continue;
+                return ConnectionAction::Continue;
             }
-            Some(InjectedFault::Reset) => return ConnectionFate::Reset,
+            Some(InjectedFault::Reset) => return ConnectionAction::Reset,
             Some(InjectedFault::LoseAcknowledgement) | None => {}
         }
         let before = state.ids.get(message.id()).copied().filter(|_| !message.id().is_empty());
         let sequence = before.unwrap_or_else(|| state.store(&message));
         if fault == Some(InjectedFault::LoseAcknowledgement) {
-            return ConnectionFate::Reset;
+            return ConnectionAction::Reset;
         }
         state.send(&message.reply, "", "", acknowledgement(sequence, before.is_some()).as_bytes());
     } else if let Some(stream) = message.subject.strip_prefix("$JS.API.STREAM.INFO.") {
@@ -464,7 +467,7 @@ fn handle_publish(message: ReceivedPub, state: &mut FakeServerState) -> Connecti
     } else if !state.send(&message.subject, &message.reply, &message.headers, &message.payload) {
         state.send(&message.reply, "", "NATS/1.0 503\r\n\r\n", b"");
     }
-    ConnectionFate::Continue
+    ConnectionAction::Continue
 }
 
 impl FakeServerState {

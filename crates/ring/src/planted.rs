@@ -32,13 +32,13 @@
 //! | `forgotten window` | server | message ids from before a restart are lost |
 //! | `unsynced duplicate` | hub | a duplicate is acknowledged although its original is not durable |
 //! | `previous tenant` | a shard | mail for a closed connection reaches the next one in its slot |
-//! | `fullness closes the asking connection` | a shard | a full output store disconnects the connection that sends |
+//! | `a full store closes the requesting connection` | a shard | not the connection that holds most is disconnected |
 //! | `early sight` | hub | a subscriber gets a message before it is durable, and its publisher gets no answer |
 //! | `early subscription` | hub | a subscription gets messages from before its SUB was processed |
 //! | `early unsubscription` | hub | a subscription misses messages from before its UNSUB was processed |
-//! | `overtaken publication` | hub | a PING is answered while the connection's stream is full, before its publications |
+//! | `overtaken publication` | hub | a PING is answered before publications that wait for their full stream |
 //! | `dropped delivery` | hub | a delivery for a shard that holds all its batches is dropped instead of queued |
-//! | `early opening` | server | a successor opens the streams before its predecessor has released them; there are no locks |
+//! | `early opening` | server | a successor opens the streams, unlocked, before its predecessor has released them |
 //! | `early release` | server | a predecessor acknowledges after it has released the streams; there are no locks |
 //! | `dropped wait` | server | requests that a shard queued while the streams were opening are dropped |
 //! | `missing sync` | simulated disk | a durable write completes before it is durable |

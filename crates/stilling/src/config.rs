@@ -188,7 +188,7 @@ impl ServeConfig {
         }
         in_range("queue_max", self.queue_max, 1, most)?;
         in_range("the number of worker threads", threads_max, 0, most)?;
-        if !growth.fits(self.worker_threads) {
+        if !growth.is_valid_for(self.worker_threads) {
             let threads = self.worker_threads;
             return Err(ServeError::Config(format!(
                 "growth does not fit {threads} worker threads: {growth:?}"
@@ -459,7 +459,7 @@ mod tests {
             (
                 |config| protocols(config, &["127.0.0.1:0"; 65]),
                 true,
-                "protocols: 65 addresses are more than the 64",
+                "protocols: 65 addresses exceed the maximum of 64",
             ),
         ];
         for (change, has_routes, named) in wrong {

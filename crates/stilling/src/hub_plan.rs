@@ -340,7 +340,7 @@ impl<S: StreamStore> HubPlan<S> {
             runner = runner.with_gate(StartGate {
                 lifecycle: Arc::clone(lifecycle),
                 is_open: |journal| journal.is_open() || journal.has_opening_event(),
-                give_up: |journal| journal.refuse_until_open(NOT_RELEASED),
+                refuse_publications: |journal| journal.refuse_until_open(NOT_RELEASED),
                 since_ns: None,
             });
         }

@@ -72,7 +72,9 @@ pub use stilling_workers::{Growth, QueueTarget};
 /// Parts of a server, for programs that assemble their own, such as the simulator. A program that only reads an
 /// [`Overview`] needs [`HttpCounters`](parts::HttpCounters).
 pub mod parts {
-    pub use crate::hand_over::succession::{PredecessorEvent, Retirement, Succession, SuccessionAction};
+    pub use crate::hand_over::succession::{
+        PredecessorDrain, PredecessorEvent, Succession, SuccessionAction,
+    };
     pub use crate::http::parts::*;
     pub use crate::hub::{
         SharedDisks, SteppedHub, SteppedJournal, SteppedOpening, SteppedRelease, SteppedThreads,

@@ -263,11 +263,11 @@ impl OverviewCollector {
     fn encode_app(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let Some(app) = &self.0.app else { return Ok(()) };
         let counters = app.counters();
-        let up = counters.ready + counters.resting;
+        let up = counters.ready + counters.backing_off;
         let states = [
             ("ready", counters.ready),
-            ("resting", counters.resting),
-            ("changing", counters.wanted.saturating_sub(up)),
+            ("resting", counters.backing_off),
+            ("changing", counters.configured.saturating_sub(up)),
         ];
         let kind = ConstGauge::new(0_i64).metric_type();
         let mut processes =
@@ -278,7 +278,7 @@ impl OverviewCollector {
         }
         let events = [
             ("started", counters.started),
-            ("died", counters.died),
+            ("died", counters.exited),
             ("killed", counters.killed),
             ("recycled", counters.recycled),
         ];

@@ -22,7 +22,7 @@
 #![forbid(unsafe_code)]
 
 pub mod http1;
-mod lanes;
 mod meter;
 pub mod nats;
+mod swar;
 pub mod syslog;

@@ -21,7 +21,7 @@ use std::time::Duration;
 const WHOLE: u64 = 1_000_000;
 
 /// The largest [`Growth::free_threshold`] and [`Growth::spawn_hunk`], in per cent.
-const HALF_MAX: u8 = 50;
+const PERCENT_MAX: u8 = 50;
 
 const SPAWN_FACTOR_MAX: u8 = 90;
 
@@ -62,10 +62,10 @@ impl Growth {
 
     /// Whether every field is in its range for a pool with `threads` initial threads.
     #[must_use]
-    pub fn fits(&self, threads: usize) -> bool {
+    pub fn is_valid_for(&self, threads: usize) -> bool {
         !self.is_enabled()
-            || (self.free_threshold <= HALF_MAX
-                && (1..=HALF_MAX).contains(&self.spawn_hunk)
+            || (self.free_threshold <= PERCENT_MAX
+                && (1..=PERCENT_MAX).contains(&self.spawn_hunk)
                 && self.spawn_factor <= SPAWN_FACTOR_MAX
                 && (1..=self.threads_max).contains(&threads))
     }
@@ -75,7 +75,7 @@ impl Growth {
     }
 
     /// Returns the smallest pool size that leaves enough threads free at 150 % of `busy` jobs.
-    fn enough_for(&self, busy: u64) -> u64 {
+    fn threads_needed(&self, busy: u64) -> u64 {
         ((busy + busy.div_ceil(2)) * 100).div_ceil(u64::from(100 - self.free_threshold))
     }
 }
@@ -108,7 +108,7 @@ impl GrowthSchedule {
     /// Returns the next target, at most one hunk less, if a pool of `threads` with a peak of `busy_max` jobs is larger
     /// than needed.
     pub(crate) fn next_smaller(&mut self, threads: u64, busy_max: u64) -> Option<u64> {
-        let enough = self.growth.enough_for(busy_max).max(self.base);
+        let enough = self.growth.threads_needed(busy_max).max(self.base);
         let hunk = hunk(threads, full_share(&self.growth));
         let next_smaller = threads.saturating_sub(hunk).max(enough);
         if next_smaller >= threads {
@@ -231,7 +231,7 @@ mod tests {
     /// Row 4.31: a shrunk pool does not grow again under the same load.
     #[test]
     fn a_shrunk_pool_is_not_short_under_the_load_it_had() {
-        for free_threshold in 1..=HALF_MAX {
+        for free_threshold in 1..=PERCENT_MAX {
             let growth = Growth { free_threshold, ..ON };
             for (threads, busy) in (2..200).flat_map(|threads| (0..threads).map(move |busy| (threads, busy)))
             {
@@ -244,16 +244,16 @@ mod tests {
 
     #[test]
     fn ranges_are_checked_only_for_a_pool_that_grows() {
-        assert!(ON.fits(1) && ON.fits(1000));
-        assert!(!ON.fits(0) && !ON.fits(1001));
+        assert!(ON.is_valid_for(1) && ON.is_valid_for(1000));
+        assert!(!ON.is_valid_for(0) && !ON.is_valid_for(1001));
         for wrong in [
             Growth { free_threshold: 51, ..ON },
             Growth { spawn_hunk: 0, ..ON },
             Growth { spawn_hunk: 51, ..ON },
             Growth { spawn_factor: 91, ..ON },
         ] {
-            assert!(!wrong.fits(10), "{wrong:?}");
+            assert!(!wrong.is_valid_for(10), "{wrong:?}");
         }
-        assert!(Growth::default().fits(0) && Growth::default().fits(5000));
+        assert!(Growth::default().is_valid_for(0) && Growth::default().is_valid_for(5000));
     }
 }

@@ -11,11 +11,11 @@ const UNUSED: u64 = u64::MAX;
 
 /// Position of a job in its lane's queue. Positions are 64-bit and never repeat within a lane.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct LanePosition(pub(crate) u64);
+pub struct JobPosition(pub(crate) u64);
 
-impl LanePosition {
-    pub(crate) fn new(position: u64) -> LanePosition {
-        LanePosition(position)
+impl JobPosition {
+    pub(crate) fn new(position: u64) -> JobPosition {
+        JobPosition(position)
     }
 }
 
@@ -31,7 +31,7 @@ impl JobClaims {
     }
 
     /// Called by the lane before it publishes a job at `position`, after the slot's previous job was popped.
-    pub(crate) fn open(&self, position: u64) {
+    pub(crate) fn mark_waiting(&self, position: u64) {
         // The release store that publishes the job makes this visible to the worker.
         self.slot(position).store(position << 1, Ordering::Relaxed);
     }

@@ -1,6 +1,6 @@
 //! The result of a job, as fetched by its lane.
 
-use crate::job_claims::LanePosition;
+use crate::job_claims::JobPosition;
 
 /// Outcome of a job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -20,7 +20,7 @@ pub struct JobCompletion<R> {
     /// The ticket passed to `submit`.
     pub ticket: u64,
     /// The job's position, unique within the lane.
-    pub position: LanePosition,
+    pub position: JobPosition,
     /// The job's outcome.
     pub outcome: JobResult<R>,
 }

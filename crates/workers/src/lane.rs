@@ -11,7 +11,7 @@ use stilling_ring::{InlineFn, Receiver, Sender};
 
 use crate::context::JobContext;
 use crate::counters::count;
-use crate::job_claims::LanePosition;
+use crate::job_claims::JobPosition;
 use crate::job_result::{JobCompletion, JobResult};
 use crate::pool_core::{Admission, EnqueueTime, Job, PoolCore};
 
@@ -83,7 +83,7 @@ impl<R> Lane<R> {
     /// # Errors
     /// [`SubmitError`] with the closure.
     #[inline]
-    pub fn submit<F>(&mut self, ticket: u64, job: F) -> Result<LanePosition, SubmitError<F>>
+    pub fn submit<F>(&mut self, ticket: u64, job: F) -> Result<JobPosition, SubmitError<F>>
     where
         F: FnOnce(&mut JobContext) -> R + Send + 'static,
     {
@@ -96,7 +96,7 @@ impl<R> Lane<R> {
     ///
     /// # Errors
     /// The pool is closed, or the lane was full.
-    pub fn submit_continuation<F>(&mut self, ticket: u64, job: F) -> Result<LanePosition, SubmitError<F>>
+    pub fn submit_continuation<F>(&mut self, ticket: u64, job: F) -> Result<JobPosition, SubmitError<F>>
     where
         F: FnOnce(&mut JobContext) -> R + Send + 'static,
     {
@@ -109,7 +109,7 @@ impl<R> Lane<R> {
         ticket: u64,
         is_continuation: bool,
         job: F,
-    ) -> Result<LanePosition, SubmitError<F>>
+    ) -> Result<JobPosition, SubmitError<F>>
     where
         F: FnOnce(&mut JobContext) -> R + Send + 'static,
     {
@@ -125,14 +125,14 @@ impl<R> Lane<R> {
             }
             Admission::Closed => return Err(SubmitError::Closed(job)),
         }
-        let position = LanePosition::new(self.jobs.pushed());
+        let position = JobPosition::new(self.jobs.pushed());
         let enqueued = EnqueueTime::new(self.core.clock.now(), is_continuation);
         let Some(vacancy) = self.jobs.vacancy() else {
-            self.core.leave_queue();
+            self.core.release_queue_slot();
             count(&self.core.tally.refused);
             return Err(SubmitError::Full(job));
         };
-        self.core.claims[self.number].open(position.0);
+        self.core.claims[self.number].mark_waiting(position.0);
         vacancy.fill(|| Job { work: InlineFn::new(job), ticket, enqueued });
         self.outstanding += 1;
         self.batch += 1;
@@ -178,7 +178,7 @@ impl<R> Lane<R> {
 
     /// Whether the job at `position` still waits: no worker has taken it, and it has not been withdrawn.
     #[must_use]
-    pub fn is_waiting(&self, position: LanePosition) -> bool {
+    pub fn is_waiting(&self, position: JobPosition) -> bool {
         self.core.claims[self.number].is_waiting(position.0)
     }
 
@@ -186,7 +186,7 @@ impl<R> Lane<R> {
     /// counting as queued and [outstanding](Lane::outstanding) now, but its slot and captures are freed only when a
     /// worker passes it, so a job should share a large buffer with its submitter instead of capturing it. `is_late`:
     /// counts as expired, otherwise as cancelled.
-    pub fn withdraw(&mut self, position: LanePosition, is_late: bool) -> bool {
+    pub fn withdraw(&mut self, position: JobPosition, is_late: bool) -> bool {
         let core = &self.core;
         if !core.claims[self.number].claim(position.0) {
             return false;
@@ -197,7 +197,7 @@ impl<R> Lane<R> {
         } else {
             count(&core.tally.cancelled);
         }
-        core.leave_queue();
+        core.release_queue_slot();
         self.outstanding -= 1;
         true
     }

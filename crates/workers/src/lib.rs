@@ -104,7 +104,7 @@ mod threads;
 pub use context::JobContext;
 pub use counters::PoolCounters;
 pub use growth::Growth;
-pub use job_claims::LanePosition;
+pub use job_claims::JobPosition;
 pub use job_result::{JobCompletion, JobResult};
 pub use lane::{Lane, SubmitError};
 pub use limits::{PoolLimits, QUEUE_MAX_LIMIT};

@@ -42,7 +42,7 @@ impl<R> Pool<R> {
             (1..=QUEUE_MAX_LIMIT).contains(&queue_max) && threads_max <= QUEUE_MAX_LIMIT,
             "queue_max must be 1 to {QUEUE_MAX_LIMIT} and the pool may have at most {QUEUE_MAX_LIMIT} threads: {limits:?}"
         );
-        assert!(growth.fits(threads), "a pool of {threads} threads cannot grow by {growth:?}");
+        assert!(growth.is_valid_for(threads), "a pool of {threads} threads cannot grow by {growth:?}");
         // A lane may have a full queue, a job in every worker, and as many results still to be fetched.
         let outstanding_max = 2 * (queue_max + threads_max);
         let mut job_receivers = Vec::with_capacity(wakes.len());

@@ -21,10 +21,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use stilling_ring::sync::{Arc, AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, fence};
 use stilling_ring::{Clock, EventCount, InlineFn, Receiver, Sender, Time, Wake, planted};
 
-use self::running::contain;
+use self::running::catch_panic;
 use crate::context::JobContext;
 use crate::counters::{PoolCounters, PoolTally, count};
-use crate::job_claims::{JobClaims, LanePosition};
+use crate::job_claims::{JobClaims, JobPosition};
 use crate::job_result::{JobCompletion, JobResult};
 use crate::limits::PoolLimits;
 use crate::pool_size::PoolSize;
@@ -96,7 +96,7 @@ enum QueueFront<R> {
 
 struct DequeuedJob<R> {
     lane: usize,
-    position: LanePosition,
+    position: JobPosition,
     job: Job<R>,
     now: Time,
     /// The job is not to be run, because the queue is standing.
@@ -146,10 +146,10 @@ impl<R> PoolCore<R> {
         let before = self.queued.fetch_add(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         if self.is_closed() {
-            self.leave_queue();
+            self.release_queue_slot();
             Admission::Closed
         } else if !is_continuation && before >= self.limits.queue_max as u64 {
-            self.leave_queue();
+            self.release_queue_slot();
             Admission::Full
         } else {
             self.tally.queued_max.fetch_max(before + 1, Relaxed);
@@ -158,7 +158,7 @@ impl<R> PoolCore<R> {
     }
 
     /// Counts one job out of the queue. The last job of a closed pool wakes the idle workers, so that they end.
-    pub(crate) fn leave_queue(&self) {
+    pub(crate) fn release_queue_slot(&self) {
         if self.queued.fetch_sub(1, Ordering::AcqRel) == 1 {
             fence(Ordering::SeqCst);
             if self.is_closed() {
@@ -197,11 +197,11 @@ impl<R> PoolCore<R> {
             match PoolCore::pop(core)? {
                 QueueFront::Owned(dequeued) => break dequeued,
                 // The lane has accounted for it. Dropping user captures may panic.
-                QueueFront::Withdrawn(job) => drop(contain(|| drop(job))),
+                QueueFront::Withdrawn(job) => drop(catch_panic(|| drop(job))),
             }
         };
         let taken = count(&core.tally.taken);
-        core.leave_queue();
+        core.release_queue_slot();
         if let Some(pool_size) = &core.pool_size {
             pool_size.job_started();
         }
@@ -230,10 +230,11 @@ impl<R> PoolCore<R> {
         }
         let now = core.clock.now();
         let service = core.tally.service_mean();
-        let shed =
-            |standing: &mut StandingQueueDetector| standing.sheds(now, now.since(job.enqueued.at()), service);
+        let shed = |standing: &mut StandingQueueDetector| {
+            standing.should_shed(now, now.since(job.enqueued.at()), service)
+        };
         let shed = standing.as_mut().is_some_and(shed) && !job.enqueued.is_continuation();
-        Some(QueueFront::Owned(DequeuedJob { lane, position: LanePosition::new(position), job, now, shed }))
+        Some(QueueFront::Owned(DequeuedJob { lane, position: JobPosition::new(position), job, now, shed }))
     }
 
     /// Worker loop: runs jobs until the pool is closed and its queue is empty, or until the pool retires this worker.
@@ -271,11 +272,11 @@ impl<R> PoolCore<R> {
     }
 
     pub(crate) fn retire(&self) -> bool {
-        let leaves = self.pool_size.as_ref().is_some_and(PoolSize::try_retire);
-        if leaves {
+        let retires = self.pool_size.as_ref().is_some_and(PoolSize::try_retire);
+        if retires {
             count(&self.tally.threads_ended);
         }
-        leaves
+        retires
     }
 
     pub(crate) fn run_inline<F>(&self, job: F) -> Result<JobResult<R>, F>
@@ -292,7 +293,7 @@ impl<R> PoolCore<R> {
         count(&self.tally.taken);
         count(&self.tally.inline);
         let mut context = JobContext::for_clock(&self.clock);
-        let outcome = contain(|| job(&mut context)).map_or(JobResult::Panicked, JobResult::Done);
+        let outcome = catch_panic(|| job(&mut context)).map_or(JobResult::Panicked, JobResult::Done);
         self.inline.fetch_sub(1, Ordering::AcqRel);
         count(self.tally.counter_of(&outcome));
         Ok(outcome)

@@ -46,30 +46,35 @@ impl QueueTarget {
 pub(crate) struct StandingQueueDetector {
     target: QueueTarget,
     interval_end: Time,
-    least: Duration,
+    shortest_wait: Duration,
     /// No job of the interval so far was served within the target.
     is_standing: bool,
 }
 
 impl StandingQueueDetector {
     pub(crate) fn new(target: QueueTarget) -> StandingQueueDetector {
-        StandingQueueDetector { target, interval_end: Time::ZERO, least: Duration::ZERO, is_standing: false }
+        StandingQueueDetector {
+            target,
+            interval_end: Time::ZERO,
+            shortest_wait: Duration::ZERO,
+            is_standing: false,
+        }
     }
 
     /// Whether a job taken now after waiting for `waited` is to be shed.
-    pub(crate) fn sheds(&mut self, now: Time, waited: Duration, service_mean: Duration) -> bool {
+    pub(crate) fn should_shed(&mut self, now: Time, waited: Duration, service_mean: Duration) -> bool {
         let target = self.target.wait(service_mean);
         if now >= self.interval_end {
             let interval = INTERVAL_MIN.max(target.saturating_mul(TARGETS_PER_INTERVAL));
             // The last interval counts only if it ended recently.
             let is_recent = now.since(self.interval_end) < interval;
-            self.is_standing = is_recent && self.least > target;
-            self.least = waited;
+            self.is_standing = is_recent && self.shortest_wait > target;
+            self.shortest_wait = waited;
             self.interval_end = now.after(interval);
         } else {
-            self.least = self.least.min(waited);
+            self.shortest_wait = self.shortest_wait.min(waited);
             // A single prompt job ends the standing state: the rest of the queue is no older.
-            self.is_standing &= self.least > target;
+            self.is_standing &= self.shortest_wait > target;
         }
         self.is_standing && waited > target.saturating_mul(2)
     }
@@ -90,13 +95,13 @@ mod tests {
     /// Takes a job every 10 ms in `from..to`, all after the same wait; returns how many are shed.
     fn shed(standing: &mut StandingQueueDetector, from: u64, to: u64, waited: u64) -> usize {
         let times = (from..to).step_by(10);
-        times.filter(|now| standing.sheds(at(*now), millis(waited), Duration::ZERO)).count()
+        times.filter(|now| standing.should_shed(at(*now), millis(waited), Duration::ZERO)).count()
     }
 
     #[test]
     fn a_short_crowd_is_served_and_a_standing_queue_is_cut() {
         let mut standing = StandingQueueDetector::new(QueueTarget::Fixed(millis(5)));
-        assert_eq!(shed(&mut standing, 1000, 1100, 50), 0, "the first interval only looks");
+        assert_eq!(shed(&mut standing, 1000, 1100, 50), 0, "the first interval only measures");
         assert_eq!(shed(&mut standing, 1100, 1200, 50), 10);
         assert_eq!(shed(&mut standing, 1200, 1300, 10), 0, "twice the target is still served");
         assert_eq!(shed(&mut standing, 1300, 1400, 11), 10);
@@ -115,15 +120,16 @@ mod tests {
     fn jobs_longer_than_an_interval_lengthen_it() {
         let mut standing = StandingQueueDetector::new(QueueTarget::Service);
         let service = millis(1000);
-        let mut sheds = |second: u64, waited: u64| standing.sheds(at(second * 1000), millis(waited), service);
+        let mut should_shed =
+            |second: u64, waited: u64| standing.should_shed(at(second * 1000), millis(waited), service);
         assert!(
             ![(10, 3000), (11, 3000), (12, 3000), (13, 3000)]
                 .into_iter()
-                .any(|(at, waited)| sheds(at, waited))
+                .any(|(at, waited)| should_shed(at, waited))
         );
-        assert!(sheds(14, 3000));
-        assert!(!sheds(14, 2000), "within twice the mean");
-        assert!(!sheds(14, 900) && !sheds(15, 3000));
+        assert!(should_shed(14, 3000));
+        assert!(!should_shed(14, 2000), "within twice the mean");
+        assert!(!should_shed(14, 900) && !should_shed(15, 3000));
     }
 
     #[test]

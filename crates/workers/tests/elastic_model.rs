@@ -149,10 +149,10 @@ impl ElasticModel {
     }
 
     fn retire(&mut self) -> bool {
-        let leaves = self.threads > self.target;
-        self.threads -= u64::from(leaves);
-        self.ended += u64::from(leaves);
-        leaves
+        let retires = self.threads > self.target;
+        self.threads -= u64::from(retires);
+        self.ended += u64::from(retires);
+        retires
     }
 }
 

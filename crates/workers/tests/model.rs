@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use stilling_ring::{Clock, Wake};
-use stilling_workers::{JobCompletion, JobContext, JobResult, LanePosition, Pool, PoolLimits, SubmitError};
+use stilling_workers::{JobCompletion, JobContext, JobPosition, JobResult, Pool, PoolLimits, SubmitError};
 
 const LANES: usize = 2;
 const THREADS: usize = 2;
@@ -42,7 +42,7 @@ fn op() -> impl Strategy<Value = PoolOp> {
 #[derive(Clone, Copy)]
 struct ExpectedJob {
     ticket: u64,
-    position: LanePosition,
+    position: JobPosition,
     at: u64,
     panics: bool,
 }
@@ -52,7 +52,7 @@ struct LaneModel {
     unpublished: VecDeque<ExpectedJob>,
     published: VecDeque<ExpectedJob>,
     results: VecDeque<JobCompletion<u64>>,
-    accepted: Vec<LanePosition>,
+    accepted: Vec<JobPosition>,
     outstanding: usize,
 }
 

@@ -93,7 +93,7 @@ pub(crate) fn serve(listener: &TcpListener, service: &mut impl PeerService) -> i
             let data = event.data;
             match data.u64() {
                 LISTENER => event_loop.accept(listener),
-                number => event_loop.turn(number as usize),
+                number => event_loop.handle_readable(number as usize),
             }
         }
     }
@@ -128,10 +128,10 @@ impl<S: PeerService> EventLoop<'_, S> {
         let data = EventData::new_u64(number as u64);
         let mut connection =
             PeerConnection { stream: Arc::new(stream), sid: Vec::new(), unfinished: Vec::new() };
-        let stays = connection.send(self.service.greeting()).is_ok()
+        let is_open = connection.send(self.service.greeting()).is_ok()
             && self.receive(&mut connection)
             && epoll::add(&self.poller, &*connection.stream, data, EventFlags::IN).is_ok();
-        if !stays {
+        if !is_open {
             self.service.close(&connection);
             return;
         }
@@ -141,7 +141,7 @@ impl<S: PeerService> EventLoop<'_, S> {
         self.connections[number] = Some(connection);
     }
 
-    fn turn(&mut self, number: usize) {
+    fn handle_readable(&mut self, number: usize) {
         let Some(mut connection) = self.connections.get_mut(number).and_then(Option::take) else { return };
         if self.receive(&mut connection) {
             self.connections[number] = Some(connection);

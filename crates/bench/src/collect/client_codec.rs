@@ -9,9 +9,16 @@ pub(super) enum CodecEvent {
     /// An acknowledgement that names the right stream.
     Ack(Ack),
     /// An answer that settles its message with a failure; without a counter, the oldest message.
-    Bad { counter: Option<u64>, failure: MessageFailure, detail: String },
+    Bad {
+        counter: Option<u64>,
+        failure: MessageFailure,
+        detail: String,
+    },
     /// A failure that belongs to no message; the connection continues.
-    Stray { failure: MessageFailure, detail: String },
+    Stray {
+        failure: MessageFailure,
+        detail: String,
+    },
     Ping,
     /// The server has processed everything before the barrier.
     Pong,
@@ -28,7 +35,7 @@ pub(super) trait ClientCodec: Send {
     /// Encodes a message; `counter` rises by one from call to call.
     fn publish(&mut self, counter: u64, out: &mut Vec<u8>);
 
-    /// Encodes a request that the server answers after it has processed all earlier input; false if the protocol has none.
+    /// Encodes a request that is answered once all earlier input is processed; returns false if the protocol has none.
     fn barrier(&mut self, out: &mut Vec<u8>) -> bool;
 
     fn pong(&mut self, out: &mut Vec<u8>);

@@ -22,7 +22,7 @@ fn served(
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for _ in 0..connections {
-                serve(listener.accept().expect("somebody connects").0);
+                serve(listener.accept().expect("a client connects").0);
             }
         });
         run(address)

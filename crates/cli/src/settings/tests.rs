@@ -367,7 +367,7 @@ fn streams_and_users_come_from_tables_or_words() {
         "serve",
         &[],
         "[[stream]]\nname = 'a b'\nsubjects = ['a']",
-        &["FILE:2: `a b` cannot name a stream"],
+        &["FILE:2: `a b` is not a valid stream name"],
     );
 }
 

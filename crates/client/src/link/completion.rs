@@ -226,7 +226,6 @@ impl PublisherLink {
         };
         for token in self.window.tokens() {
             let Some(flight) = self.window.get_mut(token) else { continue };
-            // A message in flight may still be answered.
             if matches!(flight.stage, SendStage::Due(..)) && !stays(&mut flight.entry) {
                 let reason = self.drop_reason_of_token(token);
                 self.drop_token(token, reason);
@@ -285,7 +284,6 @@ impl PublisherLink {
         }
     }
 
-    /// Counts a dropped message without a waiting caller as a failure.
     pub(super) fn count_drop(&mut self, cost: u64, subject: String, id: String, reason: DropReason) {
         self.counts.dropped += 1;
         self.failures.push(PublishFailure { subject, id, reason });

@@ -60,7 +60,6 @@ enum LinkState {
 #[derive(Debug, Default)]
 struct LinkConnection {
     out: Vec<u8>,
-    /// Bytes of `out` that the socket has accepted.
     flushed: usize,
     /// Total bytes of output, including those no longer in `out`.
     written: u64,
@@ -108,13 +107,10 @@ pub(crate) struct PublisherLink {
     close: bool,
     /// A failure has occurred, so messages may have used up their attempts.
     review_due: bool,
-    /// No message is sent before this time.
     resume_at: Option<Instant>,
-    /// When the next retry may be due.
     pump_at: Option<Instant>,
     /// When the first rejected message is to be dropped.
     rejection_deadline: Option<Instant>,
-    /// When the oldest answer is due.
     answer_at: Option<Instant>,
     reply: Vec<u8>,
     connection_error: Option<ConnectionError>,
@@ -175,7 +171,6 @@ impl PublisherLink {
         self.spool.push(entry);
     }
 
-    /// Stores new messages safely.
     pub(crate) fn commit(&mut self, unix_ns: u64) {
         for (entry, reason) in self.spool.commit(unix_ns) {
             self.drop_entry(entry, reason);
@@ -245,7 +240,6 @@ impl PublisherLink {
         LinkCommands { close: std::mem::take(&mut self.close), connect }
     }
 
-    /// When the next turn is due without further events.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let own = match self.state {
             LinkState::Waiting { until } => Some(until),
@@ -310,7 +304,6 @@ impl PublisherLink {
         &self.connection.out[self.connection.flushed..]
     }
 
-    /// Records that the socket has accepted `count` bytes.
     pub(crate) fn sent(&mut self, count: usize) {
         self.connection.flushed += count;
         if self.connection.flushed >= self.connection.out.len() {
@@ -428,7 +421,6 @@ impl PublisherLink {
         }
     }
 
-    /// Handles a lost connection: all unanswered messages are due again, on the next connection.
     fn connection_lost(&mut self, now: Instant, connection_error: ConnectionError) {
         self.backoff.record_failure();
         self.failed_connections += 1;
@@ -458,7 +450,6 @@ impl PublisherLink {
         self.review_due = true;
     }
 
-    /// Drops the connection and waits for the backoff before the next one.
     fn disconnect(&mut self, now: Instant) {
         let wait = self.random.jitter(self.backoff.wait());
         self.state = LinkState::Waiting { until: now + wait };
@@ -468,7 +459,6 @@ impl PublisherLink {
         self.server = (self.server + 1) % self.config.servers.len().max(1);
     }
 
-    /// Disconnects from a lame duck that has answered everything.
     fn disconnect_if_drained(&mut self, now: Instant) {
         let is_drained = self.window.iter().all(|(_, flight)| matches!(flight.stage, SendStage::Due(..)));
         if is_drained && self.output().is_empty() {

@@ -16,7 +16,6 @@ use crate::limits::{ONE_WAY_BATCH, OUTPUT_SIZE, REJECTED_SPOOL_DIVISOR};
 use crate::outcome::DropReason;
 
 impl PublisherLink {
-    /// Writes what may be sent: due messages first, to keep the order.
     pub(super) fn pump(&mut self, now: Instant, server_limits: ServerLimits) {
         self.pump_at = None;
         if self.connection.drain_until.is_some() {

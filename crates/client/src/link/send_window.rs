@@ -55,9 +55,7 @@ pub(super) struct SendWindow {
     in_flight: VecDeque<Option<InFlightMessage>>,
     parked: BTreeMap<u64, InFlightMessage>,
     parked_cost: u64,
-    /// Total cost of all messages pushed.
     cost_pushed: u64,
-    /// Total cost of the messages removed.
     cost_removed: u64,
     due: usize,
 }
@@ -140,7 +138,6 @@ impl SendWindow {
         }
     }
 
-    /// Removes a message; `None` if it is not in the window.
     pub(super) fn remove(&mut self, token: u64) -> Option<InFlightMessage> {
         let flight = match self.parked.remove(&token) {
             Some(flight) => {
@@ -172,7 +169,6 @@ impl SendWindow {
         self.iter().map(|(token, _)| token).collect()
     }
 
-    /// All messages, oldest first.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &InFlightMessage)> {
         let base = self.base;
         let row = self.in_flight.iter().enumerate();

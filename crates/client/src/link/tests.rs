@@ -365,7 +365,6 @@ fn a_wide_window_is_sent_again_at_once_after_each_restart() {
     }
 }
 
-/// A message that the socket never accepted costs no token.
 #[test]
 fn a_message_that_never_left_is_sent_first_and_costs_no_permission() {
     let mut fixture = LinkFixture::new(config());
@@ -642,7 +641,6 @@ fn no_play_of_failures_loses_count_of_a_message() {
     }
 }
 
-/// A failure is reported both for a message reported as queued and for one without a waiting caller.
 #[test]
 fn a_failure_is_told_once_to_whoever_is_there_to_hear_it() {
     let refusal = br#"{"error":{"code":400,"err_code":10054,"description":"no"}}"#;

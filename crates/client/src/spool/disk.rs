@@ -177,7 +177,6 @@ impl<D: Disk> DiskSpool<D> {
         }
     }
 
-    /// Reads the next batch with messages into the empty cache.
     fn fill(&mut self) {
         while self.cache.is_empty()
             && let Some(&(next, _)) = self.pending.front()

@@ -50,9 +50,7 @@ pub(super) struct StreamFollower {
     last: Option<u64>,
     /// Creation time of the stream as the server formats it; differs after the stream was created again.
     created_at: Option<String>,
-    /// Messages received from the current consumer.
     received: u64,
-    /// Name of the current consumer, once it is known.
     consumer: Option<String>,
 }
 
@@ -262,7 +260,6 @@ impl StreamFollower {
         format!("$JS.API.CONSUMER.DELETE.{}.{consumer}", self.stream)
     }
 
-    /// Checks the position of a message by its reply subject.
     pub(super) fn check_position(&mut self, reply: Option<&str>) -> PositionCheck {
         let ack = reply.and_then(|reply| AckSubject::parse(reply.as_bytes()));
         let Some(ack) = ack.filter(|ack| ack.stream == self.stream) else { return PositionCheck::Foreign };
@@ -292,7 +289,6 @@ impl StreamFollower {
         let Ok(headers) = Headers::parse(headers) else { return ControlAction::Ignore };
         match headers.status().map(|status| status.code) {
             Some(100) => {}
-            // The consumer was deleted or moved.
             Some(_) => return ControlAction::Restart,
             None => return ControlAction::Ignore,
         }

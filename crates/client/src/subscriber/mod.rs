@@ -190,11 +190,9 @@ pub struct Subscriber {
     /// The current subscription; each consumer request has its own.
     sid: u64,
     phase: ConsumerPhase,
-    /// Delivery subject of the current consumer.
     deliver: String,
     /// The current consumer has delivered a message or a heartbeat.
     has_progressed: bool,
-    /// Consumer requests refused in a row.
     refusals: u32,
     /// The message that follows the missing range just reported.
     queued_message: Option<ReceivedMessage>,
@@ -401,7 +399,6 @@ impl Subscriber {
             ConnectionEvent::Message(sid, message) if sid == self.sid => {
                 self.handle_delivery(connection, message)?
             }
-            // A delivery of a consumer that was replaced.
             ConnectionEvent::Message(..) => None,
         };
         Ok(event.map_or(SubscriberStep::Progress, SubscriberStep::Deliver))
@@ -465,7 +462,6 @@ impl Subscriber {
         Ok(())
     }
 
-    /// Requests a consumer that delivers to a subscription of its own.
     fn request_consumer(&mut self, connection: &mut BlockingConnection) -> Result<(), StepError> {
         let reply = self.reply_subject();
         let Some(follower) = &mut self.follower else { return Ok(()) };
@@ -485,7 +481,6 @@ impl Subscriber {
         format!("_INBOX.{}.a.{}", self.name, self.sid)
     }
 
-    /// Filter for all reply subjects.
     fn reply_filter(&self) -> String {
         format!("_INBOX.{}.a.*", self.name)
     }

@@ -176,14 +176,12 @@ fn what_happened_to_the_stream_is_told_although_the_connection_breaks_over_it() 
 
 const DELETED: &str = "NATS/1.0 409 Consumer Deleted\r\n\r\n";
 
-/// A consumer created by the scripted server, with delivery subject and subscription id.
 struct TestConsumer {
     deliver: String,
     sid: String,
 }
 
 impl TestConsumer {
-    /// Accepts the request for a consumer after sequence 9.
     fn create(follower: &mut Subscriber, scripted: &mut ScriptedServer) -> TestConsumer {
         let ReceivedOperation::Sub { sid, filter } = scripted.next_operation() else {
             panic!("it subscribes first")
@@ -194,7 +192,6 @@ impl TestConsumer {
         TestConsumer { deliver: filter, sid }
     }
 
-    /// Delivers the record of a sequence and checks that the follower returns it.
     fn deliver_message(
         &self,
         follower: &mut Subscriber,

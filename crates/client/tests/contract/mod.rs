@@ -123,7 +123,6 @@ pub(crate) fn one_way_messages_reach_a_listener(address: &str) {
     }
 }
 
-/// A stream is followed from any position, and each message carries its position.
 pub(crate) fn a_stream_is_followed_from_any_place(address: &str) {
     let publisher = Publisher::new(config(address)).expect("it can work");
     let sequences: Vec<u64> = (0..10_u8)
@@ -178,7 +177,6 @@ pub(crate) fn a_large_message_arrives_whole(address: &str) {
     );
 }
 
-/// A message to a subject without a stream is dropped with that reason.
 pub(crate) fn a_subject_without_a_stream_is_named(address: &str) {
     let config = PublisherConfig {
         no_stream_timeout: Duration::from_millis(50),

@@ -1,4 +1,4 @@
-//! Actions on a connection between two turns, by the owner of a shard: a foreign event loop or a script's command.
+//! Actions on a connection between two turns, by the owner of a shard in a foreign event loop.
 
 use super::Shard;
 use super::connection::ConnectionState;
@@ -9,11 +9,11 @@ use crate::driver::Driver;
 use crate::token::Token;
 
 impl<D: Driver, V: Service> Shard<D, V> {
-    /// Acts on an open connection like a method of its session. The effects requested from [`Io`] apply when `act`
-    /// returns, or in the next turn if this one has no more room; its output leaves with the next turn, which the
-    /// caller must run. Returns `None`, without a call of `act`, if the connection is not open.
+    /// Calls `act` on an open connection, like a method of its session. The requests of [`Io`] take effect when `act`
+    /// returns, or in the next turn if this one has no more room; output is sent with the next turn, which the caller
+    /// must run. Returns `None`, without a call of `act`, if the connection is not open.
     ///
-    /// All such calls between two turns share the room of one turn's output: when that is used up, [`Io::room`] is zero
+    /// All such calls between two turns share one turn's room for output: when that is used up, [`Io::room`] is zero
     /// until the next turn.
     pub fn with<R>(
         &mut self,
@@ -23,7 +23,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         let slot = self.slots.get(token).filter(|slot| slot.connection.state == ConnectionState::Open)?;
         // The last turn may be long ago, and the session sets its deadlines relative to now.
         self.now = self.clock.now();
-        // A receive of the last turn that emptied the socket is outdated.
+        // That a receive of the last turn emptied the socket is outdated.
         self.turn_number = self.turn_number.wrapping_add(1);
         self.has_acted = true;
         let room = self.output.room_between_turns();
@@ -35,14 +35,13 @@ impl<D: Driver, V: Service> Shard<D, V> {
         if self.output.has_room_for(TurnStage::Events) {
             self.pump(token);
         } else {
-            // Its session may be due another call, for which this turn has no room.
+            // Another call of its session may be due, for which this turn has no room.
             self.to_revisit.push(token);
         }
         Some(outcome)
     }
 
-    /// The unconsumed input of a connection, oldest byte first; empty if the connection is gone. It stays until
-    /// [`consume`](Self::consume) or the session consumes it.
+    /// The stored unconsumed input of a connection; empty if the connection is closed.
     pub fn unread(&mut self, token: Token) -> &[u8] {
         match self.slots.get(token) {
             Some(slot) => slot.connection.input.bytes(&self.held_input),
@@ -51,7 +50,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
     }
 
     /// Consumes the first bytes of [`unread`](Self::unread) in place of the session. No effect if the connection is
-    /// gone.
+    /// closed.
     ///
     /// # Panics
     /// If fewer bytes are unread.

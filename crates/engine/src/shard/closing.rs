@@ -66,7 +66,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         }
     }
 
-    /// Frees the slot of a connection that the driver has released, after a last call of its session with the reason.
+    /// Frees the slot of a connection that the driver has released, after a call of `Session::closed`.
     pub(super) fn free_connection(&mut self, token: Token) -> Option<V::Session> {
         let slot = self.slots.get(token)?;
         let Connection { input, output, reason, .. } = &mut slot.connection;
@@ -100,7 +100,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
                 connection.reason = CloseReason::ConnectFailed;
                 return self.begin_close(token);
             }
-            // This turn's output may still be sent; `keep_unsent` handles the case that it was not.
+            // This turn's output may still be sent; if not, `keep_unsent` closes the connection.
             ConnectionTimer::Write(_) if connection.link != NO_ITEM => {}
             ConnectionTimer::Write(_) => {
                 connection.set_reason(CloseReason::WriteTimeout);
@@ -119,7 +119,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         let is_reported = connection.state == ConnectionState::Open && connection.has_deadline_reported();
         let is_due = now >= connection.deadline && is_reported;
         if is_due {
-            // A session that has requested the end needs no deadline.
+            // Also if the session has requested the end and is not called.
             connection.deadline = NEVER;
         }
         if is_due && connection.finish == CloseIntent::No {
@@ -129,7 +129,8 @@ impl<D: Driver, V: Service> Shard<D, V> {
         }
     }
 
-    /// Closes a connection at once. A close that is part of this turn's output is handled when that stops short.
+    /// Closes a connection at once. If its close is part of this turn's output and that stops short, `keep_unsent`
+    /// closes it.
     pub(super) fn abort(&mut self, token: Token, reason: CloseReason) {
         let Some(slot) = self.slots.get(token) else { return };
         let connection = &mut slot.connection;

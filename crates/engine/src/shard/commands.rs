@@ -50,9 +50,9 @@ impl<D: Driver, V: Service> Shard<D, V> {
         self.notify_drain();
     }
 
-    /// Notifies the sessions of a drain, slot by slot, in as many turns as it takes. It waits for undispatched events,
-    /// because a connection with a request among them looks idle and would be closed with it; and for room, because the
-    /// sessions send output in response.
+    /// Notifies the sessions of a drain, slot by slot, in several turns if needed. It waits for the dispatch of all
+    /// events, because a connection whose request is among them looks idle and would be closed; and for room for the
+    /// sessions' output.
     fn notify_drain(&mut self) {
         while let Some(at) = self.drain_notify_from {
             if self.dispatched < self.events.len() || !self.output.has_room_for(TurnStage::Events) {

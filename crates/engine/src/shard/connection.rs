@@ -1,4 +1,4 @@
-//! A connection's slot: the engine's state of it, beside the session's own.
+//! The engine's state of a connection, beside the session.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ pub(super) const NEVER: Time = Time::from_nanos(u64::MAX);
 /// No item in this turn's output.
 pub(super) const NO_ITEM: u32 = u32::MAX;
 
-/// The end of a message in held output is unknown.
+/// A value of [`Connection::message_rest`]: unknown.
 pub(super) const UNKNOWN_REST: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,9 +60,8 @@ pub(super) enum ReadState {
 /// Whether a call of the session is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PendingCall {
-    /// No: the session has seen all input and is done with it.
     Nothing,
-    /// `received`: there is new input, or the session was held up and may continue with input it has seen.
+    /// `received`: there is new input, or the session may continue with unconsumed input.
     Received,
     /// `received`, when this turn's output has been sent.
     AfterOutput,
@@ -86,14 +85,14 @@ pub(super) enum SendState {
     Ended,
 }
 
-/// The engine's own timer of a connection. The handler that acts on it clears it, so that no expiry is lost while
+/// The engine's own timer of a connection. It stays set until the handler acts on it, so that no expiry is lost while
 /// another operation is in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ConnectionTimer {
     Never,
     /// Park it: no input has arrived during its receive.
     Park(Time),
-    /// Close it: its peer receives none of the held-up output.
+    /// Close it: its peer receives held-up output too slowly.
     Write(Time),
     /// End its lingering.
     Linger(Time),
@@ -142,14 +141,14 @@ pub(super) struct Connection {
     pub(super) pending_call: PendingCall,
     pub(super) peer: PeerState,
     pub(super) sending: SendState,
-    /// Held-up output has been sent since the last notification of the session.
+    /// All held-up output was sent: a call of `flushed` is due.
     pub(super) flushed: bool,
     pub(super) outgoing: bool,
     /// The session has requested a check of the peer.
     pub(super) checks_peer: bool,
     pub(super) reads_while_blocked: bool,
     pub(super) keeps_deadline: bool,
-    /// It is in the list of connections that wait for others' output to be sent.
+    /// It is in `Shard::input_blocked`.
     pub(super) is_in_input_blocked: bool,
 }
 
@@ -198,7 +197,7 @@ impl Connection {
         }
     }
 
-    /// Whether input waits until held-up output, or some of it, or some of others' in the store, has been sent.
+    /// Whether input waits until held-up output, of this or of other connections, has been sent.
     pub(super) fn is_input_blocked(&self, store: &StashStore) -> bool {
         self.blocked && !(self.may_read_while_blocked() && self.output.has_ample_room(store))
     }
@@ -215,8 +214,8 @@ impl Connection {
         self.reads_while_blocked && self.output.len() < self.send_max as usize / 2
     }
 
-    /// Extends the write timeout, after the peer received `sent` bytes of held-up output, or because output is held up
-    /// from now on.
+    /// Starts the write timeout when output is first held up, and extends it when the peer received `sent` bytes of
+    /// that.
     pub(super) fn extend_write(&mut self, was_blocked: bool, sent: u32, now: Time, write_timeout: Duration) {
         let until = now.after(write_timeout);
         self.timer = match self.timer {

@@ -17,7 +17,7 @@ pub struct DatagramPath {
     pub socket: u32,
     /// The address of the peer.
     pub peer: SocketAddr,
-    /// The local address, for a socket bound to all; `None`: the system chooses.
+    /// The local address, for a socket bound to the unspecified address; `None`: the system chooses.
     pub local: Option<IpAddr>,
 }
 
@@ -50,7 +50,7 @@ impl<'a> DatagramSender<'a> {
     }
 }
 
-/// Handle of a service during a datagram callback or mail for a peer.
+/// The handle of a service during a call of `datagram` or `delivered`.
 pub struct DatagramIo<'a> {
     pub(super) now: Time,
     pub(super) path: DatagramPath,

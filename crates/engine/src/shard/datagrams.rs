@@ -1,8 +1,7 @@
-//! Datagram sockets: no connections, no slots. The service receives every datagram and may answer at once to any
-//! address; it may also send at the end of each turn, and on mail for a peer.
+//! Datagram sockets: without connections and slots. The service receives every datagram and may send to any address at
+//! once, at the end of each turn, and on mail for a peer.
 //!
-//! Unsent datagrams are not stored: a datagram that finds the socket's send buffer full is dropped and counted, as any
-//! router on the path might have dropped it.
+//! A datagram for which the socket's send buffer has no room is dropped and counted, not stored.
 
 use std::io;
 
@@ -14,7 +13,7 @@ use crate::driver::{BufferId, Driver, SourceKind};
 use crate::limits::{LISTENERS_MAX, SEND_MAX};
 use crate::token::Token;
 
-/// The growth of a count that wraps after 2^32 - 1.
+/// The difference of two values of a count modulo 2^32.
 fn dropped_since(before: u32, now: u32) -> u64 {
     now.wrapping_sub(before).into()
 }
@@ -35,7 +34,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         }
         let token = Token::new(number, 0);
         self.driver.attach(token, socket.into(), SourceKind::Datagram, false)?;
-        // A handed-over socket has the count of its former reader.
+        // A socket from a hand-over has a count already.
         let dropped = self.driver.dropped_datagrams(token).unwrap_or(0);
         self.listeners.push(ShardListener {
             state: ListenerState::Datagrams,
@@ -91,8 +90,8 @@ impl<D: Driver, V: Service> Shard<D, V> {
         self.listeners.iter().filter(is_open).count()
     }
 
-    /// Stops receiving datagrams and closes their sockets. A close alone would drop datagrams that the system has
-    /// already put into buffers, so the receive is cancelled first and the service gets its last datagrams.
+    /// Stops receiving datagrams and closes their sockets. A close alone would drop datagrams in receive buffers, so
+    /// the receive is cancelled first.
     pub(super) fn close_datagram_sockets(&mut self) {
         for number in 0..self.listeners.len() as u32 {
             let listener = &mut self.listeners[number as usize];

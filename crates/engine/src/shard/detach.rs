@@ -1,8 +1,8 @@
-//! Connections that leave with their socket open, and adopted ones.
+//! Detaching and adopting connections.
 //!
-//! A connection leaves in three steps: its output is sent (as for a close), the driver releases the socket, the session
-//! gets `closed` and is passed on. From the second step on the driver owes one `Detached` event, so a connection that
-//! has to end meanwhile only records that: its socket is closed on arrival.
+//! A connection is detached in three steps: its output is sent (as for a close), the driver releases the socket, the
+//! session gets `closed` and goes to the detach handler. In the second step `Detached` is pending, so a connection that
+//! has to end meanwhile only records that; its socket is closed with the event.
 
 use std::io;
 
@@ -21,8 +21,8 @@ use crate::token::Token;
 pub(super) type DetachHandler<V, S> = Box<dyn FnMut(&mut V, Detached<S, <V as Service>::Session>)>;
 
 impl<D: Driver, V: Service> Shard<D, V> {
-    /// Sets the handler for connections that leave by [`Io::detach`](super::Io::detach). It runs on the shard's thread
-    /// and must not block: it passes the connection on. Without a handler, the sockets are closed.
+    /// Sets the handler for connections detached with [`Io::detach`](super::Io::detach), which passes them to their new
+    /// owner. It runs on the shard's thread and must not block. Without a handler, the sockets are closed.
     pub fn on_detached(
         &mut self,
         detach_handler: impl FnMut(&mut V, Detached<D::Socket, V::Session>) + 'static,

@@ -1,10 +1,8 @@
 //! The accept gate: listeners accept connections while there are free slots.
 //!
 //! When all slots are in use, accepting pauses and connections wait in the kernel's backlog. Connections accepted
-//! before the pause took effect wait in a short queue. A closed connection opens the gate.
-//!
-//! The queue has room for all that the listeners may accept before their pause takes effect: a server that has taken
-//! over from one with more shards has many listeners in one shard, each with its own backlog.
+//! before the pause takes effect wait in a queue with room for all of them, for each of the shard's listeners (many
+//! after a hand-over from a server with more shards). A closed connection opens the gate.
 
 use std::io;
 use std::time::Duration;
@@ -41,8 +39,8 @@ impl<D: Driver, V: Service> Shard<D, V> {
         Ok(number)
     }
 
-    /// Leaves connections in this listener's backlog to its other holders, also when the backlogs are emptied before
-    /// the close.
+    /// Leaves connections in this listener's backlog to its other holders, also in
+    /// [`empty_and_close_listeners`](crate::ShardControl::empty_and_close_listeners).
     pub fn leave_backlog(&mut self, listener: u32) {
         self.listeners[listener as usize].leaves_backlog = true;
     }
@@ -129,10 +127,10 @@ impl<D: Driver, V: Service> Shard<D, V> {
         }
     }
 
-    /// Checks every listener's queue, now and every [`ACCEPT_RECHECK_INTERVAL`] for `span`, by restarting the accept.
-    /// For listeners that other processes accept from or have accepted from: the system may wake one of several waiting
-    /// processes only, and if that process stops or exits before it accepts the connection, no other one is woken. (A
-    /// ring outlives its process for a moment and still receives wake-ups.)
+    /// Checks every listener's backlog, now and every [`ACCEPT_RECHECK_INTERVAL`] for `span`, by restarting the accept.
+    /// For listeners that other processes share or have shared: the system may wake only one of several waiting
+    /// processes, and if that one stops or exits before it accepts the connection, no other one is woken. (A ring
+    /// outlives its process for a moment and still receives wake-ups.)
     pub fn recheck_accept_queues(&mut self, span: Duration) {
         self.recheck_until = self.recheck_until.max(self.now.after(span));
         for number in 0..self.listeners.len() {
@@ -140,7 +138,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         }
     }
 
-    /// A listener's timer expired: its pause after an error is over, or its queue is due for a recheck.
+    /// A listener's timer expired: its pause after an error is over, or a recheck of its backlog is due.
     pub(super) fn on_listener_timer(&mut self, number: u32) {
         let listener = &mut self.listeners[number as usize];
         if listener.state == ListenerState::Datagrams {
@@ -172,16 +170,14 @@ impl<D: Driver, V: Service> Shard<D, V> {
             before => match error {
                 // A requested stop; the gate may have opened since.
                 None => self.resume_accepting(),
-                // The connections that wait for a slot have the last descriptors: later ones wait in the backlog, as
-                // when the gate is closed.
+                // Connections that wait for a slot use the last descriptors: the gate is closed.
                 Some(error) if self.slots.is_full() && AcceptFailure::is_descriptor_shortage(error) => {
                     listener.state = ListenerState::Paused;
                     self.counters.gate_closed.add(u64::from(before == ListenerState::Accepting));
                 }
                 Some(error) => {
                     listener.state = ListenerState::Paused;
-                    // Waiting clients get no response for now; one of them is refused, unless the driver has already
-                    // done so.
+                    // One waiting client is refused, unless the driver has already done so.
                     if refused == 0 && AcceptFailure::is_descriptor_shortage(error) {
                         let refused = self.driver.refuse_one(Token::new(number, 0));
                         self.counters.refused_descriptors.add(u64::from(refused));
@@ -219,14 +215,14 @@ impl<D: Driver, V: Service> Shard<D, V> {
             }
             self.wheel.clear(number);
         }
-        // After all are stopped: a connection accepted from one must not restart another.
+        // After all are stopped, because accepting from one may resume others.
         for (number, backlog) in idle {
             self.close_listener(number, backlog);
         }
     }
 
-    /// Closes a listener that no longer accepts; with [`BacklogPolicy::Accept`] it accepts the waiting connections
-    /// first. At most as many as may wait for a slot: a stream of new connections must not delay the close.
+    /// Closes a listener that is not armed; with [`BacklogPolicy::Accept`] it accepts the waiting connections first, a
+    /// bounded number, so that new connections cannot delay the close for ever.
     fn close_listener(&mut self, number: u32, backlog: BacklogPolicy) {
         let token = Token::new(number, 0);
         for _ in 0..WAITING_ACCEPTS_MAX {
@@ -235,8 +231,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
             }
             match self.driver.accept_now(token) {
                 Ok(Some(socket)) => self.on_accepted(number, socket),
-                // The open connections have the last descriptors. Waiting clients are refused one by one, so that they
-                // get a response.
+                // Waiting clients are refused one by one, so that they do not wait in vain.
                 Err(error) if AcceptFailure::is_descriptor_shortage(&error) => {
                     if !self.driver.refuse_one(token) {
                         break;

@@ -41,8 +41,7 @@ impl Connection {
 }
 
 impl<D: Driver, V: Service> Shard<D, V> {
-    /// Shows bytes of a receive buffer, or stores them until they may be shown, then carries out the session's
-    /// requests.
+    /// Shows bytes of a receive buffer to the session, or stores them until it may be called.
     pub(super) fn receive_buffer(&mut self, token: Token, buffer: BufferId, len: usize) {
         let Some(slot) = self.slots.get(token) else { return };
         let connection = &mut slot.connection;
@@ -69,9 +68,9 @@ impl<D: Driver, V: Service> Shard<D, V> {
         self.show(token, InputLocation::Stash);
     }
 
-    /// Reads at once what remains after a receive that filled its buffer: one long read instead of many short ones,
-    /// each with a turn, a wait and a split message. Once per receive, so that other connections do not wait long; and
-    /// only while the store could hold the unconsumed rest.
+    /// Does a long read after a receive that filled its buffer, in place of many short ones, each with a turn, a wait
+    /// and a split message. Once per receive, to be fair to other connections; and only while the store has room for
+    /// the unconsumed rest.
     fn continue_reading(&mut self, token: Token) {
         let Some(slot) = self.slots.get(token) else { return };
         let connection = &mut slot.connection;
@@ -128,7 +127,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
                 stash.consume(&mut self.held_input, consumed);
                 true
             }
-            // Input after the last response is not read.
+            // The session has finished: the rest is not needed.
             InputLocation::Buffer(..) | InputLocation::Long(..)
                 if !matches!(connection.finish, CloseIntent::No | CloseIntent::Detach) =>
             {

@@ -24,7 +24,7 @@ pub(super) struct InputBlocks {
     current: Option<BlockWriter>,
     /// Full blocks, the oldest in front. Each may still be referenced.
     retired: VecDeque<BlockWriter>,
-    /// The current block is being shown to a session: copies must not retire it.
+    /// A session is being shown bytes of the current block: copies must not replace it.
     is_shown: bool,
     /// Earliest time to release the next superfluous block.
     trim_at: Time,
@@ -88,7 +88,7 @@ impl InputBlocks {
         self.current.as_mut()?.append(bytes)
     }
 
-    /// Retires the current block for an empty one. Returns false, without effect, if there is none.
+    /// Replaces the current block by an empty one. Returns false, without effect, if none can be had.
     fn replace_current(&mut self) -> bool {
         let Some(next) = self.reuse_retired().or_else(|| self.allocate()) else { return false };
         self.retired.extend(self.current.replace(next));
@@ -102,7 +102,7 @@ impl InputBlocks {
             if oldest.renew() {
                 return Some(oldest);
             }
-            // The next call checks other blocks.
+            // To the end, so that the next call checks other blocks.
             self.retired.push_back(oldest);
         }
         None

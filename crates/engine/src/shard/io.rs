@@ -58,8 +58,7 @@ impl Io<'_> {
         self.token
     }
 
-    /// Bytes that may be sent before unsent bytes have left. Zero after an [`offer`](Self::offer) or
-    /// [`end_output`](Self::end_output).
+    /// Bytes that may be sent now. Zero after an [`offer`](Self::offer) or [`end_output`](Self::end_output).
     pub fn room(&self) -> usize {
         match (self.connection.pending_call, self.connection.sending) {
             (PendingCall::Taken, _) | (_, SendState::Ending | SendState::Ended) => 0,
@@ -70,13 +69,13 @@ impl Io<'_> {
         }
     }
 
-    /// Like [`room`](Self::room), limited to a fair share of the store of all connections: zero when half of the store
-    /// may be full of held-up output. Sending more may disconnect the connection that holds most.
+    /// Like [`room`](Self::room), limited to a fair share of the shard's output store: zero when half of it may be
+    /// used. Sending more may disconnect the connection that holds most.
     pub fn spare_room(&self) -> usize {
         self.room().min(self.spare())
     }
 
-    /// Bytes that may still be held up before half of the store may be full.
+    /// Bytes that this connection may hold up before half of the store may be full.
     fn spare(&self) -> usize {
         // All output of this turn may be held up.
         self.store.spare().saturating_sub(self.output.size())
@@ -118,9 +117,8 @@ impl Io<'_> {
         Ok(())
     }
 
-    /// A reference to bytes that may go to other threads without another copy: in place if they are input just received
-    /// into a shared block, else to a copy in such a block. The block is not reset before the last clone of the
-    /// reference is dropped.
+    /// A reference to bytes, for other threads: in place if they are input just received into a shared block, else to a
+    /// copy in such a block. The block is not reset before the last clone of the reference is dropped.
     ///
     /// `None` if there are fewer than [`SHARED_MIN`](crate::limits::SHARED_MIN) bytes, or no block has room for a copy:
     /// the caller has to copy the bytes elsewhere.
@@ -133,9 +131,9 @@ impl Io<'_> {
     /// more than [`room`](Self::room) bytes and not change existing bytes.
     ///
     /// # Errors
-    /// [`OutputFull`]: either it wrote more than there is room for, and the connection is closed with `OutputFull`,
-    /// because a response with a hole would be worse than none. Or the connection is being disconnected as a slow
-    /// consumer, and `write` is not called.
+    /// [`OutputFull`]: `write` appended more than the room, and the connection is closed with `OutputFull`, because the
+    /// response is incomplete. Or the connection is disconnected as a slow consumer,
+    /// before or after a call of `write`.
     pub fn send_with(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> Result<(), OutputFull> {
         if self.connection.is_slow_consumer() {
             return Err(OutputFull);
@@ -173,10 +171,9 @@ impl Io<'_> {
         Err(OutputFull)
     }
 
-    /// Tries to send bytes once: unsent bytes are not stored, and the session learns by
-    /// [`taken`](crate::Session::taken) how many were sent, when more can be sent. So a long response needs no room in
-    /// the store, however slowly its peer reads. Until then the session gets no input and can send nothing else. An end
-    /// requested meanwhile does not wait for the rest.
+    /// Tries to send bytes once. Unsent bytes are not stored, so a long response needs no room in the store, however
+    /// slowly its peer reads: [`taken`](crate::Session::taken) reports how many were sent, when more can be sent. Until
+    /// then the session gets no input and cannot send. If it requests the end meanwhile, the unsent rest is dropped.
     ///
     /// At most [`OFFER_MAX`](crate::limits::OFFER_MAX) bytes are tried, and none while earlier output is held up;
     /// `taken` is called in any case.
@@ -197,9 +194,8 @@ impl Io<'_> {
         self.connection.pending_call = PendingCall::Taken;
     }
 
-    /// Sets the time at which `deadline` is called; `None` removes it. While output is held up the call is delayed
-    /// until it is sent, unless the session [keeps reading](Self::keep_reading) or [keeps its
-    /// deadline](Self::keep_deadline).
+    /// Sets the time at which `deadline` is called; `None` removes it. The call is delayed while output is held up,
+    /// unless the session [keeps reading](Self::keep_reading) or [keeps its deadline](Self::keep_deadline).
     pub fn set_deadline(&mut self, deadline: Option<Time>) {
         self.connection.deadline = deadline.unwrap_or(NEVER);
     }
@@ -209,12 +205,12 @@ impl Io<'_> {
         Some(self.connection.deadline).filter(|deadline| *deadline != NEVER)
     }
 
-    /// Reports the deadline also while output is held up, for the rest of the connection. Does not affect input.
+    /// From now on, `deadline` is called also while output is held up. Does not affect input.
     pub fn keep_deadline(&mut self) {
         self.connection.keeps_deadline = true;
     }
 
-    /// Stops input until [`resume`](Self::resume); TCP slows the peer down.
+    /// Stops input until [`resume`](Self::resume); TCP's flow control slows the peer.
     pub fn pause(&mut self) {
         self.connection.paused = true;
     }
@@ -226,22 +222,21 @@ impl Io<'_> {
         }
     }
 
-    /// Checks whether the peer is gone, which is not noticed otherwise while the session is paused: the connection is
-    /// then closed with `PeerReset`. A peer that has only ended its own sending direction is not gone.
+    /// Closes the connection with `PeerReset` if the peer has reset it or ended both directions, which is not noticed
+    /// otherwise while input is paused. The end of the peer's sending direction alone does not count.
     pub fn check_peer(&mut self) {
         self.connection.checks_peer = true;
     }
 
-    /// Requests a call of `received` with the unconsumed bytes (possibly none) when this turn's output is sent. After
-    /// an [`offer`](Self::offer) it is called anyway.
+    /// Requests a call of `received` with the unconsumed bytes (possibly none) when this turn's output is sent. Not
+    /// needed after an [`offer`](Self::offer).
     pub fn call_again(&mut self) {
         if self.connection.pending_call != PendingCall::Taken {
             self.connection.pending_call = PendingCall::AfterOutput;
         }
     }
 
-    /// Ends the sending direction when all output is sent: the peer sees the end of the stream. Input is shown as
-    /// before; nothing can be sent any more.
+    /// Ends the sending direction when all output is sent: the peer sees the end of the stream. Input continues.
     pub fn end_output(&mut self) {
         if self.connection.sending == SendState::Open {
             self.connection.sending = SendState::Ending;
@@ -253,22 +248,21 @@ impl Io<'_> {
         self.end(CloseIntent::Close, reason);
     }
 
-    /// Ends the sending direction when all output is sent and discards input for a while before closing: for a last
-    /// response to a peer that may still be sending.
+    /// Ends the sending direction when all output is sent and discards input for a while before closing (lingering
+    /// close): for a last response to a peer that may still be sending.
     pub fn finish_lingering(&mut self, reason: CloseReason) {
         self.end(CloseIntent::Linger, reason);
     }
 
-    /// Requests the socket, which leaves the shard with all unconsumed input when all output is sent: see
-    /// [`Shard::on_detached`](super::Shard::on_detached). The session gets no more input or events, then `closed` with
-    /// `Detached`. Any earlier end of the connection (a failure, the write timeout, [`abort`](Self::abort)) ends it
-    /// with its own reason instead; after a request to close the connection this call has no effect.
+    /// Detaches the connection when all output is sent: its session, socket and unconsumed input go to the handler of
+    /// [`Shard::on_detached`](super::Shard::on_detached). Until then the session gets no input or events, then `closed`
+    /// with `Detached`, or with the reason of an earlier end: a failure, the write timeout, [`abort`](Self::abort). No
+    /// effect after a request to close the connection.
     pub fn detach(&mut self) {
         self.end(CloseIntent::Detach, CloseReason::Detached);
     }
 
-    /// Disconnects a slow consumer: unread output is discarded, and [`slow_consumer`](crate::Session::slow_consumer)
-    /// provides the last message.
+    /// Disconnects the connection as a slow consumer: see [`slow_consumer`](crate::Session::slow_consumer).
     pub fn end_slow_consumer(&mut self) {
         if self.connection.finish == CloseIntent::No {
             self.connection.finish = CloseIntent::SlowConsumer;
@@ -292,7 +286,7 @@ impl Io<'_> {
         !self.connection.input.is_empty()
     }
 
-    /// Whether the session has requested the end, or its socket.
+    /// Whether the session has requested the end or a detach.
     pub fn is_finishing(&self) -> bool {
         self.connection.finish != CloseIntent::No
     }
@@ -302,22 +296,22 @@ impl Io<'_> {
         self.connection.peer != PeerState::Sending
     }
 
-    /// Sets the maximum of unsent bytes instead of `SEND_MAX`, at most
+    /// Sets the maximum of unsent bytes (default [`SEND_MAX`](crate::limits::SEND_MAX)), at most
     /// [`OUTPUT_STASH_MAX`](crate::store::OUTPUT_STASH_MAX): for messages that are sent whether the peer reads or not.
-    /// When the store of all connections is full, those that hold most are disconnected as slow consumers.
+    /// When the shard's output store is full, the connections that hold most are disconnected as slow consumers.
     pub fn set_send_max(&mut self, bytes: usize) {
         self.connection.send_max = bytes.min(OUTPUT_STASH_MAX) as u32;
     }
 
     /// Shows input also while output is held up, as long as that is less than half of the connection's maximum
-    /// ([`set_send_max`](Self::set_send_max)) and half of the store of all connections is not nearly full: for peers
-    /// that send everything before they read the first response. The write timeout continues, and the session's
-    /// deadline is reported as well; a session that sends more than there is [`room`](Self::room) for is closed.
+    /// ([`set_send_max`](Self::set_send_max)) and the shard's output store has ample room: for peers that send
+    /// everything before they read the first response. The write timeout continues, and `deadline` is called as well; a
+    /// session that sends more than its [`room`](Self::room) is closed.
     pub fn keep_reading(&mut self) {
         self.connection.reads_while_blocked = true;
     }
 
-    /// Whether earlier output waits for the peer to read.
+    /// Whether output is held up.
     pub fn is_output_blocked(&self) -> bool {
         self.connection.blocked
     }

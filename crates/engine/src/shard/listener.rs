@@ -25,7 +25,7 @@ pub(super) enum ListenerState {
 #[derive(Debug)]
 pub(super) struct ShardListener {
     pub(super) state: ListenerState,
-    /// The driver still has an accept armed.
+    /// The driver has an accept or receive armed.
     pub(super) armed: bool,
     pub(super) defers: bool,
     /// Connections in its backlog are not accepted when it is closed.

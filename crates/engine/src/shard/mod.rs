@@ -12,8 +12,7 @@
 //!  the service's own turn        ──► connects, drain, …              (commands.rs)
 //! ```
 //!
-//! Sessions only record requests (`Io`); `pump` (pump.rs) carries them out for one connection, step by step, until
-//! there is nothing more to do now.
+//! Sessions only record requests (`Io`); `pump` (pump.rs) carries them out for one connection, step by step.
 
 mod between_turns;
 mod closing;
@@ -69,13 +68,13 @@ pub struct ShardConfig {
     /// `InputFull`.
     pub input_bytes_max: usize,
     /// Bytes of unsent output held for all connections together. Full: the connections that hold most are closed with
-    /// `SlowConsumer` until there is room. Counted in blocks, which are up to four times as long as their content (at
-    /// least 256 bytes): with `n` other connections that hold output, a connection loses nothing while it holds at most
-    /// a quarter of an `n + 1`th part of these bytes.
+    /// `SlowConsumer` until there is room. Counted in blocks of at least 256 bytes, up to four times as long as their
+    /// content: if `n` connections hold output, one that holds at most a quarter of an `n`th of these bytes is not
+    /// closed.
     pub output_bytes_max: usize,
-    /// Time that a receive stays armed before the connection is parked.
+    /// Time without input after which a connection is parked: a wait for readability replaces its receive.
     pub park_after: Duration,
-    /// Time that held-up output may make no progress; see also [`WRITE_RATE_MIN`](crate::limits::WRITE_RATE_MIN).
+    /// Time that held-up output may be without progress; see also [`WRITE_RATE_MIN`](crate::limits::WRITE_RATE_MIN).
     pub write_timeout: Duration,
     /// The write timeout of outgoing connections.
     pub connect_write_timeout: Duration,
@@ -83,7 +82,7 @@ pub struct ShardConfig {
     pub linger_timeout: Duration,
     /// Time that a connect may take.
     pub connect_timeout: Duration,
-    /// Pause of accepting after a failed accept, unless a connection closes before.
+    /// Pause of accepting after a failed accept, or until a connection closes.
     pub accept_retry: Duration,
 }
 
@@ -114,7 +113,7 @@ pub struct Shard<D: Driver, V: Service> {
     slots: ShardSlots<V::Session>,
     wheel: TimerWheel,
     held_input: StashStore,
-    /// Shared blocks that long reads receive into, behind the held input.
+    /// Shared blocks for long reads.
     blocks: InputBlocks,
     held_output: StashStore,
     output: Output,
@@ -129,9 +128,9 @@ pub struct Shard<D: Driver, V: Service> {
     input_blocked: Vec<Token>,
     /// Counts turns, wrapping.
     turn_number: u32,
-    /// The last turn did something, so the driver may have pending intents.
+    /// The driver may have pending intents.
     has_acted: bool,
-    /// The wake is parked: the owner waits outside of `turn`.
+    /// The wake is parked.
     parked: bool,
     expired: Vec<u32>,
     commands: Vec<ShardCommand<V>>,
@@ -159,8 +158,8 @@ pub struct Shard<D: Driver, V: Service> {
 }
 
 impl<D: Driver, V: Service> Shard<D, V> {
-    /// A shard on `driver`. `wake` must be made from the driver's wake handle; other threads notify it after they have
-    /// queued mail for the service.
+    /// A shard on `driver`. `wake` must run the driver's wake handle; other threads notify it after they have queued
+    /// mail for the service.
     pub fn new(
         mut driver: D,
         service: V,
@@ -225,7 +224,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         self.is_stopping
     }
 
-    /// The service, for the embedder's own bookkeeping between turns.
+    /// The service, for access between turns.
     pub fn service(&mut self) -> &mut V {
         &mut self.service
     }
@@ -250,7 +249,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         [self.wheel.next(), self.service_deadline, self.blocks.next_trim()].into_iter().flatten().min()
     }
 
-    /// Checks the invariants between turns; the error describes the violation. For the simulator.
+    /// Checks that every connection has an event to wait for; the error names one that has none. For the simulator.
     pub fn audit(&self) -> Result<(), String> {
         for at in 0..self.slots.used_slots() {
             let Some(token) = self.slots.token_at(at) else { continue };

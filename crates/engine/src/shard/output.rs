@@ -39,7 +39,7 @@ pub(super) enum ItemLocation {
 pub(super) enum AfterSend {
     Nothing,
     Close,
-    /// The shard revisits the connection: it lingers, yields, or was held up.
+    /// Revisit the connection: it lingers, yields, or was held up.
     Revisit,
 }
 
@@ -83,8 +83,7 @@ pub(super) struct Output {
 
 impl Output {
     pub(super) fn new() -> Self {
-        // Room beyond the nominal size, so that the last calls of a turn, one of each stage and the service's own,
-        // still find their maximum.
+        // Beyond the nominal size there is room for the last call of each stage, and the service's own.
         Output {
             arena: Vec::with_capacity(ARENA_CAPACITY),
             items: Vec::with_capacity(TURN_LIST_CAPACITY),
@@ -121,13 +120,13 @@ impl Output {
         self.items.is_empty() && self.datagrams.is_empty()
     }
 
-    /// Bytes to send in this turn so far, including those moved within the arena.
+    /// Bytes to send in this turn so far; bytes moved within the arena count twice.
     pub(super) fn size(&self) -> usize {
         self.arena.len() + self.pieces.shared_len() + self.datagrams.len() * DATAGRAM_COST
     }
 
-    /// Bytes of datagrams that the service may send at the end of the turn: the turn's remaining room, at least that of
-    /// a full call.
+    /// Bytes of datagrams that the service may send at the end of the turn: the turn's remaining room, at least
+    /// [`SEND_MAX`].
     pub(super) fn room_at_turn_end(&self) -> usize {
         ARENA_SIZE.saturating_sub(self.size()).max(SEND_MAX)
     }
@@ -137,13 +136,13 @@ impl Output {
         (ARENA_SIZE + SEND_MAX).saturating_sub(self.size())
     }
 
-    /// Whether it holds references to blocks, which must end with the turn: the turn must not wait.
+    /// Whether it holds references to blocks: the turn must not wait, because no reference may outlive a wait.
     pub(super) fn holds_blocks(&self) -> bool {
         self.pieces.holds_blocks()
     }
 
-    /// Whether one more call of a session finds room for its maximum and for the bytes it moves. Each stage of a turn
-    /// leaves some room to later stages.
+    /// Whether there is room for the maximum output of one more call of a session, and for as many moved bytes. Each
+    /// stage leaves room for later ones.
     pub(super) fn has_room_for(&self, stage: TurnStage) -> bool {
         let left_alone = match stage {
             TurnStage::Events => SEND_MAX,
@@ -153,8 +152,7 @@ impl Output {
         self.size() + 2 * SEND_MAX + left_alone <= ARENA_SIZE + SEND_MAX
     }
 
-    /// The same within half of the arena: the other half stays free for new events, however much output the revisited
-    /// connections have.
+    /// The same within half of the arena: the other half stays free for new events.
     pub(super) fn has_room_in_half(&self) -> bool {
         self.size() + 2 * SEND_MAX <= ARENA_SIZE / 2
     }
@@ -181,7 +179,7 @@ impl Output {
         }
     }
 
-    /// Returns the number `link` of an existing item, or that of a new one.
+    /// Returns `link` if it is the number of an item, else the number of a new one.
     pub(super) fn item(&mut self, link: u32, token: Token) -> u32 {
         if (link as usize) < self.items.len() {
             return link;
@@ -196,12 +194,12 @@ impl Output {
         let number = self.item(link, token);
         let (item, end) = (&mut self.items[number as usize], self.arena.len());
         match item.location {
-            // Two responses of one connection in a turn with another's in between: rare, so a copy.
+            // Another connection's output lies in between: rare, so the bytes are moved.
             ItemLocation::Arena { start, len } if start + len != end => {
                 item.location = ItemLocation::Arena { start: end, len };
                 self.arena.extend_from_within(start..start + len);
             }
-            // The last piece is private, since shared pieces leave room for one.
+            // The last piece is private, because `share` leaves room for one.
             ItemLocation::PieceChain(chain) if chain.count() == PIECES_MAX => {
                 self.pieces.move_last(chain, &mut self.arena);
             }
@@ -243,7 +241,7 @@ impl Output {
 
     pub(super) fn clear(&mut self) {
         self.arena.clear();
-        // After a turn with unusually long messages: the next one does not need the memory.
+        // After a turn with unusually long messages.
         if self.arena.capacity() > ARENA_LARGEST_KEPT {
             self.arena.shrink_to(ARENA_CAPACITY);
         }

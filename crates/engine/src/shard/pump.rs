@@ -15,8 +15,8 @@ use crate::driver::Driver;
 use crate::token::Token;
 
 impl Connection {
-    /// Whether an event will follow for this connection: from an armed operation, output, a deadline or the session's
-    /// own action.
+    /// Whether something will continue this connection: an armed operation, output, a deadline, or a session that has
+    /// paused input.
     pub(super) fn has_pending_event(&self) -> bool {
         match self.state {
             ConnectionState::Closing | ConnectionState::Detaching | ConnectionState::Free => true,
@@ -24,7 +24,7 @@ impl Connection {
             ConnectionState::Lingering => {
                 self.reading != ReadState::Nothing && matches!(self.timer, ConnectionTimer::Linger(_))
             }
-            // A peer that does not read sends no event either: only its timeout ends it.
+            // A peer that does not read causes no event: only the write timeout ends it.
             ConnectionState::Open if self.blocked => {
                 matches!(self.timer, ConnectionTimer::Write(_)) || self.link != NO_ITEM
             }
@@ -40,12 +40,10 @@ impl Connection {
 
     /// Whether closing at once might destroy the response: the system resets a connection that is closed with unread
     /// bytes, and a reset overtakes sent bytes. Nothing is unread when the peer has ended, when a receive is armed and
-    /// idle, or when one of this turn has emptied the socket. (Bytes that arrive between that receive and the close are
-    /// unknown: a peer that sends after its last request takes that risk with any server that does not linger after
-    /// each.)
+    /// idle, or when one of this turn has emptied the socket. (Bytes may still arrive between that receive and the
+    /// close: the risk of a peer that sends after its last request.)
     ///
-    /// A peer that a drain disconnects between two requests did not know that the last one was the last: its next one
-    /// may be on the way, and must meet an orderly end, not a reset.
+    /// A drain always lingers: the peer's next request may be on the way, and must not be answered by a reset.
     fn must_linger(&self, turn: u32) -> bool {
         let quiet = self.reading != ReadState::Nothing || self.emptied_turn == Some(turn);
         let unannounced = self.reason == CloseReason::Drained;
@@ -62,11 +60,11 @@ impl Connection {
         self.schedule_received();
     }
 
-    /// Time of the connection's next entry in the wheel.
+    /// The connection's deadline in the wheel.
     pub(super) fn earliest_deadline(&self) -> Time {
         match self.state {
             ConnectionState::Free | ConnectionState::Closing | ConnectionState::Detaching => NEVER,
-            // While output is held up, only its own timeout applies, unless the session requested its deadline.
+            // While output is held up, only the write timeout applies.
             _ if !self.has_deadline_reported() => self.timer.at(),
             _ => self.timer.at().min(self.deadline),
         }
@@ -105,7 +103,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
             PendingCall::Nothing | PendingCall::Received => false,
         };
         if looks_again && slot.connection.state == ConnectionState::Open {
-            // Possibly a duplicate, which then finds nothing to do.
+            // A duplicate does no harm.
             self.to_revisit.push(token);
         }
         match slot.connection.earliest_deadline() {
@@ -149,7 +147,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
             (connection.finish, connection.reason) = (CloseIntent::Abort, CloseReason::PeerReset);
             return true;
         }
-        // Runs again when held-up output has been sent.
+        // While output is held up, a later step does this.
         if connection.sending == SendState::Ending && !connection.blocked {
             match self.output.items.get_mut(connection.link as usize) {
                 Some(item) => item.after = AfterSend::Revisit,
@@ -190,11 +188,11 @@ impl<D: Driver, V: Service> Shard<D, V> {
         false
     }
 
-    /// Closes (or lingers) as soon as the output is sent. `is_read`: the session has read all received input.
+    /// Closes or lingers as soon as the output is sent. `is_read`: the session has consumed all received input.
     fn finish_when_sent(&mut self, token: Token, is_read: bool) {
         let turn = self.turn_number;
         let connection = &mut self.slots.get(token).expect("the caller looked it up").connection;
-        // A paused session has not read; checking now is cheaper than lingering for nothing.
+        // A paused session has not read; a check is cheaper than an unnecessary linger.
         if connection.finish == CloseIntent::Close
             && connection.reading == ReadState::Nothing
             && connection.emptied_turn != Some(turn)
@@ -241,7 +239,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         let Some(slot) = self.slots.get(token) else { return };
         let connection = &mut slot.connection;
         if connection.state == ConnectionState::Detaching {
-            // The driver owes the socket, which is closed on arrival.
+            // `Detached` is pending: its handler closes the socket.
             connection.finish = CloseIntent::Abort;
             return;
         }
@@ -266,8 +264,8 @@ impl<D: Driver, V: Service> Shard<D, V> {
         if !connection.output.is_empty() {
             return self.send_held(token);
         }
-        // An offer was sent only in part, and nothing is held. The connection stays blocked, with its write timeout,
-        // until its peer has received something.
+        // An offer was sent only in part, and nothing is stored. The connection stays blocked, with its write timeout,
+        // until its peer has received more.
         if connection.pending_call == PendingCall::Taken && connection.finish == CloseIntent::No {
             let count = connection.finish_offer();
             self.call_session(token, |session, io, service| session.taken(count, io, service));

@@ -1,8 +1,8 @@
 //! The embedder's part: a [`Service`] per shard and a [`Session`] per connection.
 //!
-//! A session is a protocol's state machine. The shard notifies it of events and lends it an [`Io`]; the session's
-//! requests take effect when it returns. It runs on the shard's thread and must not block: slow work belongs into a
-//! worker, which returns its result as mail.
+//! A session is a protocol's state machine. The shard calls it for each event with an [`Io`]; its requests take effect
+//! when the call returns. It runs on the shard's thread and must not block: slow work belongs into a worker, which
+//! returns its result as mail.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -19,15 +19,16 @@ use crate::driver::{Datagram, Destination};
 use crate::store::{Stash, StashStore};
 use crate::token::Token;
 
-/// The error of [`Session::refused`] when the shard has no slot for a connection. No real connect fails with it.
+/// The error of [`Session::refused`] when the shard has no slot for a connection. The system does not return it for a
+/// connect.
 pub const NO_FREE_SLOT: std::io::ErrorKind = std::io::ErrorKind::QuotaExceeded;
 
-/// The receiver of a piece of mail.
+/// The recipient of a piece of mail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Recipient {
     /// A connection: its session gets [`delivered`](Session::delivered).
     Connection(Token),
-    /// A peer of a datagram socket: the service gets [`delivered`](Service::delivered), and may send to the peer.
+    /// A peer of a datagram socket: the service gets [`delivered`](Service::delivered).
     Peer(DatagramPath),
 }
 
@@ -43,7 +44,7 @@ impl From<DatagramPath> for Recipient {
     }
 }
 
-/// The shared state of the sessions of one shard: configuration, lanes to workers, counters.
+/// The state shared by the sessions of one shard, such as configuration, queues to workers, counters.
 pub trait Service: Sized {
     /// The state of one connection.
     type Session: Session<Service = Self>;
@@ -60,8 +61,8 @@ pub trait Service: Sized {
         self.accepted(listener)
     }
 
-    /// The next piece of mail and its receiver. Mail for a closed connection or datagram socket is dropped. By default
-    /// there is none; a service with mail implements [`has_mail`](Service::has_mail), too.
+    /// The next piece of mail and its recipient. Mail for a closed connection or datagram socket is dropped. A service
+    /// with mail implements [`has_mail`](Service::has_mail), too.
     fn next_mail(&mut self) -> Option<(Recipient, Self::Mail)> {
         None
     }
@@ -81,15 +82,15 @@ pub trait Service: Sized {
         let _ = (mail, io);
     }
 
-    /// Called once per turn, after all events: the place to publish batches and to control the shard. Returns the
-    /// latest time of the next call.
+    /// Called once per turn, after all events, to publish batches and to control the shard. Returns the latest time of
+    /// the next call.
     fn turn(&mut self, control: &mut ShardControl<'_, Self>) -> Option<Time> {
         let _ = control;
         None
     }
 }
 
-/// One connection's protocol. All methods but `received` have a default.
+/// One connection's protocol.
 pub trait Session: Sized {
     /// The state shared with the other sessions of its shard.
     type Service: Service<Session = Self>;
@@ -99,12 +100,12 @@ pub trait Session: Sized {
         let _ = (io, service);
     }
 
-    /// Bytes arrived. `bytes` are all unconsumed ones, oldest first; returns how many are consumed. The rest is shown
-    /// again with later bytes appended. A session that stops because it paused or called [`Io::call_again`] is called
-    /// as soon as it can continue, with the rest, which may be empty.
+    /// Bytes arrived. `bytes` are all unconsumed bytes, oldest first; returns how many are consumed. The rest is shown
+    /// again with later bytes appended. After [`Io::resume`] or [`Io::call_again`] it is called with the rest, which
+    /// may be empty.
     fn received(&mut self, bytes: &[u8], io: &mut Io<'_>, service: &mut Self::Service) -> usize;
 
-    /// The peer has ended its sending direction, and the session has seen all its bytes. Sending is still possible.
+    /// The peer has ended its sending direction, and the session was shown all its bytes. Sending is still possible.
     fn ended(&mut self, io: &mut Io<'_>, service: &mut Self::Service) {
         let _ = service;
         io.finish(CloseReason::PeerClosed);
@@ -116,7 +117,7 @@ pub trait Session: Sized {
     }
 
     /// `count` of the offered bytes were sent, and more may be offered now: see [`Io::offer`]. Called once for each
-    /// offer; if output was held up, instead of `flushed`.
+    /// offer, in place of `flushed`.
     fn taken(&mut self, count: usize, io: &mut Io<'_>, service: &mut Self::Service) {
         let _ = (count, io, service);
     }
@@ -131,8 +132,8 @@ pub trait Session: Sized {
         let _ = (mail, io, service);
     }
 
-    /// The session's deadline has come. Not called while output is held up: then the write timeout applies, and
-    /// `flushed` follows (but see [`Io::keep_deadline`]).
+    /// The session's deadline has expired. While output is held up, only the write timeout applies (but see
+    /// [`Io::keep_deadline`]).
     fn deadline(&mut self, io: &mut Io<'_>, service: &mut Self::Service) {
         let _ = service;
         io.abort(CloseReason::IdleTimeout);
@@ -145,46 +146,46 @@ pub trait Session: Sized {
     }
 
     /// The connect failed with this error; `closed` with `ConnectFailed` follows. [`NO_FREE_SLOT`]: the shard has no
-    /// slot for it, or admits no more connections; the peer was not contacted.
+    /// slot, or aborts all connections; the peer was not contacted.
     fn refused(&mut self, error: &std::io::Error, service: &mut Self::Service) {
         let _ = (error, service);
     }
 
-    /// A send failed; unsent bytes are lost. Returns whether the session continues to receive, because the peer may
-    /// have sent something before it stopped reading; otherwise the connection is closed. `nothing_sent`: this send was
-    /// the first after all earlier output, and none of it was sent.
+    /// A send failed; unsent bytes are lost. Returns whether to continue to receive, because the peer may have sent a
+    /// response before it stopped reading; otherwise the connection is closed. `nothing_sent`: all earlier output had
+    /// been sent, and no byte of this send was.
     fn unsendable(&mut self, nothing_sent: bool) -> bool {
         let _ = nothing_sent;
         false
     }
 
-    /// The length of the message at the start of `bytes`, which this session has sent; `None` if unknown. It allows a
-    /// last message for a slow consumer ([`slow_consumer`](Session::slow_consumer)). Called only for output that was
-    /// sent in part. `bytes` may end before the message does: where a shared range follows, or at the end of the
-    /// output, because each call in which the session sends has to end at the end of a message.
+    /// The length of the message at the start of `bytes`, a part of this session's output; `None` if unknown. It allows
+    /// a last message for a slow consumer ([`slow_consumer`](Session::slow_consumer)). Called only for output that was
+    /// sent in part. `bytes` may end before the message does, where a shared range follows. Each call of the session
+    /// must send whole messages.
     fn message_len(&self, bytes: &[u8]) -> Option<usize> {
         let _ = bytes;
         None
     }
 
-    /// The connection ends as a slow consumer: its unread output is discarded. Called once; nothing can be sent any
-    /// more. Returns the last message for the peer. It is sent after the partly sent message, if the rest of that is
-    /// short ([`LAST_MESSAGE_REST_MAX`](crate::limits::LAST_MESSAGE_REST_MAX)) and can be sent within the write
+    /// The connection ends as a slow consumer: its unsent output is discarded, except the rest of a partly sent
+    /// message. Called once. Returns the last message for the peer, which is sent after that rest, if the rest is at
+    /// most [`LAST_MESSAGE_REST_MAX`](crate::limits::LAST_MESSAGE_REST_MAX) and both can be sent within the write
     /// timeout.
     fn slow_consumer(&mut self, service: &mut Self::Service) -> &'static [u8] {
         let _ = service;
         b""
     }
 
-    /// The connection is closed. Called once, as the last method; with `Detached` the session moves on to the new owner
-    /// of the socket.
+    /// The connection is closed. Called once, as the last method; with `Detached` the session goes to
+    /// [`Shard::on_detached`](crate::Shard::on_detached).
     fn closed(&mut self, reason: CloseReason, service: &mut Self::Service) {
         let _ = (reason, service);
     }
 }
 
 pub(super) struct AdoptContext<'a> {
-    /// A `VecDeque` of the driver's sockets; the service does not know their type.
+    /// A `VecDeque` of the driver's socket type, which the service does not know.
     pub(super) sockets: &'a mut dyn Any,
     pub(super) store: &'a mut StashStore,
     /// Free slots that no command has claimed yet.
@@ -217,17 +218,17 @@ pub(super) enum ShardCommand<V: Service> {
 }
 
 impl<V: Service> ShardControl<'_, V> {
-    /// Whether no connection is open or waiting, and none can arrive any more.
+    /// Whether no connection is open or waiting, and no listener or datagram socket is open.
     pub fn is_empty(&self) -> bool {
         self.open == 0 && self.pending_arrivals == 0
     }
 
-    /// The same, not counting datagram sockets.
+    /// The same, except for datagram sockets.
     pub fn is_empty_but_for_datagrams(&self) -> bool {
         self.open == 0 && self.pending_arrivals == self.datagram_sockets
     }
 
-    /// Whether at most `count` connections are open, none is waiting, and none can arrive any more.
+    /// Whether at most `count` connections are open, none is waiting, and no listener or datagram socket is open.
     pub fn has_at_most(&self, count: u32) -> bool {
         self.open <= count && self.pending_arrivals == 0
     }
@@ -238,20 +239,20 @@ impl<V: Service> ShardControl<'_, V> {
         self.commands.push(ShardCommand::Connect(to, session));
     }
 
-    /// Stops accepting and closes the listeners and the datagram sockets. Accepted connections are still served.
-    /// Connections in the backlog stay for other holders of the listener; without one the system resets them.
+    /// Closes the listeners and the datagram sockets. Accepted connections are still served. Connections in a backlog
+    /// stay for other holders of the listener; without one the system resets them.
     pub fn close_listeners(&mut self) {
         self.stop_accepting();
         self.close_datagram_sockets();
     }
 
-    /// The same for the listeners only: datagrams are still received.
+    /// The same for the listeners only.
     pub fn stop_accepting(&mut self) {
         self.commands.push(ShardCommand::CloseListeners(BacklogPolicy::Leave));
     }
 
-    /// Closes the datagram sockets after the service has received all datagrams that the system had received for this
-    /// shard. Datagrams in a socket's queue stay for other holders of the socket.
+    /// Closes the datagram sockets after the service got all datagrams that are already in receive buffers. Datagrams
+    /// in a socket's queue stay for other holders of the socket.
     pub fn close_datagram_sockets(&mut self) {
         self.commands.push(ShardCommand::CloseDatagramSockets);
     }
@@ -261,21 +262,21 @@ impl<V: Service> ShardControl<'_, V> {
         self.datagram_sockets > 0
     }
 
-    /// Closes the listeners when their backlogs are empty: waiting connections are accepted, also beyond the capacity,
-    /// as far as there is room to wait for a slot ([`WAITING_ACCEPTS_MAX`](crate::limits::WAITING_ACCEPTS_MAX)). The
-    /// system resets a connection that arrives between the last accept and the close. Connections at a listener with
-    /// other holders ([`Shard::leave_backlog`](crate::Shard::leave_backlog)) are left to them. Datagram sockets stay.
+    /// Accepts the connections in the backlogs, also beyond the capacity (up to
+    /// [`WAITING_ACCEPTS_MAX`](crate::limits::WAITING_ACCEPTS_MAX) wait for a slot), then closes the listeners. The
+    /// system resets a connection that arrives in between. Listeners with other holders
+    /// ([`Shard::leave_backlog`](crate::Shard::leave_backlog)) are only closed. Datagram sockets stay.
     pub fn empty_and_close_listeners(&mut self) {
         self.commands.push(ShardCommand::CloseListeners(BacklogPolicy::Accept));
     }
 
-    /// Notifies every session of the drain, after the events that have already arrived for it: in this turn, or in the
-    /// next ones if there is much to do. Sessions created meanwhile may be notified or not.
+    /// Notifies every session of the drain, after the events that have already arrived for it, in this turn or the next
+    /// ones. Sessions created meanwhile may be notified or not.
     pub fn drain(&mut self) {
         self.commands.push(ShardCommand::Drain);
     }
 
-    /// Closes every connection at once, also waiting and later ones. For the end of a shard. A connection that is
+    /// Closes every connection at once, also waiting and later ones, before the shard stops. A connection that is
     /// already ending keeps its reason.
     pub fn abort_all(&mut self, reason: CloseReason) {
         self.commands.push(ShardCommand::AbortAll(reason));
@@ -290,9 +291,9 @@ impl<V: Service> ShardControl<'_, V> {
     /// closed socket is dropped and counted.
     ///
     /// # Errors
-    /// [`OutputFull`]: the turn has no more room; there is always room for 64 KiB of datagrams, each of which counts
-    /// some 100 bytes beside its payload. Nothing of this datagram is sent. A service with more to send returns
-    /// [`now`](Self::now) from [`turn`](Service::turn).
+    /// [`OutputFull`]: the turn has no more room (at least 64 KiB per call of [`turn`](Service::turn); each datagram
+    /// counts some 100 bytes beside its payload), and the datagram is not sent. To send more, return [`now`](Self::now)
+    /// from [`turn`](Service::turn).
     pub fn send_datagram(&mut self, path: &DatagramPath, payload: &[u8]) -> Result<(), OutputFull> {
         self.datagrams.send(path, payload)
     }
@@ -301,8 +302,8 @@ impl<V: Service> ShardControl<'_, V> {
     /// session gets `opened`, then the unread bytes; or `closed`, if the driver cannot use the socket.
     ///
     /// # Errors
-    /// There is no room; the error returns the connection. A service that keeps it for later must not count it in
-    /// `has_mail`, or the shard does not sleep until a slot is free.
+    /// There is no room; the error returns the connection. While a service keeps it for a retry, `has_mail` must not
+    /// return true for it: the shard would not sleep until a slot is free.
     pub fn adopt<S: 'static>(
         &mut self,
         connection: Detached<S, V::Session>,

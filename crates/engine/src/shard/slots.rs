@@ -44,7 +44,7 @@ impl<S> ShardSlots<S> {
         self.open - self.outgoing.min(self.reserved) >= self.capacity
     }
 
-    /// Marks an outgoing connection: it may use one of the slots beyond the capacity.
+    /// Marks an outgoing connection: it counts against the reserved slots first.
     pub(super) fn mark_outgoing(&mut self, token: Token) {
         if let Some(slot) = self.get(token) {
             slot.connection.outgoing = true;
@@ -77,7 +77,7 @@ impl<S> ShardSlots<S> {
         Some(Token::new(at + LISTENERS_MAX, generation))
     }
 
-    /// Frees the slot of a closed connection and advances its generation. The stashes are empty by now.
+    /// Frees the slot of a closed connection and advances its generation. Its stashes must be empty.
     pub(super) fn remove(&mut self, token: Token) -> Option<S> {
         let slot = self.get(token)?;
         let session = slot.session.take();

@@ -16,8 +16,8 @@ use crate::driver::{Driver, GatherSlices};
 use crate::limits::{LARGEST_OUTPUTS_COMPARED, LAST_MESSAGE_REST_MAX, LISTENERS_MAX};
 use crate::token::Token;
 
-/// Bytes that complete the message in transfer after `sent` bytes of `slices` were sent; the first `rest` bytes of
-/// `slices` complete the previous one.
+/// Bytes after the first `sent` bytes of `slices` up to the end of the partly sent message. The first `rest` bytes of
+/// `slices` are the end of an earlier message.
 pub(super) fn message_rest_after(
     rest: u32,
     mut slices: GatherSlices<'_>,
@@ -29,7 +29,7 @@ pub(super) fn message_rest_after(
     }
     let all = slices.remaining();
     let mut end = rest as usize;
-    // The current slice, and the bytes before it.
+    // The current slice, and the number of bytes before it.
     let (mut slice, mut before): (&[u8], usize) = (b"", 0);
     while end < sent {
         while end >= before + slice.len() {
@@ -42,13 +42,12 @@ pub(super) fn message_rest_after(
             _ => return UNKNOWN_REST,
         }
     }
-    // At most the maximum that the store holds for one connection.
     (end - sent) as u32
 }
 
 impl<D: Driver, V: Service> Shard<D, V> {
-    /// Disconnects the connections that hold most until the store of output is within its budget. `requester` has just
-    /// been given room.
+    /// Disconnects the connections that hold most until the output store is within its budget. `requester` has just
+    /// appended output.
     #[inline]
     pub(super) fn enforce_output_budget(&mut self, requester: Token) {
         if self.held_output.is_over_budget() {
@@ -68,7 +67,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
     }
 
     /// The connection that holds most, among the first [`LARGEST_OUTPUTS_COMPARED`] of the largest block size in use.
-    /// First moves bytes in oversized blocks to smaller ones; `None` if that was enough.
+    /// First moves bytes in oversized blocks to smaller ones; `None` if the store is then within its budget.
     fn largest_holder(&mut self) -> Option<Token> {
         while self.held_output.is_over_budget() {
             let mut owners = [0; LARGEST_OUTPUTS_COMPARED];
@@ -110,7 +109,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         }
     }
 
-    /// Replaces the held output by the last message, after the rest of the partly sent one. Returns false if there is
+    /// Replaces the held output by the rest of the partly sent message and the last message. Returns false if there is
     /// no last message, or no room for it.
     fn queue_last_message(&mut self, token: Token, message: &[u8]) -> bool {
         let Some(slot) = self.slots.get(token) else { return false };

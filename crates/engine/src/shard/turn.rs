@@ -18,7 +18,7 @@ use crate::limits::{LINGER_BYTES_MAX, LISTENERS_MAX, RECEIVE_BUFFER_SIZE};
 use crate::token::Token;
 
 impl<D: Driver, V: Service> Shard<D, V> {
-    /// Handles all that is ready. With `may_wait` it waits for an event or the next deadline.
+    /// Handles all events that are ready. With `may_wait` it waits for an event or the next deadline.
     pub fn turn(&mut self, may_wait: bool) -> io::Result<()> {
         let wait = if may_wait { self.announce_wait() } else { Wait::No };
         if let Wait::Until(_) = wait {
@@ -33,7 +33,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         result?;
         self.now = self.clock.now();
         self.turn_number = self.turn_number.wrapping_add(1);
-        // Intents of `send` count as well: the driver carries them out with the next turn.
+        // Also for intents made in `send`: the driver carries them out with the next turn.
         self.has_acted |= !self.events.is_empty() || !self.to_revisit.is_empty();
         self.revisit();
         self.dispatch();
@@ -51,8 +51,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
     }
 
     /// For a foreign event loop: how long it may wait for the driver's waitable descriptor before it calls
-    /// `turn(false)`. `Wait::No`: run a turn now. With any other result the shard counts as asleep for senders of mail,
-    /// until the next turn.
+    /// `turn(false)`. `Wait::No`: run a turn now. Otherwise senders of mail wake the shard until its next turn.
     pub fn prepare_to_wait(&mut self) -> Wait {
         if self.has_acted || !self.output.is_empty() {
             return Wait::No;
@@ -60,11 +59,11 @@ impl<D: Driver, V: Service> Shard<D, V> {
         self.announce_wait()
     }
 
-    /// Decides how long to wait. Before a wait, the shard announces it and checks once more for mail: either the sender
-    /// sees the announcement or the shard sees the mail.
+    /// Decides how long to wait; before a wait, parks the wake and checks for mail once more (see
+    /// [`stilling_ring::Wake`]).
     fn announce_wait(&mut self) -> Wait {
         let undone = !self.to_revisit.is_empty() || self.drain_notify_from.is_some();
-        // Block references and sockets to be closed must not outlast this turn.
+        // Block references must be dropped and sockets closed without a wait.
         let ends = self.output.holds_blocks() || self.sockets_to_close != 0;
         let busy = self.dispatched < self.events.len() || undone || ends;
         if busy || self.output.items.iter().any(|item| item.after == AfterSend::Revisit) {
@@ -109,8 +108,8 @@ impl<D: Driver, V: Service> Shard<D, V> {
         Ok(())
     }
 
-    /// Processes the results of this turn's output. Results that free memory come before those that need some: no
-    /// connection is disconnected for bytes that are already sent. Returns the number of bytes sent.
+    /// Processes the results of this turn's output. Results that free memory come first, so that no connection is
+    /// disconnected for bytes that are already sent. Returns the number of bytes sent.
     fn process_sent(&mut self) -> u64 {
         let mut sent = 0;
         if !self.stops.is_empty() {
@@ -180,7 +179,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         let waits_for_other_output = connection.waits_for_other_output(&self.held_output);
         let is_input_blocked = connection.is_input_blocked(&self.held_output) && !waits_for_other_output;
         if connection.reads_while_blocked && was_held_back && !is_input_blocked {
-            // Enough was sent for input to be shown again, or to wait only for other connections.
+            // Input may be shown again, or waits only for others' output.
             self.to_revisit.push(token);
         }
         self.has_acted = true;
@@ -205,8 +204,8 @@ impl<D: Driver, V: Service> Shard<D, V> {
         self.to_revisit.push(token);
     }
 
-    /// Keeps the unsent rest of an item, and disconnects those that hold most if the store is full now. Returns false
-    /// if this connection is one of them, and is being closed.
+    /// Stores the unsent rest of an item, and disconnects the connections that hold most if the store is full. Returns
+    /// false if this connection is one of them.
     fn keep_rest(&mut self, token: Token, location: ItemLocation, sent: usize) -> bool {
         let Some(ShardSlot { connection, session }) = self.slots.get(token) else { return false };
         let len_of = |bytes: &[u8]| session.as_ref().and_then(|session| session.message_len(bytes));
@@ -217,7 +216,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
             return true;
         }
         let gather = self.output.gather(location, || b"");
-        // Offered bytes are at the end, and are not kept.
+        // Offered bytes are at the end, and are not stored.
         let promised = gather.len() - usize::from(connection.offered);
         connection.offered = sent.saturating_sub(promised) as u16;
         let sent = sent.min(promised);
@@ -227,7 +226,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         let unsent = gather.part(first..promised);
         let kept = connection.output.append_parts_owned(owner, store, unsent.remaining(), unsent);
         if !kept {
-            // The store does not accept a byte string of that length, but perhaps the end of the message.
+            // The rest is too long for the store, but the rest of the message may not be.
             let rest = connection.message_rest as usize;
             let is_there = rest <= promised - sent;
             let parts = gather.part(sent..sent.saturating_add(rest));
@@ -240,7 +239,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         self.is_in_state(token, ConnectionState::Open)
     }
 
-    /// An item is finished. Returns the number of its bytes that were sent, unless it stopped short.
+    /// All bytes of an item were sent. Returns their number.
     fn sent_item(&mut self, at: usize) -> u64 {
         let OutputItem { token, location, after, .. } = self.output.items[at];
         let Some(slot) = self.slots.get(token) else { return 0 };
@@ -250,7 +249,6 @@ impl<D: Driver, V: Service> Shard<D, V> {
             self.to_revisit.push(token);
         }
         let len = match location {
-            // It stopped short and is already handled.
             ItemLocation::Arena { len: 0, .. } => return 0,
             ItemLocation::Arena { len, .. } => len,
             ItemLocation::PieceChain(chain) => chain.len(),
@@ -267,9 +265,9 @@ impl<D: Driver, V: Service> Shard<D, V> {
         len as u64
     }
 
-    /// Revisits connections after their output was sent. They get half of the arena: fast readers of long responses use
-    /// all of it in every turn, and must not starve events, mail and deadlines. Connections without room come first in
-    /// the next turn, before those that request another visit.
+    /// Revisits connections after their output was sent. They get half of the arena, because fast readers of long
+    /// responses would use all of it in every turn and starve events, mail and deadlines. Connections for which there
+    /// is no room come first in the next turn.
     fn revisit(&mut self) {
         std::mem::swap(&mut self.to_revisit, &mut self.revisiting);
         let mut revisiting = std::mem::take(&mut self.revisiting);
@@ -375,7 +373,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         let Some(slot) = self.slots.get(token) else { return };
         let connection = &mut slot.connection;
         connection.reading = ReadState::Nothing;
-        // A buffer that was not filled took all there was.
+        // A buffer that is not full holds all there was.
         let emptied = (len as usize) < RECEIVE_BUFFER_SIZE;
         connection.emptied_turn = emptied.then_some(self.turn_number);
         match connection.state {
@@ -398,7 +396,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         }
     }
 
-    /// No read operation is armed any more: arms the next one if needed.
+    /// Arms the next read operation, if needed, after the previous one.
     fn on_read_finished(&mut self, token: Token) {
         if self.is_in_state(token, ConnectionState::Lingering) {
             self.set_reading(token, ReadState::Receive);
@@ -425,8 +423,8 @@ impl<D: Driver, V: Service> Shard<D, V> {
         }
     }
 
-    /// Delivers mail while the arena has room for the responses. One piece is delivered in any case: in every turn a
-    /// single long response may have filled the arena before.
+    /// Delivers mail while the arena has room for the responses, but at least one piece: earlier stages may fill the
+    /// arena in every turn.
     fn deliver(&mut self) {
         let mut is_first = true;
         while std::mem::take(&mut is_first) || self.output.has_room_for(TurnStage::Mail) {
@@ -446,7 +444,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         }
     }
 
-    /// The connection that uses the slot of another now.
+    /// The connection that uses the token's slot now.
     fn current_token(&self, token: Token) -> Token {
         let at = token.index().checked_sub(LISTENERS_MAX);
         at.and_then(|at| self.slots.token_at(at as usize)).unwrap_or(token)
@@ -459,7 +457,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         let mut is_first = true;
         for id in expired.drain(..) {
             if !std::mem::take(&mut is_first) && !self.output.has_room_for(TurnStage::Deadlines) {
-                // They expire again with the wheel's next tick.
+                // It expires again with the wheel's next tick.
                 self.wheel.set(id, self.now);
             } else if id < LISTENERS_MAX {
                 self.on_listener_timer(id);

@@ -35,7 +35,6 @@ pub(crate) struct ConsumerTable {
     streams: Vec<StreamConsumers>,
     clients: HashMap<ClientId, ClientConsumers, HashKey>,
     due: VecDeque<u32>,
-    /// Consumers that wait for room in a shard.
     without_room: Vec<u32>,
     /// A consumer can continue at once.
     pub(crate) can_resume: bool,
@@ -57,7 +56,6 @@ struct StreamConsumers {
     followers: Followers,
 }
 
-/// A client's consumers, the tokens of their filters, and its pull requests.
 #[derive(PartialEq, Eq, Debug, Default)]
 struct ClientConsumers {
     owned: BTreeSet<u32>,

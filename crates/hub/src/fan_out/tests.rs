@@ -6,7 +6,6 @@ use crate::limits::DELIVERY_BATCH_SIZE;
 use crate::publication_batch::RegistrationId;
 use crate::routed_batch::RoutedEntry;
 
-/// Outlets that hold up to `room` batches per shard.
 #[derive(Debug)]
 struct LimitedOutlets {
     handed: Vec<Vec<RoutedBatch>>,
@@ -30,7 +29,6 @@ impl Outlets for LimitedOutlets {
 
 const ALICE: ClientId = ClientId { shard: 0, token: 1 };
 const BOB: ClientId = ClientId { shard: 1, token: 2 };
-/// Maximum bytes that may wait for a shard.
 const QUEUE_SIZE: usize = 2 * DELIVERY_BATCH_SIZE;
 
 fn id(number: u32) -> RegistrationId {

@@ -46,7 +46,6 @@ pub(super) struct ApiState {
     reads: Vec<PendingRead>,
     /// Further disk reads must wait: too many are outstanding. Cleared when a chunk arrives.
     pub(super) is_full: bool,
-    /// Serial number of reads and generated names.
     read_serial: u64,
     /// Bytes of API requests and answers, or of records read for them, in this part of the turn; `has_deferred`: a
     /// request was deferred because they reached the maximum.

@@ -29,7 +29,6 @@ pub(super) struct SubscriptionList {
     clients: HashMap<u64, u32, HashKey>,
 }
 
-/// Slot of a removed subscription.
 const GONE: u32 = u32::MAX;
 
 /// Minimum number of removed slots for a compaction.

@@ -34,7 +34,6 @@ impl TableFixture {
         self.sent_to_hub()
     }
 
-    /// Takes the changes reported to the hub.
     fn sent_to_hub(&mut self) -> Vec<String> {
         let mut publication_batch = PublicationBatch::new();
         self.table.push_changes(&mut publication_batch);

@@ -33,7 +33,6 @@ pub(crate) enum AckTarget {
 
 #[derive(Debug, Default)]
 pub(crate) struct PendingAcks {
-    /// Reply subjects, contiguous.
     replies: Vec<u8>,
     acks: Vec<PendingAck>,
     records: [u64; Ingress::ALL.len()],

@@ -89,7 +89,6 @@ fn publication<'a>(headers: &'a str, payload: &'a [u8]) -> Publication<'a> {
     }
 }
 
-/// Decides about and stores a message as the hub does.
 fn store(writer: &mut StreamWriter, storage: &mut IdleJournal, headers: &str) -> StoreDecision {
     let publication = publication(headers, b"x");
     let judgement = writer.decide(&publication, NOW.steady_ns);
@@ -165,7 +164,6 @@ fn records_are_batched_while_the_journal_writes_and_wait_without_a_batch() {
     assert_eq!(writer.apply(&record, None, &mut storage, NOW), Ok(4));
 }
 
-/// A block with a payload of `size` bytes, and its range.
 fn block(size: usize) -> (stilling_ring::BlockWriter, SharedBlock, Range<usize>) {
     let mut writer = stilling_ring::BlockWriter::new(8192);
     let range = writer.append(&vec![b'b'; size]).expect("there is room");

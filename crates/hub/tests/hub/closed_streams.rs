@@ -9,7 +9,6 @@ use crate::rig::HubFixture;
 
 const REASON: &str = "the old server still has it";
 
-/// A disk with the records 1 to 5.
 fn disk_with_records() -> SimulatedDisk {
     let disk = SimulatedDisk::new();
     let (mut rig, _) = HubFixture::on(&disk, 8, 1 << 20);

@@ -10,7 +10,6 @@ use crate::rig::{ConnectionOutput, HubFixture, ShardRequest};
 pub(crate) const READER: ClientId = ClientId { shard: 0, token: 1 };
 pub(crate) const WRITER: ClientId = ClientId { shard: 1, token: 2 };
 
-/// Sends a request below `$JS.API` and returns its answer.
 pub(crate) fn api_request(rig: &mut HubFixture, subject: &str, payload: &str) -> String {
     rig.ask_all(READER, &[publish_for(&format!("$JS.API.{subject}"), payload, "answers.1")]);
     rig.run_until_settled();
@@ -25,7 +24,6 @@ pub(crate) fn rig() -> HubFixture {
     rig
 }
 
-/// Publishes the numbers of `range` to a stream.
 pub(crate) fn fill(rig: &mut HubFixture, stream: &str, range: std::ops::Range<u64>) {
     for number in range {
         rig.ask_all(WRITER, &[publish(&format!("{stream}.n"), &number.to_string())]);

@@ -15,7 +15,6 @@ use crate::consumers::{READER, WRITER, api_request, create, fill, rig, take};
 use crate::fixture_requests::{publish, publish_for};
 use crate::rig::{ABLE, ConnectionOutput, HubFixture, ShardRequest, client};
 
-/// A fixture with many subscriptions allowed per connection.
 fn wide() -> HubFixture {
     HubFixture::configured(&SimulatedDisk::new(), (8, 1 << 20), (10_000, 0), |_| ()).0
 }

@@ -18,7 +18,6 @@ fn headers(id: &str) -> String {
     format!("NATS/1.0\r\nNats-Msg-Id: {id}\r\n\r\n")
 }
 
-/// Publishes with an id and returns whether the message was a duplicate.
 fn is_duplicate(rig: &mut HubFixture, subject: &str, id: &str) -> bool {
     let before = rig.hub.counters().duplicates.get();
     rig.ask_all(ALICE, &[publish_with(subject, "x", "", &headers(id))]);

@@ -223,7 +223,6 @@ fn receive_all(rig: &mut HubFixture) -> String {
     }
 }
 
-/// The gaps in the statuses sent to a subject: first, last and cause.
 fn gaps(received: &str) -> Vec<(u64, u64, String)> {
     let value = |part: &str, name: &str| {
         let (_, rest) = part.split_once(name)?;

@@ -11,7 +11,6 @@ use crate::rig::{ABLE, ConnectionOutput, HubFixture, client};
 
 const WRITER: ClientId = ClientId { shard: 1, token: 1 };
 const CLIENTS: u64 = 200;
-/// The fixture's maximum per client.
 const EACH: usize = 8;
 const PIECES: usize = 2;
 

@@ -6,7 +6,6 @@ use stilling_journal::disk::simulated::SimulatedDisk;
 use crate::rig::{ABLE, ConnectionOutput, HubFixture, ShardRequest};
 
 impl HubFixture {
-    /// A fixture with enough room, on an empty disk.
     pub(crate) fn new() -> HubFixture {
         HubFixture::on(&SimulatedDisk::new(), 8, 1 << 20).0
     }
@@ -67,7 +66,6 @@ impl HubFixture {
     }
 }
 
-/// A publication with only a payload.
 pub(crate) fn publication<'a>(subject: &'a str, payload: &'a str) -> Publication<'a> {
     Publication {
         ingress: Ingress::Nats,

@@ -14,7 +14,6 @@ const BOB: ClientId = ClientId { shard: 1, token: 2 };
 
 const QUEUE_SIZE: usize = 4 * DELIVERY_BATCH_SIZE;
 
-/// A payload that fills a routed batch.
 fn long() -> String {
     "x".repeat(DELIVERY_BATCH_SIZE)
 }

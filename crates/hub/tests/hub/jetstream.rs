@@ -7,7 +7,6 @@ use crate::consumers::{READER, api_request, create, fill, rig, take};
 use crate::fixture_requests::publish_for;
 use crate::rig::{HubFixture, publish_with};
 
-/// Sends a pull request to the consumer `p` of the stream `disk`. Returns the output.
 fn pull(rig: &mut HubFixture, request: &str) -> String {
     let subject = "$JS.API.CONSUMER.MSG.NEXT.disk.p";
     rig.ask_all(READER, &[publish_for(subject, request, "pulled.1")]);

@@ -16,7 +16,6 @@ fn lost(subject: &str, count: u64, from_ns: u64, to_ns: u64) -> HubRequest<'_> {
     HubRequest::LossReport(LossReport { ingress: Ingress::Syslog, subject, loss, count, from_ns, to_ns })
 }
 
-/// The records of the disk stream: kind, subject and payload.
 fn records(rig: &mut HubFixture) -> Vec<(RecordKind, String, String)> {
     let mut reader = rig.hub.storage_mut().logs[0].source().read_from(StartAt::Sequence(1));
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();

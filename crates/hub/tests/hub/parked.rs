@@ -27,7 +27,6 @@ fn rig() -> HubFixture {
     rig
 }
 
-/// A payload that fits into a batch once.
 fn long() -> String {
     "x".repeat(6000)
 }
@@ -47,7 +46,6 @@ fn park_alice<'a>(rig: &mut HubFixture, behind: &[impl Into<ShardRequest<'a>> + 
     assert_eq!(rig.outputs(ALICE), [ConnectionOutput::Pause]);
 }
 
-/// Advances time until a disk counts as hung.
 fn exceed_stall_timeout(rig: &mut HubFixture) {
     for _ in 0..=DISK_STALL_TIMEOUT_NS / DISK_CHECK_EVERY_NS {
         rig.advance_time(DISK_CHECK_EVERY_NS);

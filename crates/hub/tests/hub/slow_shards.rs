@@ -19,7 +19,6 @@ const CAROL: ClientId = ClientId { shard: 1, token: 3 };
 
 const ID: &str = "NATS/1.0\r\nNats-Msg-Id: q\r\n\r\n";
 
-/// A payload that fills a routed batch.
 fn long() -> String {
     "x".repeat(270_000)
 }
@@ -45,7 +44,6 @@ fn publish_four(rig: &mut HubFixture) {
     rig.ask_all(ALICE, &[publish_with("disk.a", &payload, "inbox.1", ID)]);
 }
 
-/// Lets the disk write `batches` batches.
 fn write(rig: &mut HubFixture, batches: usize) {
     (0..batches).for_each(|_| rig.hub.storage_mut().complete_write());
     rig.turn();

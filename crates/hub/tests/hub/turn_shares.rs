@@ -12,7 +12,6 @@ use crate::rig::{ConnectionOutput, HubFixture, stream};
 const ASKER: ClientId = ClientId { shard: 0, token: 11 };
 const BYSTANDER: ClientId = ClientId { shard: 0, token: 12 };
 
-/// A request that reads a whole stream.
 const WHOLE: &str = r#"{"seq":1,"next_by_subj":"memory.nothing"}"#;
 
 /// Fills the memory stream with some 4 MiB.

@@ -33,12 +33,10 @@ const PUBLICATION_BATCHES_MAX: usize = 3;
 const PIECES: usize = 3;
 /// Messages that may wait for the disk: few enough to park connections.
 const PENDING_MAX: u32 = 3;
-/// As in the fixture.
 const SUBSCRIPTIONS_MAX: u64 = 8;
 /// Turns within which everything is settled without further input.
 const TURNS_MAX: usize = 100_000;
 
-/// Short enough for scripts to reach them.
 const LIMITS: NatsLimits = NatsLimits {
     control_line_size_max: 512,
     payload_size_max: 16 * 1024,
@@ -170,7 +168,6 @@ pub(crate) fn play(mut script: &[u8]) -> ScriptCounts {
 }
 
 impl ScriptFixture {
-    /// Reads a client's input, as far as there is room.
     fn read(&mut self, number: usize) {
         let ScriptFixture { rig, script_clients, shard_inputs, stream_publications, counts, .. } = self;
         let peer = &mut script_clients[number];
@@ -274,7 +271,6 @@ impl ScriptFixture {
         }
     }
 
-    /// Disconnects a connection and replaces it by a new one.
     fn leave(&mut self, number: usize) {
         let at = self.script_clients[number].at;
         self.ask(at, HubRequest::Disconnect);
@@ -328,7 +324,6 @@ impl ScriptFixture {
         }
     }
 
-    /// Expands and delivers the routed batches of a shard.
     fn poll_shards(&mut self, shard: usize) {
         while let Some(mut piece) = self.rig.hub.outlets_mut().handed[shard].pop_front() {
             let mut deliveries = DeliveryBatch::new();
@@ -470,7 +465,6 @@ impl ShardInput {
 }
 
 impl ScriptClient {
-    /// Decodes and checks the client's output.
     fn receive(&mut self, counts: &mut ScriptCounts) {
         let mut consumed = 0;
         loop {

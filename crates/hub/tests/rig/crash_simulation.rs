@@ -58,7 +58,6 @@ struct ExpectedState {
     acknowledged: BTreeMap<MessageName, u64>,
     received_records: BTreeSet<MessageName>,
     sent: BTreeSet<MessageName>,
-    /// Unacknowledged messages of each publisher.
     open: BTreeMap<u64, BTreeSet<u64>>,
     next: [u64; PUBLISHERS as usize],
     /// Position of each message's first attempt among the publications of this run.
@@ -185,7 +184,6 @@ struct HubRun {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum OrderedReply {
     Ping,
-    /// A publication to the memory stream.
     Stored(u64),
 }
 
@@ -217,7 +215,6 @@ impl HubRun {
         publish(rig, "after");
     }
 
-    /// Checks the output to [`JOINER`].
     fn check_joined(&mut self, rig: &mut HubFixture) -> Result<(), String> {
         let text = rig.received(JOINER);
         let mut lines = text.split("\r\n");

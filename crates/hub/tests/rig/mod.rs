@@ -17,7 +17,6 @@ use stilling_journal::{
     Recovery, StreamIndex, read_chunk,
 };
 
-/// Short segments, so that there are many.
 pub(crate) const SEGMENTS: LogConfig = LogConfig { segment_size: 128 * 1024, created_ns: 0 };
 
 /// Calendar time at the fixture's start, and at the start of the steady clock.
@@ -116,14 +115,12 @@ impl SteppedStorage {
         self.answers.push_back((JournalAnswer::Durable { stream, watermark }, Some(batch)));
     }
 
-    /// Reports that a stream waits for room on its disk.
     #[cfg(not(stilling_planted))]
     pub(crate) fn report_full_disk(&mut self, stream: StreamIndex) {
         let (reason, kind) = ("no space".into(), std::io::ErrorKind::StorageFull);
         self.answers.push_back((JournalAnswer::Waiting { stream, reason, kind }, None));
     }
 
-    /// Fails the oldest read.
     #[cfg(not(stilling_planted))]
     pub(crate) fn fail_read(&mut self) {
         let order = self.orders.pop_front().expect("a read is queued");
@@ -289,7 +286,6 @@ pub(crate) struct HubFixture {
     pub(crate) set_back_ns: u64,
 }
 
-/// A memory stream is bounded nevertheless.
 const UNBOUNDED: Retention = Retention { bytes: 0, records: None, age: None };
 
 pub(crate) fn stream(name: &str, subjects: &[&str], durability: Durability) -> StreamConfig {
@@ -307,7 +303,6 @@ pub(crate) fn client(shard: u32, token: u64) -> ClientId {
     ClientId { shard, token }
 }
 
-/// Options of a connection with all features.
 pub(crate) const ABLE: ClientOptions = ClientOptions { headers: true, no_responders: true, no_echo: false };
 
 fn tables(subscriptions_per_client_max: usize) -> Vec<ShardTable> {
@@ -433,7 +428,6 @@ impl HubFixture {
         Now { unix_ns: UnixNanos::from_nanos(self.now_ns - self.set_back_ns), steady_ns }
     }
 
-    /// Processes requests of a connection. Returns the number processed.
     pub(crate) fn ask<'a>(
         &mut self,
         from: ClientId,
@@ -538,7 +532,6 @@ impl HubFixture {
         self.turn();
     }
 
-    /// Lets the shards expand and return their routed batches.
     pub(crate) fn poll_shards(&mut self) {
         for shard in 0..2_u32 {
             while let Some(mut piece) = self.hub.outlets_mut().handed[shard as usize].pop_front() {

@@ -49,7 +49,6 @@ pub struct FileDisk {
     path: Arc<Path>,
     /// The directory's descriptor, for checks that must not allocate a path.
     directory: Arc<File>,
-    /// Device and inode.
     identity: (u64, u64),
     method: WriteMethod,
     fresh: FreshSpace,
@@ -161,7 +160,6 @@ impl Disk for FileDisk {
         for entry in fs::read_dir(&self.path)? {
             let entry = entry?;
             let metadata = match entry.metadata() {
-                // Removed after it was listed.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 outcome => outcome?,
             };
@@ -310,13 +308,11 @@ pub struct OpenFile {
     method: WriteMethod,
     /// Space below this offset has been written at least once; `u64::MAX` if the file is not zeroed ahead.
     written_to: u64,
-    /// Small writes in a row.
     small_writes: u32,
     size: u64,
 }
 
 impl OpenFile {
-    /// Zeroes fresh space before a small write into it.
     fn zero_ahead(&mut self, end: u64, length: usize) -> io::Result<()> {
         self.small_writes = if length < ZERO_AHEAD_BELOW { self.small_writes.saturating_add(1) } else { 0 };
         if end <= self.written_to {
@@ -417,7 +413,6 @@ fn make_directories(path: &Path) -> io::Result<()> {
     File::open(above)?.sync_all()
 }
 
-/// Probes whether a block can be written directly and durably.
 fn probe(directory: &Path) -> io::Result<WriteMethod> {
     let path = directory.join(PROBE_FILE);
     let buffered =

@@ -54,7 +54,6 @@ impl<'a> Record<'a> {
         (size <= BATCH_SIZE_MAX && self.subject.len() <= SUBJECT_SIZE_MAX).then_some(size)
     }
 
-    /// Writes the record at the beginning of `into`, which has its [`size`](Record::size).
     pub(crate) fn write(&self, into: &mut [u8]) {
         self.write_before_payload(into).copy_from_slice(self.payload);
     }
@@ -118,7 +117,6 @@ impl<'a> Records<'a> {
         super::is_blank(self.bytes)
     }
 
-    /// Skips the records before `sequence`.
     pub(crate) fn skip_to(mut self, sequence: u64) -> Records<'a> {
         while self.next < sequence && self.next().is_some() {}
         self

@@ -62,7 +62,6 @@ impl SegmentHeader {
         }
         put(block, 80, &self.chain.to_le_bytes());
         let name = &self.name.as_bytes()[..self.name.len().min(STREAM_NAME_SIZE_MAX)];
-        // The length is at most 255.
         put(block, 84, &(name.len() as u16).to_le_bytes());
         put(block, NAME_AT, name);
         let crc = crc_of(block);
@@ -111,7 +110,6 @@ fn crc_of(block: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(&block[..12]), &block[16..])
 }
 
-/// The file name of the segment that begins at `first`.
 pub(crate) fn file_name(first: u64) -> String {
     format!("{first:0DIGITS$}{SUFFIX}")
 }

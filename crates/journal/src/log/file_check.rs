@@ -12,7 +12,6 @@ use crate::failure::{Frozen, LogFailure};
 use crate::limits::CHECKED_SEGMENTS_MAX;
 use crate::segments::Segment;
 
-/// Checks that the active segment exists with its full size.
 pub(super) fn check_active(file: &impl DiskFile, segment: &Segment) -> Result<(), LogFailure> {
     let what = || format!("checking {}", segment.name);
     let status = file.status().map_err(|error| LogFailure::new(what(), error))?;

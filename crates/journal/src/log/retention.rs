@@ -28,12 +28,10 @@ pub struct RemovedSegments {
     pub bytes: u64,
 }
 
-/// State of an unfinished round.
 #[derive(Debug, Default)]
 pub(super) struct PendingRemovals {
     /// The directory has not been synced since a segment was removed.
     needs_sync: bool,
-    /// Removed, and not yet returned.
     unreported: RemovedSegments,
 }
 

@@ -54,7 +54,6 @@ fn assert_let_go(blocks: &[BlockWriter]) {
 fn hang(disk: &SimulatedDisk) -> Sender<()> {
     let (resume, waiting) = channel::<()>();
     let waiting = Mutex::new(waiting);
-    // The disk calls the probe before each event.
     disk.observe_watermark(move || {
         let _ = waiting.lock().expect("no panic").recv();
         0
@@ -135,7 +134,6 @@ fn batches_whose_records_are_referred_to_come_back_and_are_not_free() {
     assert!(journal.close().is_empty());
 }
 
-/// Requests to a writer that has panicked hold no blocks.
 #[test]
 fn a_writer_that_dies_lets_go_of_blocks() {
     let disk = SimulatedDisk::new();

@@ -111,7 +111,6 @@ fn a_write_that_is_made_again_elsewhere_survives_a_crash_at_any_point() {
             });
             let mut next = [batch(1, log.next(), 1, 300)];
             if log.append(&mut next).is_err() {
-                // The header of a segment failed.
                 continue;
             }
             disk.fail(DiskFaults::default());

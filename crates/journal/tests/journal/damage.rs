@@ -113,7 +113,6 @@ fn every_truncation_is_told_and_costs_what_is_behind_it() {
     }
 }
 
-/// Payload bytes that were read.
 fn bytes_of(whole: &LogContent, read: &LogContent) -> usize {
     read.records.iter().map(|record| whole.records[record.0 as usize - 1].1.len()).sum()
 }
@@ -263,7 +262,6 @@ proptest! {
     }
 }
 
-/// Corrects the checksums of all headers.
 fn repaired(mut bytes: Vec<u8>) -> Vec<u8> {
     for block in bytes.chunks_exact_mut(4096) {
         if block.starts_with(b"STILLSEG") {

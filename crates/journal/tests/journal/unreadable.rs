@@ -30,7 +30,6 @@ fn failing(disk: &SimulatedDisk, after: u32) {
     disk.fail(DiskFaults { reads: Some((after, 2, INPUT_OUTPUT)), ..DiskFaults::default() });
 }
 
-/// A copy of the disk.
 fn copy(disk: &SimulatedDisk) -> SimulatedDisk {
     SimulatedDisk::with_files(disk.files())
 }

@@ -33,7 +33,7 @@ impl fmt::Display for ActivationError {
                 write!(f, "the parent process set {name} to {value:?}, which sd_listen_fds(3) does not allow")
             }
             ActivationError::Missing(number) => {
-                write!(f, "the parent process announced descriptor {number} and did not leave it open")
+                write!(f, "the parent process passed descriptor {number}, which is not open")
             }
         }
     }
@@ -123,7 +123,7 @@ mod tests {
 
     /// Row 4.37: an error names the wrong variable.
     #[test]
-    fn nonsense_in_the_variables_is_told_with_its_name() {
+    fn an_invalid_variable_is_reported_with_its_name() {
         for (process, count, list, variable) in [
             ("x", "1", None, "LISTEN_PID"),
             ("-7", "1", None, "LISTEN_PID"),

@@ -74,7 +74,7 @@ impl ControlConnection {
                 Err(Errno::CONNREFUSED | Errno::NOENT) => return Ok(None),
                 Err(Errno::INTR) => {}
                 // The backlog is full, and a Unix socket does not report when there is room.
-                Err(Errno::AGAIN) if Instant::now() < deadline => std::thread::sleep(CONNECT_AGAIN),
+                Err(Errno::AGAIN) if Instant::now() < deadline => std::thread::sleep(CONNECT_RETRY_INTERVAL),
                 Err(error) => return Err(HandOverError::system(doing())(error)),
             }
         }
@@ -130,7 +130,7 @@ impl ControlConnection {
     }
 
     /// Receives a message without waiting. `expected` names the expected message in errors.
-    pub(super) fn receive_now(&self, expected: &'static str) -> Result<Incoming, HandOverError> {
+    pub(super) fn try_receive(&self, expected: &'static str) -> Result<Incoming, HandOverError> {
         let mut bytes = [0; MESSAGE_SIZE_MAX];
         let mut space = [MaybeUninit::uninit(); SPACE];
         let mut descriptors = Vec::new();
@@ -187,12 +187,12 @@ impl ControlConnection {
         timeout: Duration,
     ) -> Result<Incoming, HandOverError> {
         loop {
-            match self.receive_now(expected)? {
+            match self.try_receive(expected)? {
                 Incoming::Nothing => {}
                 incoming => return Ok(incoming),
             }
             if !ready(&self.0, PollFlags::IN, deadline)? {
-                return Err(HandOverError::Late { expected, after: timeout });
+                return Err(HandOverError::TimedOut { expected, after: timeout });
             }
         }
     }
@@ -205,7 +205,7 @@ impl AsFd for ControlConnection {
 }
 
 /// Delay between two tries to connect to a server with a full backlog.
-const CONNECT_AGAIN: Duration = Duration::from_millis(5);
+const CONNECT_RETRY_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Bytes of control data of a message with the most descriptors.
 const SPACE: usize = rustix::cmsg_space!(ScmRights(DESCRIPTORS_PER_MESSAGE));
@@ -258,10 +258,10 @@ mod tests {
         let closed_on_exec = rustix::io::fcntl_getfd(&descriptors[0]).unwrap();
         assert_eq!(closed_on_exec, rustix::io::FdFlags::CLOEXEC);
         assert!(matches!(
-            to.receive_now("end"),
+            to.try_receive("end"),
             Ok(Incoming::Received(HandoverMessage::End { total: 64 }, _))
         ));
-        assert!(matches!(to.receive_now("more"), Ok(Incoming::Nothing)));
+        assert!(matches!(to.try_receive("more"), Ok(Incoming::Nothing)));
     }
 
     /// Row 4.37: a number of descriptors that does not fit the message, and a truncated message, are errors.
@@ -274,25 +274,25 @@ mod tests {
             let (from, to) = ControlConnection::pair();
             let message = HandoverMessage::parse(line.as_bytes()).unwrap();
             from.send(&message, &vec![file.as_fd(); descriptors], soon()).unwrap();
-            let error = to.receive_now("something else").unwrap_err();
+            let error = to.try_receive("something else").unwrap_err();
             assert!(matches!(error, HandOverError::Unexpected { .. }), "{error}");
         }
         let (from, to) = ControlConnection::pair();
         let long = format!("refused {}\n{}", "x".repeat(100), " ".repeat(MESSAGE_SIZE_MAX));
         send(&from.0, long.as_bytes(), SendFlags::empty()).unwrap();
-        assert!(matches!(to.receive_now("ready"), Err(HandOverError::Unexpected { .. })));
+        assert!(matches!(to.try_receive("ready"), Err(HandOverError::Unexpected { .. })));
     }
 
     /// Row 4.37: messages of a peer that left with unread data can still be read.
     #[test]
-    fn the_last_words_of_one_that_left_are_heard() {
+    fn messages_of_a_closed_peer_are_received() {
         let (from, to) = ControlConnection::pair();
         to.send(&HandoverMessage::PathTaken, &[], soon()).unwrap();
         from.send(&HandoverMessage::Refused("too late".to_owned()), &[], soon()).unwrap();
         drop(from);
         let incoming = to.receive("anything", soon(), Duration::ZERO).unwrap();
         assert!(matches!(incoming, Incoming::Received(HandoverMessage::Refused(_), _)), "{incoming:?}");
-        assert!(matches!(to.receive_now("anything"), Ok(Incoming::Ended)));
+        assert!(matches!(to.try_receive("anything"), Ok(Incoming::Ended)));
         assert!(to.send(&HandoverMessage::Ready, &[], soon()).is_err());
     }
 

@@ -44,7 +44,7 @@ pub(super) struct ControlSocket {
 
 impl ControlSocket {
     /// Opens a control socket at the pending name of `path`.
-    pub(super) fn beside(path: &Path) -> Result<ControlSocket, HandOverError> {
+    pub(super) fn bind_pending(path: &Path) -> Result<ControlSocket, HandOverError> {
         let next = pending_path(path);
         let doing = || format!("listen on {}", next.display());
         // The file is a leftover, of a successor that has ended or of this server.
@@ -177,7 +177,7 @@ fn check_socket(path: &Path) -> Result<bool, HandOverError> {
         Err(error) => return Err(HandOverError::system(format!("inspect {}", path.display()))(error)),
     };
     if !file.file_type().is_socket() {
-        return Err(HandOverError::NoSocket(path.to_owned()));
+        return Err(HandOverError::NotASocket(path.to_owned()));
     }
     let user = rustix::process::geteuid().as_raw();
     if file.uid() != user {
@@ -209,16 +209,16 @@ mod tests {
 
     /// Row 4.37: a successor takes the path in one step, and its predecessor does not remove the new socket.
     #[test]
-    fn a_door_changes_hands_without_a_moment_of_nobody() {
+    fn the_path_changes_hands_without_a_gap() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("control");
         assert!(!check(&path).unwrap());
-        let old = ControlSocket::beside(&path).unwrap();
+        let old = ControlSocket::bind_pending(&path).unwrap();
         assert!(connect_to(&path).is_none());
         old.claim_path().unwrap();
         assert!(check(&path).unwrap() && old.holds_path());
         assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, MODE);
-        let new = ControlSocket::beside(&path).unwrap();
+        let new = ControlSocket::bind_pending(&path).unwrap();
         let early = connect_to(&path).unwrap();
         new.claim_path().unwrap();
         assert!(!old.holds_path() && new.holds_path());
@@ -242,7 +242,7 @@ mod tests {
         drop(UnixListener::bind(pending_path(&path)).unwrap());
         assert!(check(&path).unwrap());
         assert!(connect_to(&path).is_none());
-        ControlSocket::beside(&path).unwrap().claim_path().unwrap();
+        ControlSocket::bind_pending(&path).unwrap().claim_path().unwrap();
     }
 
     /// Row 4.37: a mistyped path does not overwrite a file.
@@ -251,13 +251,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("precious");
         std::fs::write(&path, "precious").unwrap();
-        assert!(matches!(check(&path), Err(HandOverError::NoSocket(_))));
+        assert!(matches!(check(&path), Err(HandOverError::NotASocket(_))));
         let link = folder.path().join("link");
         std::os::unix::fs::symlink(&path, &link).unwrap();
-        assert!(matches!(check(&link), Err(HandOverError::NoSocket(_))));
-        let beside = folder.path().join("socket");
-        std::fs::write(pending_path(&beside), "precious").unwrap();
-        assert!(matches!(ControlSocket::beside(&beside), Err(HandOverError::NoSocket(_))));
+        assert!(matches!(check(&link), Err(HandOverError::NotASocket(_))));
+        let bind_pending = folder.path().join("socket");
+        std::fs::write(pending_path(&bind_pending), "precious").unwrap();
+        assert!(matches!(ControlSocket::bind_pending(&bind_pending), Err(HandOverError::NotASocket(_))));
         let long = folder.path().join("x".repeat(PATH_SIZE_MAX));
         assert!(matches!(check(&long), Err(HandOverError::PathTooLong(_))));
         assert!(matches!(check(&folder.path().join("no/control")), Err(HandOverError::System { .. })));

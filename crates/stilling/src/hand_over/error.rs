@@ -16,7 +16,7 @@ pub enum HandOverError {
     /// Other users could replace the socket in this folder.
     FolderOpenToOthers(PathBuf),
     /// The file at the path is not a socket.
-    NoSocket(PathBuf),
+    NotASocket(PathBuf),
     /// The socket belongs to another user.
     ForeignSocket {
         /// The socket.
@@ -38,7 +38,7 @@ pub enum HandOverError {
     /// The other side refused, for this reason.
     Refused(String),
     /// The predecessor did not receive `taken` in time and goes on, so this server must end.
-    TakenBack(String),
+    PredecessorContinues(String),
     /// The other side sent another message than expected, or bytes that are not a message.
     Unexpected {
         /// The expected message.
@@ -47,19 +47,21 @@ pub enum HandOverError {
         got: String,
     },
     /// The other side did not act in time.
-    Late {
+    TimedOut {
         /// The expected message.
         expected: &'static str,
         /// The timeout.
         after: Duration,
     },
     /// The other side ended before it sent the expected message.
-    Gone {
+    PeerEnded {
         /// The expected message.
         expected: &'static str,
     },
+    /// The successor ended after it had sent `taken`, before this server began to drain.
+    SuccessorEnded,
     /// There are more listeners than can be handed over.
-    TooMany(usize),
+    TooManyListeners(usize),
     /// No server is at the path, and another process is starting there.
     Starting {
         /// The control socket.
@@ -102,7 +104,7 @@ impl fmt::Display for HandOverError {
                 "other users can replace files in {}; choose a folder that only this user can write to",
                 folder.display()
             ),
-            HandOverError::NoSocket(path) => {
+            HandOverError::NotASocket(path) => {
                 write!(f, "{} exists and is not a socket; choose another path or remove it", path.display())
             }
             HandOverError::ForeignSocket { path, owner, user } => write!(
@@ -120,20 +122,21 @@ impl fmt::Display for HandOverError {
                 )
             }
             HandOverError::Refused(reason) => write!(f, "the other server refused: {reason}"),
-            HandOverError::TakenBack(reason) => {
+            HandOverError::PredecessorContinues(reason) => {
                 write!(f, "the predecessor continues, so this server must end: {reason}")
             }
             HandOverError::Unexpected { expected, got } => {
                 write!(f, "the other side should have sent `{expected}` and sent {got}")
             }
-            HandOverError::Late { expected, after } => {
+            HandOverError::TimedOut { expected, after } => {
                 write!(f, "the other side has not sent `{expected}` within {} seconds", after.as_secs_f64())
             }
-            HandOverError::Gone { expected } => {
+            HandOverError::PeerEnded { expected } => {
                 write!(f, "the other side ended before it sent `{expected}`")
             }
-            HandOverError::TooMany(listeners) => {
-                write!(f, "{listeners} listeners are more than can be handed over")
+            HandOverError::SuccessorEnded => f.write_str("the successor ended as soon as it had taken over"),
+            HandOverError::TooManyListeners(listeners) => {
+                write!(f, "{listeners} listeners are too many to hand over")
             }
             HandOverError::Starting { path, process } => {
                 let who = process.map(|number| format!(" (process {number})")).unwrap_or_default();

@@ -28,7 +28,7 @@ use super::limits::{
 };
 use super::lock::StartLock;
 use super::message::{HandoverMessage, SUCCEEDED, VERSION};
-use super::succession::{PredecessorEvent, Retirement, Succession};
+use super::succession::{PredecessorDrain, PredecessorEvent, Succession};
 use super::{PreparedTakeOver, TakeOverConfig};
 use crate::lifecycle::{HandoverStage, Lifecycle, LifecyclePhase};
 use crate::socket_file::SocketName;
@@ -181,13 +181,13 @@ impl HandoverThread {
             self.take_over()?;
         }
         match self.await_successor() {
-            Err(fatal @ (HandOverError::TakenBack(_) | HandOverError::Ending)) => Err(fatal),
+            Err(fatal @ (HandOverError::PredecessorContinues(_) | HandOverError::Ending)) => Err(fatal),
             Err(error) => {
                 self.report(&format!("hand-over: no successor can reach this server: {error}"));
                 Ok(())
             }
             Ok(Some(successor)) => {
-                self.retire(successor);
+                self.drain_after_hand_over(successor);
                 Ok(())
             }
             Ok(None) => {
@@ -246,7 +246,7 @@ impl HandoverThread {
     /// Whether the predecessor still waits for this server. A later receive reports its end again.
     fn predecessor_waits(&self) -> Result<bool, HandOverError> {
         let Some(predecessor) = &self.predecessor else { return Ok(false) };
-        match predecessor.receive_now("nothing")? {
+        match predecessor.try_receive("nothing")? {
             Incoming::Nothing => Ok(true),
             Incoming::Ended => Ok(false),
             Incoming::Received(HandoverMessage::Refused(reason), _) => Err(HandOverError::Refused(reason)),
@@ -368,20 +368,20 @@ impl HandoverThread {
                 return Ok(None);
             }
         };
-        let mut moved = false;
-        let failure = match self.hand_over(&successor, &mut moved) {
+        let mut path_granted = false;
+        let failure = match self.hand_over(&successor, &mut path_granted) {
             Ok(process) => {
                 self.report(&format!("handed over to {process}: draining"));
                 return Ok(Some(successor));
             }
             Err(HandOverError::Ending) => {
-                self.yield_to_successor(successor, moved);
+                self.yield_to_successor(successor, path_granted);
                 return Err(HandOverError::Ending);
             }
             Err(failure) => failure,
         };
-        let goes_on = !matches!(failure, HandOverError::TakenBack(_));
-        if moved && goes_on {
+        let goes_on = !matches!(failure, HandOverError::PredecessorContinues(_));
+        if path_granted && goes_on {
             self.retake_path();
             self.handed.sockets.iter().for_each(SocketName::restore);
         }
@@ -400,9 +400,9 @@ impl HandoverThread {
 
     /// This server ends during a hand-over. It closes the connection without a refusal: after a refusal the successor
     /// would end too, whereas the end of the connection lets it go on alone.
-    fn yield_to_successor(&mut self, successor: ControlConnection, moved: bool) {
+    fn yield_to_successor(&mut self, successor: ControlConnection, path_granted: bool) {
         self.report("this server ends during a hand-over: its successor continues alone");
-        if moved {
+        if path_granted {
             self.control_socket.keep_file();
         } else {
             self.control_socket.remove_files();
@@ -411,11 +411,11 @@ impl HandoverThread {
         drop(successor);
     }
 
-    /// Runs all steps with one successor. Sets `moved` once the successor may have taken the path.
+    /// Runs all steps with one successor. Sets `path_granted` once the successor may have taken the path.
     fn hand_over(
         &mut self,
         successor: &ControlConnection,
-        moved: &mut bool,
+        path_granted: &mut bool,
     ) -> Result<PeerProcess, HandOverError> {
         let process = successor.check_peer()?;
         let version = match self.expect(successor, "hand-over", HELLO_TIMEOUT)? {
@@ -432,22 +432,22 @@ impl HandoverThread {
             other => return Err(unexpected("ready", &other)),
         }
         successor.send(&HandoverMessage::PathGranted, &[], Instant::now() + MOVE_TIMEOUT)?;
-        *moved = true;
+        *path_granted = true;
         match self.expect(successor, "taken", MOVE_TIMEOUT)? {
             HandoverMessage::PathTaken => {}
             other => return Err(unexpected("taken", &other)),
         }
         // The last chance to continue if the successor has ended since.
-        match successor.receive_now("nothing")? {
+        match successor.try_receive("nothing")? {
             Incoming::Nothing => Ok(process),
-            Incoming::Ended => Err(HandOverError::Gone { expected: "nothing" }),
+            Incoming::Ended => Err(HandOverError::SuccessorEnded),
             Incoming::Received(other, _) => Err(unexpected("nothing", &other)),
         }
     }
 
     fn offer(&self, successor: &ControlConnection) -> Result<(), HandOverError> {
         if self.handed.listeners.len() > LISTENERS_HANDED_MAX {
-            return Err(HandOverError::TooMany(self.handed.listeners.len()));
+            return Err(HandOverError::TooManyListeners(self.handed.listeners.len()));
         }
         let deadline = Instant::now() + OFFER_TIMEOUT;
         for some in self.handed.listeners.chunks(DESCRIPTORS_PER_MESSAGE) {
@@ -466,7 +466,7 @@ impl HandoverThread {
         if self.control_socket.holds_path() {
             return;
         }
-        let control_socket = ControlSocket::beside(self.control_socket.path())
+        let control_socket = ControlSocket::bind_pending(self.control_socket.path())
             .and_then(|control_socket| control_socket.claim_path().map(|()| control_socket));
         match control_socket {
             Ok(control_socket) => self.control_socket = control_socket,
@@ -475,12 +475,12 @@ impl HandoverThread {
     }
 
     /// Drains the server. `successor` stays open: its close notifies the successor of the end of this process.
-    fn retire(mut self, successor: ControlConnection) {
+    fn drain_after_hand_over(mut self, successor: ControlConnection) {
         self.handed.listeners.clear();
-        let mut retirement = Retirement::begin(Arc::clone(&self.lifecycle));
+        let mut retirement = PredecessorDrain::begin(Arc::clone(&self.lifecycle));
         self.refuse_late_successors();
         while !self.waker.is_over() {
-            if retirement.releases() {
+            if retirement.poll_released() {
                 // The successor may have ended.
                 let _ = successor.send(&HandoverMessage::Released, &[], Instant::now() + MOVE_TIMEOUT);
             }
@@ -521,7 +521,7 @@ impl HandoverThread {
     ) -> Result<HandoverMessage, HandOverError> {
         match self.await_message(successor, expected, Instant::now() + timeout, timeout)? {
             Incoming::Received(message, _) => Ok(message),
-            Incoming::Ended | Incoming::Nothing => Err(HandOverError::Gone { expected }),
+            Incoming::Ended | Incoming::Nothing => Err(HandOverError::PeerEnded { expected }),
         }
     }
 
@@ -535,7 +535,7 @@ impl HandoverThread {
         timeout: Duration,
     ) -> Result<Incoming, HandOverError> {
         loop {
-            match channel.receive_now(expected)? {
+            match channel.try_receive(expected)? {
                 Incoming::Received(HandoverMessage::Refused(reason), _) => {
                     return Err(HandOverError::Refused(reason));
                 }
@@ -546,7 +546,7 @@ impl HandoverThread {
                 return Err(HandOverError::Ending);
             }
             if self.wait(Some(channel), Some(deadline))? == HandoverEvent::Deadline {
-                return Err(HandOverError::Late { expected, after: timeout });
+                return Err(HandOverError::TimedOut { expected, after: timeout });
             }
         }
     }
@@ -593,16 +593,17 @@ impl HandoverThread {
         }
     }
 
-    /// Waits for the waker, the predecessor, `channel` and, if `at_door`, the control socket.
+    /// Waits for the waker, the predecessor, `channel` and, if `with_control_socket`, the control socket.
     fn poll(
         &self,
-        at_door: bool,
+        with_control_socket: bool,
         channel: Option<&ControlConnection>,
         until: Option<Instant>,
     ) -> Result<ReadyDescriptors, HandOverError> {
         let mut descriptors = vec![PollFd::from_borrowed_fd(self.waker.descriptor.as_fd(), PollFlags::IN)];
-        descriptors
-            .extend(at_door.then(|| PollFd::from_borrowed_fd(self.control_socket.as_fd(), PollFlags::IN)));
+        descriptors.extend(
+            with_control_socket.then(|| PollFd::from_borrowed_fd(self.control_socket.as_fd(), PollFlags::IN)),
+        );
         descriptors.extend(
             self.predecessor
                 .as_ref()
@@ -616,7 +617,7 @@ impl HandoverThread {
         }
         let mut ready = descriptors.iter().map(|one| !one.revents().is_empty());
         let mut next = || ready.next().unwrap_or(false);
-        let (waker, control_socket) = (next(), at_door && next());
+        let (waker, control_socket) = (next(), with_control_socket && next());
         let predecessor = self.predecessor.is_some() && next();
         Ok(ReadyDescriptors { waker, control_socket, predecessor, channel: channel.is_some() && next() })
     }
@@ -624,7 +625,7 @@ impl HandoverThread {
     /// Handles the end of the predecessor, or its message. Fails if the predecessor goes on.
     fn receive_from_predecessor(&mut self, has_successor: bool) -> Result<(), HandOverError> {
         let Some(predecessor) = &self.predecessor else { return Ok(()) };
-        match predecessor.receive_now("nothing") {
+        match predecessor.try_receive("nothing") {
             Ok(Incoming::Nothing) => Ok(()),
             Ok(Incoming::Received(HandoverMessage::Released, _)) => {
                 self.release_from_predecessor(PredecessorEvent::Released, has_successor);
@@ -634,7 +635,7 @@ impl HandoverThread {
             }
             // The predecessor did not receive `taken` in time and goes on.
             Ok(Incoming::Received(HandoverMessage::Refused(reason), _)) => {
-                Err(HandOverError::TakenBack(reason))
+                Err(HandOverError::PredecessorContinues(reason))
             }
             // No other message is expected: the same as its end.
             Ok(Incoming::Ended | Incoming::Received(..)) | Err(_) => {

@@ -144,7 +144,7 @@ mod tests {
 
     /// Row 4.37: the same while several threads acquire, release and remove it concurrently.
     #[test]
-    fn never_two_hold_it() {
+    fn at_most_one_thread_holds_the_lock() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("control");
         let (holders, held) = (AtomicUsize::new(0), AtomicUsize::new(0));

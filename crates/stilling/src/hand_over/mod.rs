@@ -85,7 +85,7 @@ pub(crate) struct PendingTakeOver {
     /// Held until this server is at the path, so that no other process starts there.
     lock: Option<StartLock>,
     /// There is a control socket without a server: the predecessor has ended, perhaps just now.
-    has_ended: bool,
+    predecessor_ended: bool,
     waker: Arc<HandoverWaker>,
 }
 
@@ -101,7 +101,9 @@ pub(crate) struct PreparedTakeOver {
 
 impl PendingTakeOver {
     /// Requests the listeners of the server at the path. Returns them.
-    pub(crate) fn ask(mut config: TakeOverConfig) -> Result<(PendingTakeOver, Vec<OwnedFd>), HandOverError> {
+    pub(crate) fn request_listeners(
+        mut config: TakeOverConfig,
+    ) -> Result<(PendingTakeOver, Vec<OwnedFd>), HandOverError> {
         // Daemonizing changes the current folder.
         config.path = std::path::absolute(&config.path).map_err(HandOverError::system("find this folder"))?;
         let waker = Arc::new(HandoverWaker::new()?);
@@ -109,13 +111,13 @@ impl PendingTakeOver {
         // Before the path is read: a starting server releases the lock only when it is at the path.
         let lock = StartLock::acquire(&config.path)?;
         let successor::PredecessorOffer { predecessor, listeners, socket_existed } =
-            successor::ask(&config.path)?;
+            successor::request_listeners(&config.path)?;
         if lock.is_none() && predecessor.is_none() {
             let process = StartLock::holder(&config.path);
             return Err(HandOverError::Starting { path: config.path, process });
         }
-        let has_ended = socket_existed && predecessor.is_none();
-        Ok((PendingTakeOver { config, predecessor, lock, has_ended, waker }, listeners))
+        let predecessor_ended = socket_existed && predecessor.is_none();
+        Ok((PendingTakeOver { config, predecessor, lock, predecessor_ended, waker }, listeners))
     }
 
     pub(crate) fn has_predecessor(&self) -> bool {
@@ -129,7 +131,7 @@ impl PendingTakeOver {
     /// A retry for addresses in use. Each call sleeps briefly and returns whether to try again: an ended predecessor
     /// may hold its addresses for a moment.
     pub(crate) fn address_retry(&self) -> impl FnMut() -> bool + use<> {
-        let until = self.has_ended.then(|| Instant::now() + ADDRESS_FREE_TIMEOUT);
+        let until = self.predecessor_ended.then(|| Instant::now() + ADDRESS_FREE_TIMEOUT);
         move || {
             let waits = until.is_some_and(|until| Instant::now() < until);
             if waits {
@@ -149,7 +151,7 @@ impl PendingTakeOver {
     /// once.
     pub(crate) fn open_control_socket(self) -> Result<PreparedTakeOver, HandOverError> {
         let PendingTakeOver { config, predecessor, mut lock, waker, .. } = self;
-        let control_socket = ControlSocket::beside(&config.path)?;
+        let control_socket = ControlSocket::bind_pending(&config.path)?;
         if predecessor.is_none() {
             control_socket.claim_path()?;
             lock = None;

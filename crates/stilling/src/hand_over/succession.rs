@@ -101,20 +101,20 @@ impl Succession {
 
 /// The steps of a server that has been succeeded, until its end.
 #[derive(Debug)]
-pub struct Retirement {
+pub struct PredecessorDrain {
     lifecycle: Arc<Lifecycle>,
     has_released: bool,
 }
 
-impl Retirement {
+impl PredecessorDrain {
     /// The successor has sent `taken`: the server drains.
-    pub fn begin(lifecycle: Arc<Lifecycle>) -> Retirement {
+    pub fn begin(lifecycle: Arc<Lifecycle>) -> PredecessorDrain {
         lifecycle.hand_over();
-        Retirement { lifecycle, has_released: false }
+        PredecessorDrain { lifecycle, has_released: false }
     }
 
     /// Whether to send `released` now; true once.
-    pub fn releases(&mut self) -> bool {
+    pub fn poll_released(&mut self) -> bool {
         let holds = self.lifecycle.holds_streams() && !planted!("early release");
         !holds && !std::mem::replace(&mut self.has_released, true)
     }
@@ -131,7 +131,7 @@ mod tests {
 
     /// Row 4.37: no step is skipped, and the end of the predecessor replaces its messages.
     #[test]
-    fn a_successor_takes_over_before_it_opens_whatever_it_hears() {
+    fn a_successor_takes_over_before_it_opens_after_any_messages() {
         for (first, second) in [
             (PredecessorEvent::PathGranted, PredecessorEvent::Released),
             (PredecessorEvent::PathGranted, PredecessorEvent::Ended),
@@ -159,11 +159,11 @@ mod tests {
     fn a_server_that_was_succeeded_drains_and_releases_once() {
         let lifecycle = life();
         lifecycle.hold_streams();
-        let mut retirement = Retirement::begin(Arc::clone(&lifecycle));
+        let mut retirement = PredecessorDrain::begin(Arc::clone(&lifecycle));
         assert_eq!(lifecycle.phase(), LifecyclePhase::Draining);
-        assert!(!retirement.releases());
+        assert!(!retirement.poll_released());
         lifecycle.release_streams();
-        assert!(retirement.releases());
-        assert!(!retirement.releases());
+        assert!(retirement.poll_released());
+        assert!(!retirement.poll_released());
     }
 }

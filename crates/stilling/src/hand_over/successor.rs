@@ -24,7 +24,7 @@ pub(super) struct PredecessorOffer {
 }
 
 /// Requests the listeners of the server at `path`. Tries once more if that server has just been succeeded.
-pub(super) fn ask(path: &Path) -> Result<PredecessorOffer, HandOverError> {
+pub(super) fn request_listeners(path: &Path) -> Result<PredecessorOffer, HandOverError> {
     if !control_socket::check(path)? {
         return Ok(PredecessorOffer::default());
     }
@@ -43,7 +43,7 @@ fn request_offer(path: &Path) -> Result<PredecessorOffer, HandOverError> {
     let hello = HandoverMessage::Hello { version: VERSION };
     if let Err(error) = channel.send(&hello, &[], Instant::now() + HELLO_TIMEOUT) {
         // The server has ended, or it refused before it read, and its reason can be received.
-        return match channel.receive_now("listeners")? {
+        return match channel.try_receive("listeners")? {
             Incoming::Received(HandoverMessage::Refused(reason), _) => Err(HandOverError::Refused(reason)),
             Incoming::Ended => Ok(PredecessorOffer::default()),
             _ => Err(error),

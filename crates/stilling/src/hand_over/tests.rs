@@ -45,7 +45,7 @@ impl HandoverFixture {
             config: TakeOverConfig { path: path.to_owned(), report: |_| {} },
             predecessor,
             lock: None,
-            has_ended: false,
+            predecessor_ended: false,
             waker: Arc::clone(&waker),
         };
         let lifecycle = Arc::new(Lifecycle::new(vec![pending.wake()], WallClock::System));
@@ -155,7 +155,7 @@ fn play(
                 receive_next(),
                 Ok(Incoming::Received(HandoverMessage::PathGranted, _)) | Ok(Incoming::Ended) | Err(_)
             ) {}
-            let next = ControlSocket::beside(path).unwrap();
+            let next = ControlSocket::bind_pending(path).unwrap();
             next.claim_path().unwrap();
             control_socket = Some(next);
         }
@@ -166,7 +166,7 @@ fn play(
         return None;
     }
     while fixture.is_running() {
-        match channel.receive_now("anything") {
+        match channel.try_receive("anything") {
             Ok(Incoming::Nothing) => std::thread::yield_now(),
             Ok(Incoming::Ended | Incoming::Received(HandoverMessage::Refused(_), _)) => return None,
             Ok(Incoming::Received(..)) | Err(_) => {}
@@ -177,7 +177,7 @@ fn play(
 
 /// Row 4.37: a successor that hangs with the listeners blocks no connection: the shards check the queues repeatedly.
 #[test]
-fn a_successor_that_hangs_does_not_hide_who_waits() {
+fn a_hung_successor_does_not_block_waiting_connections() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("control");
     let fixture = HandoverFixture::at(&path, None);
@@ -197,7 +197,7 @@ proptest! {
 
     /// Row 4.37: a predecessor goes on, and can be succeeded, unless it received all expected messages in order.
     #[test]
-    fn an_old_server_serves_until_everything_was_said(
+    fn a_predecessor_serves_until_all_messages_have_arrived(
         visits in vec((script(), any::<bool>(), any::<bool>()), 1..4),
     ) {
         let folder = tempfile::tempdir().unwrap();
@@ -233,7 +233,7 @@ proptest! {
     /// Row 4.37: a successor is the server after `yours` or the end of its predecessor, and ends otherwise, for any
     /// further messages; then it has not touched the path, or the predecessor takes it back.
     #[test]
-    fn a_successor_serves_or_ends_and_says_so(said in vec(line(), 0..4), yours in any::<bool>(), stays in any::<bool>()) {
+    fn a_successor_serves_or_ends_with_an_error(said in vec(line(), 0..4), yours in any::<bool>(), stays in any::<bool>()) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("control");
         let (ours, theirs) = ControlConnection::pair();
@@ -261,7 +261,7 @@ proptest! {
             prop_assert!(fixture.end().is_ok());
         } else {
             let error = fixture.thread.join().unwrap().expect_err("it was not to go on");
-            prop_assert_eq!(matches!(error, HandOverError::TakenBack(_)), takes, "{}", error);
+            prop_assert_eq!(matches!(error, HandOverError::PredecessorContinues(_)), takes, "{}", error);
             // The predecessor sees the end of the connection, and nothing else is at the path.
             if let Some(ours) = ours {
                 let receive_next = || ours.receive("anything", Instant::now() + HANG, HANG);

@@ -120,7 +120,7 @@ mod tests {
                 for content_type in [None, Some("text/plain"), Some("text/xhtml"), Some("application/json")] {
                     let first = key(status, length, content_type);
                     keys.extend([first, HeadKey { connection: Persistence::Close, ..first }]);
-                    keys.push(HeadKey { connection: Persistence::KeepAlive10, is_dated: false, ..first });
+                    keys.push(HeadKey { connection: Persistence::Http10KeepAlive, is_dated: false, ..first });
                 }
             }
         }

@@ -42,7 +42,7 @@ pub(super) fn ready(terms: &ResponseTerms, io: &mut Io<'_>, cx: &mut HttpContext
     };
     let counters = app.counters();
     let word = if is_ready { "ready" } else { "not ready" };
-    let text = format!("{word}: {} of {} worker processes\n{details}", counters.ready, counters.wanted);
+    let text = format!("{word}: {} of {} worker processes\n{details}", counters.ready, counters.configured);
     response_writer::send(terms, status, TEXT, text.as_bytes(), io, cx)
 }
 

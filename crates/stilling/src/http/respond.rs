@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use stilling_engine::{CloseReason, Io};
 use stilling_wire::http1::Status;
-use stilling_workers::{JobResult, LanePosition};
+use stilling_workers::{JobPosition, JobResult};
 
 use super::delegated_connection::Delegate;
 use super::job_input::{CancellableInput, JobInput};
@@ -172,7 +172,7 @@ impl HttpSession {
 
     /// Sets the deadline for the next piece. While its job is queued, the client's connection is checked at
     /// intervals.
-    pub(super) fn wait_for_piece(&self, position: LanePosition, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
+    pub(super) fn wait_for_piece(&self, position: JobPosition, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         let done_by = self.since.after(cx.http.config.timeouts.work);
         let look = io.now().after(CLIENT_CHECK_INTERVAL);
         let waits = cx.http.lane.is_waiting(position);

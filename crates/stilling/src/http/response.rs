@@ -85,8 +85,8 @@ impl Response {
     }
 
     /// 200 with the bytes that `source` yields until its end, in bounded memory. A worker reads each piece after the
-    /// previous one was sent; calls of `read` may block. If the source fails, the connection is closed, so that the
-    /// client notices the truncation.
+    /// previous one was sent; calls of `read` may block. If the source fails after the head was sent, the connection is
+    /// closed, so that the client notices the truncation; before that, the response is 500.
     pub fn stream(content_type: impl Into<Cow<'static, str>>, source: impl Read + Send + 'static) -> Self {
         let stream = BodyStream::new(Box::new(source), None);
         Response { body: ResponseBody::Stream(stream), ..Response::new(Status::Ok) }.with_type(content_type)

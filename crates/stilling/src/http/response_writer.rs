@@ -39,7 +39,7 @@ impl ResponseTerms {
         ResponseTerms {
             route,
             persistent: head.persistent,
-            keep_alive_10: head.keep_alive_asked_10,
+            keep_alive_10: head.http10_keep_alive,
             is_head: head.method == Method::Head,
             accepts_chunked: head.version == HttpVersion::Http11,
         }
@@ -280,7 +280,7 @@ fn forbids_body(status: Status) -> bool {
 fn connection(persistent: bool, keep_alive_10: bool) -> Persistence {
     match (persistent, keep_alive_10) {
         (false, _) => Persistence::Close,
-        (true, true) => Persistence::KeepAlive10,
+        (true, true) => Persistence::Http10KeepAlive,
         (true, false) => Persistence::Implicit,
     }
 }

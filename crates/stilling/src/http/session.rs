@@ -11,7 +11,7 @@ use stilling_ring::Time;
 use stilling_wire::http1::{
     BodyLength, CONTINUE, HttpDecodeError, RequestDecoder, RequestEvent, RequestHead, Status,
 };
-use stilling_workers::{JobContext, JobResult, LanePosition, SubmitError};
+use stilling_workers::{JobContext, JobPosition, JobResult, SubmitError};
 
 use super::buffered_request::BufferedRequest;
 use super::delegated_connection::Delegate;
@@ -42,9 +42,9 @@ pub(super) enum HttpWait {
     /// The next request of a persistent connection.
     NextRequest,
     /// A worker to take the job, or to finish it.
-    Worker { position: LanePosition },
+    Worker { position: JobPosition },
     /// A worker to read the next piece of a response that has begun.
-    Piece { position: LanePosition },
+    Piece { position: JobPosition },
     /// Room in the workers' queue for the job that reads the next piece.
     QueueRoom,
     /// The client to read, so that the response can continue.
@@ -321,7 +321,7 @@ impl HttpSession {
         io: &mut Io<'_>,
         cx: &mut HttpContext<'_>,
         job: F,
-    ) -> Option<LanePosition>
+    ) -> Option<JobPosition>
     where
         F: FnOnce(&mut JobContext) -> JobOutcome + Send + 'static,
     {
@@ -369,7 +369,7 @@ impl HttpSession {
     }
 
     /// Sets the deadline for a job. While the job is queued, the client's connection is checked at intervals.
-    fn wait_for_worker(&self, position: LanePosition, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
+    fn wait_for_worker(&self, position: JobPosition, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         let config = &cx.http.config;
         let done_by = self.since.after(config.timeouts.work);
         let deadline = if cx.http.lane.is_waiting(position) {
@@ -383,7 +383,7 @@ impl HttpSession {
 
     /// Handles the deadline of a job: checks the client's connection, or answers 503 if no worker took the job in
     /// time or it is not done in time.
-    fn check_job(&mut self, position: LanePosition, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
+    fn check_job(&mut self, position: JobPosition, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         let config = &cx.http.config;
         let age_max = config.queue_age_max.min(config.timeouts.work);
         let (taken_by, done_by) = (self.since.after(age_max), self.since.after(config.timeouts.work));
@@ -581,7 +581,7 @@ impl HttpSession {
     /// Handles the result of the job that was queued at position `done`.
     pub(crate) fn job_done(
         &mut self,
-        done: LanePosition,
+        done: JobPosition,
         outcome: JobResult<JobOutcome>,
         io: &mut Io<'_>,
         cx: &mut HttpContext<'_>,

@@ -151,10 +151,10 @@ fn work(page: &mut String, overview: &Overview) {
     let counters = app.counters();
     let rows = [
         ("ready now", counters.ready),
-        ("wanted", counters.wanted),
-        ("waiting to be started again", counters.resting),
+        ("wanted", counters.configured),
+        ("waiting to be started again", counters.backing_off),
         ("started", counters.started),
-        ("died", counters.died),
+        ("died", counters.exited),
         ("killed", counters.killed),
         ("recycled", counters.recycled),
     ];

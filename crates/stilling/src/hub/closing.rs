@@ -8,7 +8,7 @@ use stilling_hub::Now;
 use stilling_ring::Time;
 
 use super::lazy_journal::LazyJournal;
-use super::limits::CLOSE_LOOK;
+use super::limits::CLOSE_CHECK_INTERVAL;
 use super::runner::Runner;
 use super::stepped::SteppedThreads;
 use crate::lifecycle::{Lifecycle, LifecyclePhase, ReleaseOnDrop};
@@ -37,7 +37,7 @@ impl HubCloser {
                     };
                     while hub.turn(now()) {
                         if hub.runner.is_quiet() {
-                            std::thread::park_timeout(CLOSE_LOOK);
+                            std::thread::park_timeout(CLOSE_CHECK_INTERVAL);
                         }
                     }
                 };

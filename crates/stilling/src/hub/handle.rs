@@ -11,13 +11,13 @@ use stilling_wire::nats::NatsLimits;
 
 use super::closing::HubCloser;
 use super::lazy_journal::LazyJournal;
-use super::limits::LEFT_LOOK;
-use super::port::{HubMail, Port};
+use super::limits::REMOVAL_INTERVAL;
+use super::port::{HubMail, HubPort};
 use super::runner::Runner;
 use crate::nats::Users;
 
 pub(crate) struct HubHandle {
-    pub(crate) port: Port,
+    pub(crate) port: HubPort,
     pub(crate) users: Arc<Users>,
     /// Limits of a message and its subject.
     pub(crate) limits: NatsLimits,
@@ -26,7 +26,7 @@ pub(crate) struct HubHandle {
     pub(crate) runner: Option<Runner<LazyJournal>>,
     pub(crate) shard: usize,
     /// Connections that may publish: NATS, syslog, custom protocols. Finished connections do not count.
-    pub(crate) streaming: u32,
+    pub(crate) publisher_connections: u32,
     /// Publications by HTTP that wait for room or for their outcomes.
     pub(crate) publications: u32,
     /// When the last bytes of a publication by HTTP arrived.
@@ -51,7 +51,7 @@ pub struct HubHandleCounters {
 
 impl HubHandle {
     pub(crate) fn new(
-        port: Port,
+        port: HubPort,
         users: Arc<Users>,
         payload_size_max: u32,
         counters: Arc<HubHandleCounters>,
@@ -65,7 +65,7 @@ impl HubHandle {
             counters,
             runner,
             shard,
-            streaming: 0,
+            publisher_connections: 0,
             publications: 0,
             published: Time::ZERO,
             closer: None,
@@ -96,7 +96,7 @@ impl HubHandle {
     pub(crate) fn turn(&mut self, now: impl FnOnce() -> Now) -> Option<Duration> {
         self.port.flush();
         // Subscriptions of closed connections are removed in portions.
-        let left = self.port.has_removals().then_some(LEFT_LOOK);
+        let left = self.port.has_removals().then_some(REMOVAL_INTERVAL);
         let Some(runner) = &mut self.runner else { return left };
         runner.turn(now());
         runner.next_check_in().into_iter().chain(left).min()
@@ -108,14 +108,14 @@ impl HubHandle {
     }
 
     /// Whether the hub has received all requests of this shard's connections.
-    pub(crate) fn has_handed_over(&self) -> bool {
+    pub(crate) fn has_sent_all(&self) -> bool {
         self.port.is_settled()
     }
 
     /// Whether the hub has received all requests of this shard and, if the shard runs the hub, has finished the
     /// requests of all others.
     pub(crate) fn is_done(&self) -> bool {
-        self.has_handed_over() && self.runner.as_ref().is_none_or(|runner| runner.is_done_but_for(self.shard))
+        self.has_sent_all() && self.runner.as_ref().is_none_or(|runner| runner.is_done_but_for(self.shard))
     }
 }
 
@@ -128,7 +128,7 @@ mod tests {
 
     /// Invariant 4: neither connections that wait for room nor endless deliveries delay control requests.
     #[test]
-    fn what_cannot_wait_goes_first_and_who_waits_has_a_turn_between_deliveries() {
+    fn control_requests_go_first_and_waiting_connections_get_room_between_deliveries() {
         let (mut port, mut runner, counters) = hub_of_one_shard();
         let (member, token) = (Token::from_bits(1), Token::from_bits(GREEDY));
         port.subscribe(member, ClientOptions::default(), (b"a", b"", b"1")).expect("there is room");

@@ -14,7 +14,7 @@ use super::opening::{DeferredOpening, OpenedStream, OpeningEvent};
 pub(crate) struct LazyJournal {
     state: JournalState,
     /// The hub's number of each stream on disk.
-    of_hub: Vec<usize>,
+    hub_numbers: Vec<usize>,
     /// Where each open stream is written, by the hub's number.
     locations: Vec<Option<StreamLocation>>,
     groups: Vec<JournalGroup>,
@@ -33,7 +33,7 @@ struct StreamLocation {
 struct JournalGroup {
     threads: JournalStorage,
     /// The hub's number of each.
-    of_hub: Vec<StreamIndex>,
+    hub_numbers: Vec<StreamIndex>,
 }
 
 pub(super) enum JournalState {
@@ -46,26 +46,26 @@ pub(super) enum JournalState {
 }
 
 impl LazyJournal {
-    /// A journal for the streams with the numbers `of_hub`, of `streams` streams in total.
-    pub(super) fn new(state: JournalState, of_hub: Vec<usize>, streams: usize) -> LazyJournal {
+    /// A journal for the streams with the numbers `hub_numbers`, of `streams` streams in total.
+    pub(super) fn new(state: JournalState, hub_numbers: Vec<usize>, streams: usize) -> LazyJournal {
         let locations = vec![None; streams];
-        LazyJournal { state, of_hub, locations, groups: Vec::new(), openings: VecDeque::new() }
+        LazyJournal { state, hub_numbers, locations, groups: Vec::new(), openings: VecDeque::new() }
     }
 
     /// Adds threads that write and read these streams, which are numbered as on disk.
     pub(super) fn add(&mut self, threads: JournalStorage, on_disk: &[usize]) {
         let group = self.groups.len();
-        let of_hub: Vec<StreamIndex> = on_disk.iter().map(|&at| self.number_in_hub(at)).collect();
-        for (number, &stream) in of_hub.iter().enumerate() {
+        let hub_numbers: Vec<StreamIndex> = on_disk.iter().map(|&at| self.number_in_hub(at)).collect();
+        for (number, &stream) in hub_numbers.iter().enumerate() {
             if let Some(location) = self.locations.get_mut(stream as usize) {
                 *location = Some(StreamLocation { group, number: number as StreamIndex });
             }
         }
-        self.groups.push(JournalGroup { threads, of_hub });
+        self.groups.push(JournalGroup { threads, hub_numbers });
     }
 
     fn number_in_hub(&self, on_disk: usize) -> StreamIndex {
-        self.of_hub.get(on_disk).map_or(0, |&number| number as StreamIndex)
+        self.hub_numbers.get(on_disk).map_or(0, |&number| number as StreamIndex)
     }
 
     /// The threads of an open stream, and its number there.
@@ -96,7 +96,7 @@ impl LazyJournal {
     }
 
     fn fail(&mut self, reason: &Arc<str>) {
-        for &number in &self.of_hub {
+        for &number in &self.hub_numbers {
             if self.locations[number].is_none() {
                 self.openings.push_back((number as StreamIndex, StreamOpening::Failed(Arc::clone(reason))));
             }
@@ -132,12 +132,12 @@ impl LazyJournal {
                 for (stream, reason) in failed {
                     self.openings.push_back((self.number_in_hub(stream), StreamOpening::Failed(reason)));
                 }
-                if self.of_hub.iter().all(|&number| self.locations[number].is_some()) {
+                if self.hub_numbers.iter().all(|&number| self.locations[number].is_some()) {
                     self.state = JournalState::Open;
                 }
             }
             Some(OpeningEvent::Absent(empty, begin)) => {
-                for (&number, empty) in self.of_hub.iter().zip(empty) {
+                for (&number, empty) in self.hub_numbers.iter().zip(empty) {
                     self.openings.push_back((number as StreamIndex, StreamOpening::Opened(empty)));
                 }
                 self.state = JournalState::Absent(begin);
@@ -202,7 +202,7 @@ impl Storage for LazyJournal {
     }
 
     fn next_answer(&mut self) -> Option<(JournalAnswer, Option<Batch>)> {
-        for JournalGroup { threads, of_hub } in &mut self.groups {
+        for JournalGroup { threads, hub_numbers } in &mut self.groups {
             if let Some((mut answer, batch)) = threads.next_answer() {
                 let (JournalAnswer::Durable { stream, .. }
                 | JournalAnswer::Frozen { stream, .. }
@@ -210,7 +210,7 @@ impl Storage for LazyJournal {
                 | JournalAnswer::WriteFailed { stream, .. }
                 | JournalAnswer::Resumed { stream }
                 | JournalAnswer::Retained { stream, .. }) = &mut answer;
-                *stream = of_hub.get(*stream as usize).copied().unwrap_or(0);
+                *stream = hub_numbers.get(*stream as usize).copied().unwrap_or(0);
                 return Some((answer, batch));
             }
         }
@@ -218,9 +218,9 @@ impl Storage for LazyJournal {
     }
 
     fn next_chunk(&mut self) -> Option<Chunk> {
-        for JournalGroup { threads, of_hub } in &mut self.groups {
+        for JournalGroup { threads, hub_numbers } in &mut self.groups {
             if let Some(mut chunk) = threads.next_chunk() {
-                chunk.stream = of_hub.get(chunk.stream as usize).copied().unwrap_or(0);
+                chunk.stream = hub_numbers.get(chunk.stream as usize).copied().unwrap_or(0);
                 return Some(chunk);
             }
         }

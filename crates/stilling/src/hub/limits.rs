@@ -25,23 +25,23 @@ pub(crate) const LOCK_WAIT: Duration = Duration::from_secs(10);
 pub(crate) const LOCK_GRACE: Duration = Duration::from_secs(1);
 
 /// Interval of checks for the predecessor's release, and of retries within `LOCK_WAIT`.
-pub(crate) const OPEN_LOOK: Duration = Duration::from_millis(20);
+pub(crate) const OPEN_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Interval of later tries to open the streams.
-pub(crate) const OPEN_RETRY: Duration = Duration::from_secs(1);
+pub(crate) const OPEN_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Interval of turns of a hub that finishes on its own thread after its shard has left.
-pub(crate) const CLOSE_LOOK: Duration = Duration::from_millis(2);
+pub(crate) const CLOSE_CHECK_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Interval at which a draining shard checks whether the hub has received its last requests.
-pub(crate) const PART_LOOK: Duration = Duration::from_millis(5);
+pub(crate) const RELEASE_CHECK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Maximum datagrams that are read from the queue of a UDP socket before its close. The rest is lost.
-pub(crate) const UDP_LEFT_MAX: usize = 65_536;
+pub(crate) const UDP_FINAL_READS_MAX: usize = 65_536;
 
 /// Unanswered read orders of the hub. Full: the hub tries again in a later turn.
 pub(crate) const READ_ORDERS_MAX: usize = 64;
 
 /// Maximum interval at which a shard removes subscriptions of closed connections.
-pub(crate) const LEFT_LOOK: Duration =
+pub(crate) const REMOVAL_INTERVAL: Duration =
     Duration::from_nanos(stilling_hub::limits::DEPARTED_REGISTRATIONS_EVERY_NS);

@@ -33,7 +33,7 @@ pub(crate) use handle::{HubHandle, HubHandleCounters};
 pub(crate) use lazy_journal::LazyJournal;
 pub(crate) use opened::{HubEnvironment, PreparedStreams, RECORD_EXTRA_MAX, StreamFolder};
 pub(crate) use opening::{OpeningThread, StreamStore};
-pub(crate) use port::{HubMail, Port};
+pub(crate) use port::{HubMail, HubPort};
 pub(crate) use runner::{Runner, StartGate, connect};
 pub(crate) use stepped::SimulatedStore;
 pub use stepped::{SharedDisks, SteppedHub, SteppedJournal, SteppedOpening, SteppedRelease, SteppedThreads};

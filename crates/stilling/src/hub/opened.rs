@@ -251,7 +251,7 @@ impl<S: StreamStore> PreparedStreams<S> {
         environment: &HubEnvironment<'_>,
     ) -> Result<Hub<LazyJournal, ShardOutlets>, ServeError> {
         let is_on_disk = |stream: &StreamConfig| stream.durability == Durability::Disk;
-        let of_hub: Vec<usize> =
+        let hub_numbers: Vec<usize> =
             (0..self.config.streams.len()).filter(|&at| is_on_disk(&self.config.streams[at])).collect();
         let job = OpeningJob {
             created_ns: started_ns,
@@ -262,12 +262,12 @@ impl<S: StreamStore> PreparedStreams<S> {
             thread: Arc::clone(environment.opening_thread),
             report: environment.report,
         };
-        if !of_hub.is_empty() && !matches!(self.directories, StreamDirectories::Open { .. }) {
+        if !hub_numbers.is_empty() && !matches!(self.directories, StreamDirectories::Open { .. }) {
             job.store.prepare().map_err(ServeError::Threads)?;
         }
         let (mut recovered, mut threads) = (Vec::new(), None);
         let state = match self.directories {
-            _ if of_hub.is_empty() => JournalState::Open,
+            _ if hub_numbers.is_empty() => JournalState::Open,
             StreamDirectories::Absent => JournalState::Absent(deferred(job)),
             StreamDirectories::Open { logs, recoveries } => {
                 for ((stream, log), recovery) in job.streams.iter().zip(&logs).zip(&recoveries) {
@@ -284,14 +284,14 @@ impl<S: StreamStore> PreparedStreams<S> {
                 )
             }
         };
-        let mut journal = LazyJournal::new(state, of_hub.clone(), self.config.streams.len());
+        let mut journal = LazyJournal::new(state, hub_numbers.clone(), self.config.streams.len());
         if let Some(threads) = threads {
-            journal.add(threads, &(0..of_hub.len()).collect::<Vec<_>>());
+            journal.add(threads, &(0..hub_numbers.len()).collect::<Vec<_>>());
         }
         let new = ResumePoint { created_ns: started_ns, ..ResumePoint::default() };
         let resumed = vec![new; self.config.streams.len()];
         let mut hub = Hub::new(self.config, &resumed, (journal, outlets), shards, (key, started_ns));
-        for (number, recovered) in of_hub.into_iter().zip(recovered) {
+        for (number, recovered) in hub_numbers.into_iter().zip(recovered) {
             hub.open(number, recovered);
         }
         Ok(hub)

@@ -14,7 +14,7 @@ use stilling_journal::disk::Disk;
 use stilling_journal::{Log, OpenError, ReadOutcome, Recovery};
 use stilling_ring::{MailboxFull, Receiver, Sender, Wake, mailbox, planted};
 
-use super::limits::{LOCK_GRACE, LOCK_WAIT, OPEN_LOOK, OPEN_RETRY};
+use super::limits::{LOCK_GRACE, LOCK_WAIT, OPEN_CHECK_INTERVAL, OPEN_RETRY_INTERVAL};
 use crate::lifecycle::{HandoverStage, Lifecycle};
 
 /// Unread events of an opening. Full: the opening waits.
@@ -155,12 +155,12 @@ impl<S: StreamStore> StreamOpener<S> {
             return None;
         }
         if !self.events.flush() {
-            return Some(OPEN_LOOK);
+            return Some(OPEN_CHECK_INTERVAL);
         }
         match &self.phase {
             OpeningPhase::AwaitingRelease(lifecycle) => {
                 if !lifecycle.has_reached(HandoverStage::Released) && !planted!("early opening") {
-                    return Some(OPEN_LOOK);
+                    return Some(OPEN_CHECK_INTERVAL);
                 }
                 if self.job.store.exists() {
                     // A process that is ending may hold the locks a moment longer.
@@ -193,7 +193,7 @@ impl<S: StreamStore> StreamOpener<S> {
             !failures.is_empty() && are_locks && lock_deadline.is_some_and(|until| now < until);
         // A lock that another process holds delays the opened streams only by `LOCK_GRACE`.
         if retries_locks && self.logs_since.is_none_or(|since| now < since + LOCK_GRACE) {
-            return Some(OPEN_LOOK);
+            return Some(OPEN_CHECK_INTERVAL);
         }
         if let Some(event) = self.finish_round(failures, now) {
             self.events.send(event);
@@ -202,7 +202,7 @@ impl<S: StreamStore> StreamOpener<S> {
             self.phase = OpeningPhase::Done;
             return Some(Duration::ZERO);
         }
-        Some(if retries_locks { OPEN_LOOK } else { OPEN_RETRY })
+        Some(if retries_locks { OPEN_CHECK_INTERVAL } else { OPEN_RETRY_INTERVAL })
     }
 
     /// Tries each closed stream. Returns the failures, and whether all of them are held locks.
@@ -351,7 +351,7 @@ mod tests {
     use crate::lifecycle::WallClock;
 
     /// Steps within which a test expects an event: twice as many as fit into `LOCK_WAIT`.
-    const STEPS_MAX: u128 = 2 * LOCK_WAIT.as_millis() / OPEN_LOOK.as_millis();
+    const STEPS_MAX: u128 = 2 * LOCK_WAIT.as_millis() / OPEN_CHECK_INTERVAL.as_millis();
 
     /// Two streams, each on its own disk, right after the predecessor's release.
     struct OpeningFixture {
@@ -419,11 +419,11 @@ mod tests {
         let lock = behind.disks[0].lock().expect("it is free");
         let (opened, failed, after) = behind.next_round();
         assert_eq!((opened, failed), (vec![1], vec![0]));
-        assert!(after <= LOCK_GRACE + OPEN_LOOK, "{after:?}");
+        assert!(after <= LOCK_GRACE + OPEN_CHECK_INTERVAL, "{after:?}");
         drop(lock);
         let (opened, failed, later) = behind.next_round();
         assert_eq!((opened, failed), (vec![0], vec![]));
-        assert!(later <= after + 2 * OPEN_LOOK, "{later:?}");
+        assert!(later <= after + 2 * OPEN_CHECK_INTERVAL, "{later:?}");
         let has_ended = (0..STEPS_MAX).any(|_| match behind.opening.step(behind.now) {
             Some(span) => {
                 behind.now += span;
@@ -459,7 +459,7 @@ mod tests {
         drop(second);
         let (opened, failed, after) = behind.next_round();
         assert_eq!((opened, failed), (vec![0, 1], vec![]));
-        assert!(behind.began + after <= at + OPEN_LOOK, "{after:?}");
+        assert!(behind.began + after <= at + OPEN_CHECK_INTERVAL, "{after:?}");
     }
 
     /// Row 4.37: locks that remain held are reported in the end.
@@ -469,6 +469,6 @@ mod tests {
         let _locks = [0, 1].map(|stream| behind.disks[stream].lock().expect("it is free"));
         let (opened, failed, after) = behind.next_round();
         assert_eq!((opened, failed), (vec![], vec![0, 1]));
-        assert!((LOCK_WAIT..=LOCK_WAIT + OPEN_LOOK).contains(&after), "{after:?}");
+        assert!((LOCK_WAIT..=LOCK_WAIT + OPEN_CHECK_INTERVAL).contains(&after), "{after:?}");
     }
 }

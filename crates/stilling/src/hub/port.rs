@@ -19,13 +19,13 @@ const _: () = assert!(stilling_engine::limits::SHARED_MIN == stilling_hub::limit
 /// A notification for a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HubMail {
-    /// A delivery: see [`Port::take_current`].
+    /// A delivery: see [`HubPort::take_current`].
     DeliveryItem,
     /// There may be room for its requests again.
     Room,
 }
 
-pub(crate) struct Port {
+pub(crate) struct HubPort {
     publication_batch: Option<PublicationBatch>,
     /// Requests made while every publication batch is with the hub. This batch replaces the next one that comes back.
     overflow: Option<PublicationBatch>,
@@ -34,7 +34,7 @@ pub(crate) struct Port {
     routed: Receiver<RoutedBatch>,
     emptied: Sender<RoutedBatch>,
     /// The routed batch that is being expanded.
-    piece: Option<RoutedBatch>,
+    routed_batch: Option<RoutedBatch>,
     /// Its deliveries. `None` while a session reads them.
     current: Option<DeliveryBatch>,
     /// Delivery batches that may still be made in this turn. Payloads for connections that do not read are copied, so
@@ -66,21 +66,21 @@ enum ControlRequest {
     CloseAfterAcks,
 }
 
-impl Port {
+impl HubPort {
     pub(super) fn new(
         (publication_batches, returned): (Sender<PublicationBatch>, Receiver<PublicationBatch>),
         (routed, emptied): (Receiver<RoutedBatch>, Sender<RoutedBatch>),
         table: ShardTable,
         hub: Arc<Wake>,
-    ) -> Port {
-        Port {
+    ) -> HubPort {
+        HubPort {
             publication_batch: None,
             overflow: None,
             publication_batches,
             returned,
             routed,
             emptied,
-            piece: None,
+            routed_batch: None,
             current: Some(DeliveryBatch::new()),
             expansions_left: DELIVERY_BATCHES,
             table,
@@ -100,12 +100,12 @@ impl Port {
         self.shard_counters = Some((counters, shard));
     }
 
-    /// Whether there is room for a request. If not, [`wait`](Port::wait).
+    /// Whether there is room for a request. If not, [`wait`](HubPort::wait).
     #[inline]
     pub(crate) fn has_room(&mut self) -> bool {
         match &self.publication_batch {
             Some(publication_batch) if !publication_batch.is_full() => true,
-            _ => self.next_intake(),
+            _ => self.next_publication_batch(),
         }
     }
 
@@ -115,10 +115,10 @@ impl Port {
         (self.parked.is_empty() || !self.parked.contains_key(&token)) && self.has_room()
     }
 
-    fn next_intake(&mut self) -> bool {
+    fn next_publication_batch(&mut self) -> bool {
         loop {
             if let Some(full) = self.publication_batch.take() {
-                self.hand_over(full);
+                self.send_batch(full);
                 self.publish();
             }
             self.publication_batch = self.returned.pop().map(|empty| self.overflow.take().unwrap_or(empty));
@@ -131,7 +131,7 @@ impl Port {
         }
     }
 
-    pub(crate) fn is_waited_for(&self) -> bool {
+    pub(crate) fn has_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }
 
@@ -143,7 +143,7 @@ impl Port {
         }
     }
 
-    /// Sets the tokens under which the shard itself waits for room. [`has_mail`](Port::has_mail) is true when there may
+    /// Sets the tokens under which the shard itself waits for room. [`has_mail`](HubPort::has_mail) is true when there may
     /// be room for one of them.
     pub(crate) fn set_wanted(&mut self, wanted: impl Iterator<Item = Token>) {
         self.wanted.clear();
@@ -158,7 +158,7 @@ impl Port {
         self.is_gathering = is_gathering;
     }
 
-    /// Adds a request. Requires [room](Port::has_room).
+    /// Adds a request. Requires [room](HubPort::has_room).
     #[inline]
     pub(crate) fn push_request(
         &mut self,
@@ -171,7 +171,7 @@ impl Port {
         self.push_request_over_limit(token, client_options, request);
     }
 
-    /// Adds a request that completes an operation begun with [room](Port::has_room), even if there is none now.
+    /// Adds a request that completes an operation begun with [room](HubPort::has_room), even if there is none now.
     #[inline]
     pub(crate) fn push_request_over_limit(
         &mut self,
@@ -179,13 +179,13 @@ impl Port {
         client_options: ClientOptions,
         request: &HubRequest<'_>,
     ) {
-        let (table, publication_batch) = self.open_intake();
+        let (table, publication_batch) = self.writable_batch();
         table.push(publication_batch, token.bits(), client_options, request);
     }
 
     /// The publication batch for the next request, however full, and the table that counts requests.
     #[inline]
-    fn open_intake(&mut self) -> (&mut ShardTable, &mut PublicationBatch) {
+    fn writable_batch(&mut self) -> (&mut ShardTable, &mut PublicationBatch) {
         let publication_batch = match &mut self.publication_batch {
             Some(publication_batch) => publication_batch,
             None => self.overflow.get_or_insert_with(PublicationBatch::new),
@@ -220,7 +220,7 @@ impl Port {
     /// Reports changes of the shard's subscriptions to the hub.
     fn push_changes(&mut self) {
         if self.table.has_changes() {
-            let (table, publication_batch) = self.open_intake();
+            let (table, publication_batch) = self.writable_batch();
             table.push_changes(publication_batch);
         }
     }
@@ -249,7 +249,7 @@ impl Port {
     /// requests.
     fn prepare(&mut self) {
         if self.publication_batch.is_none() {
-            self.next_intake();
+            self.next_publication_batch();
         }
     }
 
@@ -333,17 +333,19 @@ impl Port {
         let Some(current) = &mut self.current else { return false };
         // Even if no batch follows: delivered items hold references to batches of streams.
         current.clear();
-        let Some(mut piece) = self.piece.take().or_else(|| self.routed.pop()) else { return false };
-        let is_done = self.table.expand(&mut piece, current);
+        let Some(mut routed_batch) = self.routed_batch.take().or_else(|| self.routed.pop()) else {
+            return false;
+        };
+        let is_done = self.table.expand(&mut routed_batch, current);
         current.group();
         self.expansions_left -= 1;
         self.owes_room = true;
         if is_done {
-            piece.clear();
+            routed_batch.clear();
             // The mailbox has room for every routed batch that exists.
-            let _ = self.emptied.push(piece);
+            let _ = self.emptied.push(routed_batch);
         } else {
-            self.piece = Some(piece);
+            self.routed_batch = Some(routed_batch);
         }
         self.push_changes();
         while let Some(mark) = self.table.next_unanswerable_mark() {
@@ -360,7 +362,7 @@ impl Port {
         self.waiting.pop()
     }
 
-    /// Whether [`next_mail`](Port::next_mail) would find something.
+    /// Whether [`next_mail`](HubPort::next_mail) would find something.
     pub(crate) fn has_mail(&self) -> bool {
         let has_room = || {
             self.publication_batch.as_ref().is_some_and(|publication_batch| !publication_batch.is_full())
@@ -370,10 +372,10 @@ impl Port {
         let is_behind = !self.control.is_empty() || self.overflow.is_some();
         let wants_room = !self.waiting.is_empty() || is_behind || is_wanted;
         let has_deliveries = self.current.as_ref().is_some_and(|current| !current.is_empty());
-        has_deliveries || self.piece.is_some() || !self.routed.is_empty() || wants_room && has_room()
+        has_deliveries || self.routed_batch.is_some() || !self.routed.is_empty() || wants_room && has_room()
     }
 
-    /// Takes the current deliveries for reading. The caller returns them with [`put_back`](Port::put_back).
+    /// Takes the current deliveries for reading. The caller returns them with [`put_back`](HubPort::put_back).
     pub(crate) fn take_current(&mut self) -> Option<DeliveryBatch> {
         self.current.take()
     }
@@ -399,7 +401,7 @@ impl Port {
             .is_some_and(|publication_batch| !publication_batch.is_empty() && !gathers(publication_batch))
             && let Some(publication_batch) = self.publication_batch.take()
         {
-            self.hand_over(publication_batch);
+            self.send_batch(publication_batch);
         }
         self.publish();
         if let Some((counters, shard)) = &self.shard_counters
@@ -409,7 +411,7 @@ impl Port {
         }
     }
 
-    fn hand_over(&mut self, publication_batch: PublicationBatch) {
+    fn send_batch(&mut self, publication_batch: PublicationBatch) {
         // The mailbox has room for every publication batch that exists.
         let _ = self.publication_batches.push(publication_batch);
     }
@@ -440,7 +442,7 @@ fn push_control(
     }
 }
 
-impl Drop for Port {
+impl Drop for HubPort {
     /// Closes the mailbox and wakes the runner, which detects by the closed mailbox that its shard has ended.
     fn drop(&mut self) {
         let (publication_batches, _) = mailbox(1);
@@ -460,8 +462,8 @@ mod tests {
 
     /// A port with one publication batch, and the hub's ends of its mailboxes.
     struct PortFixture {
-        port: Port,
-        pieces: Sender<RoutedBatch>,
+        port: HubPort,
+        routed_batches: Sender<RoutedBatch>,
         handed_over: Receiver<PublicationBatch>,
         returned: Sender<PublicationBatch>,
         _emptied: Receiver<RoutedBatch>,
@@ -475,21 +477,21 @@ mod tests {
         fn new() -> PortFixture {
             let (publication_batches, to_hub) = mailbox(1);
             let (mut returned, from_hub) = mailbox(1);
-            let (pieces, to_shard) = mailbox(1);
+            let (routed_batches, to_shard) = mailbox(1);
             let (emptied, from_shard) = mailbox(8);
             let _ = returned.push(PublicationBatch::new());
             returned.publish();
             let hub = Arc::new(Wake::new(|| ()));
-            let port = Port::new((publication_batches, from_hub), (to_shard, emptied), table(), hub);
-            PortFixture { port, pieces, handed_over: to_hub, returned, _emptied: from_shard }
+            let port = HubPort::new((publication_batches, from_hub), (to_shard, emptied), table(), hub);
+            PortFixture { port, routed_batches, handed_over: to_hub, returned, _emptied: from_shard }
         }
 
         /// Delivers a routed batch. Returns the connections with mail.
         fn deliver(&mut self, write: impl FnOnce(&mut RoutedBatch)) -> Vec<(Token, HubMail)> {
-            let mut piece = RoutedBatch::new();
-            write(&mut piece);
-            let _ = self.pieces.push(piece);
-            self.pieces.publish();
+            let mut routed_batch = RoutedBatch::new();
+            write(&mut routed_batch);
+            let _ = self.routed_batches.push(routed_batch);
+            self.routed_batches.publish();
             assert!(self.port.has_mail());
             std::iter::from_fn(|| self.port.next_mail()).collect()
         }
@@ -503,7 +505,7 @@ mod tests {
         let (parked, other) = (Token::from_bits(PARKED), Token::from_bits(OTHER));
         let mut fixture = PortFixture::new();
         assert!(fixture.port.has_room_for(parked));
-        assert_eq!(fixture.deliver(|piece| piece.pause(PARKED)), []);
+        assert_eq!(fixture.deliver(|routed_batch| routed_batch.pause(PARKED)), []);
         assert!(!fixture.port.has_room_for(parked) && fixture.port.has_room_for(other));
         fixture.port.wait(parked);
         fixture.port.wait(other);
@@ -513,7 +515,7 @@ mod tests {
             "the parked one is not in its way"
         );
         assert!(fixture.port.next_mail().is_none() && !fixture.port.has_mail());
-        assert_eq!(fixture.deliver(|piece| piece.resume(PARKED)), [(parked, HubMail::Room)]);
+        assert_eq!(fixture.deliver(|routed_batch| routed_batch.resume(PARKED)), [(parked, HubMail::Room)]);
         assert!(fixture.port.has_room_for(parked) && fixture.port.parked.is_empty());
     }
 
@@ -522,14 +524,14 @@ mod tests {
     fn nothing_is_left_of_connections_that_were_parked() {
         let parked = Token::from_bits(PARKED);
         let mut fixture = PortFixture::new();
-        assert_eq!(fixture.deliver(|piece| piece.pause(PARKED)), []);
-        assert_eq!(fixture.deliver(|piece| piece.resume(PARKED)), [], "it does not wait");
+        assert_eq!(fixture.deliver(|routed_batch| routed_batch.pause(PARKED)), []);
+        assert_eq!(fixture.deliver(|routed_batch| routed_batch.resume(PARKED)), [], "it does not wait");
         fixture.port.leave(parked);
-        let both = fixture.deliver(|piece| {
-            piece.pause(PARKED);
-            piece.pause(OTHER);
-            piece.resume(PARKED);
-            piece.resume(OTHER);
+        let both = fixture.deliver(|routed_batch| {
+            routed_batch.pause(PARKED);
+            routed_batch.pause(OTHER);
+            routed_batch.resume(PARKED);
+            routed_batch.resume(OTHER);
         });
         assert_eq!(both, []);
         assert!(fixture.port.parked.is_empty() && fixture.port.waiting.is_empty());
@@ -541,9 +543,9 @@ mod tests {
         let mut fixture = PortFixture::new();
         fixture.port.set_wanted(std::iter::once(Token::from_bits(PARKED)));
         assert!(fixture.port.has_mail());
-        fixture.deliver(|piece| piece.pause(PARKED));
+        fixture.deliver(|routed_batch| routed_batch.pause(PARKED));
         assert!(!fixture.port.has_mail());
-        fixture.deliver(|piece| piece.resume(PARKED));
+        fixture.deliver(|routed_batch| routed_batch.resume(PARKED));
         assert!(fixture.port.has_mail());
     }
 
@@ -643,7 +645,7 @@ mod tests {
 
     /// A request made without room still reaches the hub, before any later request.
     #[test]
-    fn a_request_without_an_intake_is_in_the_next_one() {
+    fn a_request_without_a_batch_goes_into_the_next_batch() {
         let token = Token::from_bits(OTHER);
         let mut fixture = PortFixture::new();
         fixture.port.push_request(token, ClientOptions::default(), &HubRequest::Barrier);

@@ -9,8 +9,8 @@ use stilling_hub::{
 };
 use stilling_ring::{Receiver, Sender, Wake, mailbox};
 
-use super::limits::{HUB_WAIT_MAX, OPEN_LOOK};
-use super::port::Port;
+use super::limits::{HUB_WAIT_MAX, OPEN_CHECK_INTERVAL};
+use super::port::HubPort;
 use crate::lifecycle::{HandoverStage, Lifecycle};
 use crate::log::LogWriter;
 
@@ -20,17 +20,17 @@ pub(crate) struct ShardOutlets {
 }
 
 struct ShardOutlet {
-    pieces: Sender<RoutedBatch>,
+    routed_batches: Sender<RoutedBatch>,
     emptied: Receiver<RoutedBatch>,
     wake: Arc<Wake>,
 }
 
 impl Outlets for ShardOutlets {
-    fn swap(&mut self, shard: usize, piece: &mut RoutedBatch) -> bool {
+    fn swap(&mut self, shard: usize, routed_batch: &mut RoutedBatch) -> bool {
         let outlet = &mut self.outlets[shard];
         let Some(empty) = outlet.emptied.pop() else { return false };
         // The mailbox has room for every routed batch that exists.
-        let _ = outlet.pieces.push(std::mem::replace(piece, empty));
+        let _ = outlet.routed_batches.push(std::mem::replace(routed_batch, empty));
         true
     }
 
@@ -63,7 +63,7 @@ pub(crate) struct StartGate<S> {
     /// Whether the storage is open, or has an event.
     pub(crate) is_open: fn(&S) -> bool,
     /// Called when the hub begins without the storage: publications are refused instead of waiting.
-    pub(crate) give_up: fn(&mut S),
+    pub(crate) refuse_publications: fn(&mut S),
     /// When this process took over.
     pub(crate) since_ns: Option<SteadyNanos>,
 }
@@ -80,7 +80,7 @@ impl<S> StartGate<S> {
         if u128::from(now_ns.since(since_ns)) < HUB_WAIT_MAX.as_nanos() {
             return false;
         }
-        (self.give_up)(storage);
+        (self.refuse_publications)(storage);
         true
     }
 }
@@ -90,13 +90,13 @@ pub(crate) fn connect(
     shards: &[Arc<Wake>],
     hub: &Arc<Wake>,
     key: HashKey,
-) -> (Vec<Port>, ShardOutlets, ShardInlets) {
+) -> (Vec<HubPort>, ShardOutlets, ShardInlets) {
     let mut ports = Vec::new();
     let (mut outlets, mut inlets) = (Vec::new(), Vec::new());
     for wake in shards {
         let (publication_batches, to_hub) = mailbox(PUBLICATION_BATCHES);
         let (mut returned, from_hub) = mailbox(PUBLICATION_BATCHES);
-        let (pieces, to_shard) = mailbox(DELIVERY_BATCHES);
+        let (routed_batches, to_shard) = mailbox(DELIVERY_BATCHES);
         let (mut emptied, from_shard) = mailbox(DELIVERY_BATCHES);
         for _ in 0..PUBLICATION_BATCHES {
             let _ = returned.push(PublicationBatch::new());
@@ -107,8 +107,13 @@ pub(crate) fn connect(
         }
         emptied.publish();
         let table = ShardTable::new(key, SUBSCRIPTIONS_PER_CLIENT_MAX);
-        ports.push(Port::new((publication_batches, from_hub), (to_shard, emptied), table, Arc::clone(hub)));
-        outlets.push(ShardOutlet { pieces, emptied: from_shard, wake: Arc::clone(wake) });
+        ports.push(HubPort::new(
+            (publication_batches, from_hub),
+            (to_shard, emptied),
+            table,
+            Arc::clone(hub),
+        ));
+        outlets.push(ShardOutlet { routed_batches, emptied: from_shard, wake: Arc::clone(wake) });
         inlets.push(ShardInlet { publication_batches: to_hub, returned, current: None });
     }
     (ports, ShardOutlets { outlets }, ShardInlets(inlets))
@@ -145,7 +150,7 @@ impl<S: Storage> Runner<S> {
             let mut has_moved = false;
             for at in 0..count {
                 let number = (self.first + round + at) % count;
-                has_moved |= self.process_intake(number, now);
+                has_moved |= self.process_batch(number, now);
             }
             if !has_moved {
                 break;
@@ -161,14 +166,14 @@ impl<S: Storage> Runner<S> {
         }
         for (inlet, outlet) in self.inlets.iter_mut().zip(&mut self.hub.outlets_mut().outlets) {
             let has_returned = inlet.returned.publish();
-            if outlet.pieces.publish() || has_returned {
+            if outlet.routed_batches.publish() || has_returned {
                 outlet.wake.notify();
             }
         }
     }
 
     /// Processes one publication batch of a shard. Returns whether it was completed.
-    fn process_intake(&mut self, shard: usize, now: Now) -> bool {
+    fn process_batch(&mut self, shard: usize, now: Now) -> bool {
         let inlet = &mut self.inlets[shard];
         let Some((mut publication_batch, at)) =
             inlet.current.take().or_else(|| Some((inlet.publication_batches.pop()?, 0)))
@@ -202,7 +207,7 @@ impl<S: Storage> Runner<S> {
     /// Maximum sleep without a wake.
     pub(crate) fn next_check_in(&self) -> Option<Duration> {
         if self.gate.is_some() {
-            return Some(OPEN_LOOK);
+            return Some(OPEN_CHECK_INTERVAL);
         }
         self.hub.next_check_in()
     }

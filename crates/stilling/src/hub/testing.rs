@@ -9,20 +9,20 @@ use stilling_hub::{
 };
 use stilling_ring::Wake;
 
-use super::{Port, Runner, connect};
+use super::{HubPort, Runner, connect};
 
 /// The connection that uses all room.
 pub(crate) const GREEDY: u64 = 7;
 
 /// The hub without streams, and its only shard's port.
-pub(crate) fn hub_of_one_shard() -> (Port, Runner<JournalStorage>, Arc<stilling_hub::HubCounters>) {
+pub(crate) fn hub_of_one_shard() -> (HubPort, Runner<JournalStorage>, Arc<stilling_hub::HubCounters>) {
     hub_with(Vec::new())
 }
 
 /// The same with streams. A stream on disk is always full, since there is no journal.
 pub(crate) fn hub_with(
     streams: Vec<StreamConfig>,
-) -> (Port, Runner<JournalStorage>, Arc<stilling_hub::HubCounters>) {
+) -> (HubPort, Runner<JournalStorage>, Arc<stilling_hub::HubCounters>) {
     let wakes: Vec<_> = (0..2).map(|_| Arc::new(Wake::new(|| ()))).collect();
     let (mut ports, outlets, inlets) = connect(&wakes[..1], &wakes[1], HashKey(1, 2));
     let config = HubConfig { streams, ..HubConfig::default() };
@@ -36,7 +36,7 @@ pub(crate) fn hub_with(
 }
 
 /// Publishes as much as there is room for, and waits for more.
-pub(crate) fn fill(port: &mut Port) {
+pub(crate) fn fill(port: &mut HubPort) {
     let publication = Publication {
         ingress: Ingress::Nats,
         subject: b"a",

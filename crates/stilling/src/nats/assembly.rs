@@ -102,7 +102,7 @@ impl PublishAssembly {
     }
 
     /// Subtracts its memory from the shard's total.
-    pub(super) fn forget(&self, token: Token, nats: &mut NatsShard) {
+    pub(super) fn release_memory(&self, token: Token, nats: &mut NatsShard) {
         nats.assembled_bytes -= self.body.capacity();
         nats.over_limit = nats.over_limit.filter(|over_limit| *over_limit != token);
     }

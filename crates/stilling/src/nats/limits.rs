@@ -22,7 +22,7 @@ pub(crate) const PING_EVERY: Duration = Duration::from_secs(120);
 
 /// Interval of checks of a connection with blocked output. Until the output is sent it gets no PINGs; the write timeout
 /// applies.
-pub(crate) const HELD_UP_LOOK: Duration = Duration::from_secs(1);
+pub(crate) const BLOCKED_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Maximum unanswered PINGs. When another is due, the connection is closed instead.
 pub(crate) const PINGS_MAX: u8 = 2;
@@ -37,7 +37,7 @@ pub(crate) const ASSEMBLY_STEP: usize = 64 * 1024;
 
 /// Maximum time for the one connection that may exceed `ASSEMBLY_MAX` to complete its message. If there is still no
 /// room then, it is closed, and the next connection may exceed it.
-pub(crate) const ASSEMBLY_BEYOND_TIMEOUT: Duration = Duration::from_secs(5);
+pub(crate) const ASSEMBLY_OVER_LIMIT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Maximum time to receive a long message. Then its connection is closed.
 pub(crate) const ASSEMBLY_TIMEOUT: Duration = Duration::from_secs(60);

@@ -22,8 +22,8 @@ use stilling_wire::nats::{
 
 use super::assembly::PublishAssembly;
 use super::limits::{
-    ASSEMBLY_BEYOND_TIMEOUT, ASSEMBLY_MAX, ASSEMBLY_RETRY, ASSEMBLY_TIMEOUT, AUTHENTICATION_TIMEOUT,
-    HELD_UP_LOOK, PENDING_MAX, PING_EVERY, PINGS_MAX,
+    ASSEMBLY_MAX, ASSEMBLY_OVER_LIMIT_TIMEOUT, ASSEMBLY_RETRY, ASSEMBLY_TIMEOUT, AUTHENTICATION_TIMEOUT,
+    BLOCKED_CHECK_INTERVAL, PENDING_MAX, PING_EVERY, PINGS_MAX,
 };
 use super::shard::{NatsContext, NatsShard};
 use super::users::UserAccess;
@@ -118,7 +118,7 @@ impl NatsSession {
             return io.abort(CloseReason::Drained);
         };
         self.is_counted = true;
-        hub.streaming += 1;
+        hub.publisher_connections += 1;
         self.access = hub.users.initial_access();
         self.send_info(false, io, cx.nats);
         let wait =
@@ -189,7 +189,7 @@ impl NatsSession {
         if cx.nats.over_limit.is_none() {
             // The connections that wait for room may be those that occupy it: one at a time may exceed the limit.
             cx.nats.over_limit = Some(token);
-            assembly.until = assembly.until.min(io.now().after(ASSEMBLY_BEYOND_TIMEOUT));
+            assembly.until = assembly.until.min(io.now().after(ASSEMBLY_OVER_LIMIT_TIMEOUT));
             let until = assembly.until;
             self.schedule_check(until, io);
             return true;
@@ -380,7 +380,7 @@ impl NatsSession {
     fn end_assembly(&mut self, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
         let Some(mut assembly) = self.assembly.take() else { return };
         self.schedule_check(io.now().after(PING_EVERY), io);
-        assembly.forget(self.token, cx.nats);
+        assembly.release_memory(self.token, cx.nats);
         if !assembly.is_refused {
             let body = assembly.take_body();
             self.publish(assembly.publication(&body), io, cx);
@@ -515,7 +515,7 @@ impl NatsSession {
             return self.resume(io);
         }
         if io.is_output_blocked() {
-            return io.set_deadline(Some(now.after(HELD_UP_LOOK)));
+            return io.set_deadline(Some(now.after(BLOCKED_CHECK_INTERVAL)));
         }
         let due = self.last_input.after(PING_EVERY);
         if now < due {

@@ -206,7 +206,11 @@ impl NatsFixture {
             std::thread::sleep(Duration::from_micros(100));
         }
         let hub = &self.shard.service().hub;
-        panic!("it never comes so far: {} connections, {} parked", hub.streaming, hub.port.parked());
+        panic!(
+            "it never comes so far: {} connections, {} parked",
+            hub.publisher_connections,
+            hub.port.parked()
+        );
     }
 
     /// Turns the shard until a client has read what it waits for.
@@ -333,7 +337,7 @@ fn a_connection_whose_stream_is_full_is_not_read_and_others_are() {
         other.write_all(b"PING\r\n").expect("it is short");
         assert_eq!(fixture.read(&mut other, |text| text.ends_with(b"PONG\r\n")), b"PONG\r\n");
     }
-    fixture.turn_until(|service| service.hub.streaming == 2);
+    fixture.turn_until(|service| service.hub.publisher_connections == 2);
     let counters = Arc::clone(&fixture.shard.service().hub_counters);
     // Only the publication of the connection that has left is kept.
     fixture.turn_until(|service| service.hub_counters.subscriptions() == 1);
@@ -371,7 +375,10 @@ fn the_times_of_a_connection_stand_still_while_it_is_parked() {
         // The others have time to answer PINGs.
         fixture.send_and_receive(&mut subscriber, b"PONG\r\n");
     }
-    assert_eq!((fixture.shard.service().hub.port.parked(), fixture.shard.service().hub.streaming), (2, 3));
+    assert_eq!(
+        (fixture.shard.service().hub.port.parked(), fixture.shard.service().hub.publisher_connections),
+        (2, 3)
+    );
     // The stream refuses.
     fixture.shard.service().step_ns = 1_000_000_000;
     fixture.turn_until(|service| service.hub.port.parked() == 0);

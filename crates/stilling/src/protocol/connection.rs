@@ -22,7 +22,7 @@ pub(crate) struct CustomConnection {
     awaits_room: bool,
     /// The session was notified of the drain.
     drain_notified: bool,
-    /// Counted in `HubHandle::streaming`.
+    /// Counted in `HubHandle::publisher_connections`.
     is_counted: bool,
 }
 
@@ -57,7 +57,7 @@ impl CustomConnection {
             return io.abort(CloseReason::SessionPanicked);
         }
         if let Some(hub) = cx.hub.as_deref_mut() {
-            hub.streaming += 1;
+            hub.publisher_connections += 1;
             self.is_counted = true;
         }
         self.input_shown_at = io.now();
@@ -208,7 +208,7 @@ impl CustomConnection {
         if let Some(hub) = cx.hub.as_deref_mut()
             && std::mem::take(&mut self.is_counted)
         {
-            hub.streaming = hub.streaming.saturating_sub(1);
+            hub.publisher_connections = hub.publisher_connections.saturating_sub(1);
         }
     }
 }

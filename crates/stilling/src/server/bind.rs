@@ -130,7 +130,8 @@ impl ServerSockets {
         let report = config.take_over.as_ref().map(|take_over| take_over.report);
         let (pending, old) = match config.take_over.take() {
             Some(take_over) => {
-                let (pending, old) = PendingTakeOver::ask(take_over).map_err(ServeError::HandOver)?;
+                let (pending, old) =
+                    PendingTakeOver::request_listeners(take_over).map_err(ServeError::HandOver)?;
                 (Some(pending), old)
             }
             None => (None, Vec::new()),
@@ -153,7 +154,7 @@ impl ServerSockets {
         let copies = pending.as_ref().map(|_| listeners.copies()).transpose().map_err(ServeError::Copies)?;
         let copies = copies.unwrap_or_default();
         if copies.len() > LISTENERS_HANDED_MAX {
-            return Err(ServeError::HandOver(HandOverError::TooMany(copies.len())));
+            return Err(ServeError::HandOver(HandOverError::TooManyListeners(copies.len())));
         }
         let predecessor = match (&pending, report) {
             (Some(pending), Some(report)) if pending.has_predecessor() => PredecessorState::Running(report),

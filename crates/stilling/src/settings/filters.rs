@@ -8,7 +8,7 @@ pub(super) const RESERVED: [&str; 3] = ["$JS.>", "$SYS.>", "_INBOX.>"];
 /// Parses a filter. Returns the error as text.
 pub(super) fn filter(text: &str) -> Result<Filter<'_>, String> {
     Filter::parse(text.as_bytes(), &SubjectLimits::default())
-        .map_err(|error| format!("`{text}` is no subject and no filter: {error}"))
+        .map_err(|error| format!("`{text}` is not a valid subject or filter: {error}"))
 }
 
 /// Whether some subject matches both.

@@ -12,7 +12,7 @@ pub const STREAM_NAME_SIZE_MAX: usize = 64;
 pub const STREAM_SUBJECTS_MAX: usize = 64;
 
 /// Minimum of a stream's `retention-bytes`. Less: refused.
-pub const RETENTION_BYTES_LEAST: u64 = 1024 * 1024;
+pub const RETENTION_BYTES_MIN: u64 = 1024 * 1024;
 
 /// Maximum of a stream's `retention-bytes`, one pebibyte. More: refused.
 pub const RETENTION_BYTES_MAX: u64 = 1 << 50;
@@ -21,10 +21,10 @@ pub const RETENTION_BYTES_MAX: u64 = 1 << 50;
 pub const DEDUP_TIME_MAX: Duration = Duration::from_secs(86_400);
 
 /// Maximum of a stream's `max-message-size`, in bytes. More: refused.
-pub const MESSAGE_SIZE_LARGEST: u32 = 8 * 1024 * 1024;
+pub const STREAM_MESSAGE_SIZE_MAX: u32 = 8 * 1024 * 1024;
 
 /// Maximum of a stream's `max-pending`, in messages. More: refused.
-pub const PENDING_LARGEST: u32 = 10_000_000;
+pub const STREAM_PENDING_MAX: u32 = 10_000_000;
 
 /// Users per server. More: refused.
 pub const USERS_MAX: usize = 1024;

@@ -112,7 +112,7 @@ impl MessagingConfig {
 
     /// Whether a stream stores syslog messages.
     #[must_use]
-    pub fn keeps_syslog(&self) -> bool {
+    pub fn stores_syslog(&self) -> bool {
         let syslog = self.syslog_subject.filter();
         let kept = |text: &String| {
             filters::filter(text)
@@ -166,8 +166,7 @@ impl MessagingConfig {
         ] {
             if addresses.len() > HUB_LISTENERS_MAX {
                 let count = addresses.len();
-                let reason =
-                    format!("{count} addresses are more than the {HUB_LISTENERS_MAX} that there can be");
+                let reason = format!("{count} addresses exceed the maximum of {HUB_LISTENERS_MAX}");
                 found.push(SettingError::option(name, reason));
             }
             for address in addresses {
@@ -209,16 +208,13 @@ impl MessagingConfig {
         }
         if self.syslog_unix.len() > HUB_LISTENERS_MAX {
             let count = self.syslog_unix.len();
-            add_problem(
-                "syslog-unix",
-                format!("{count} paths are more than the {HUB_LISTENERS_MAX} that there can be"),
-            );
+            add_problem("syslog-unix", format!("{count} paths exceed the maximum of {HUB_LISTENERS_MAX}"));
         }
         if self.syslog_sources.len() > SYSLOG_SOURCES_MAX {
             let count = self.syslog_sources.len();
             add_problem(
                 "syslog-source",
-                format!("{count} ranges are more than the {SYSLOG_SOURCES_MAX} that there can be"),
+                format!("{count} ranges exceed the maximum of {SYSLOG_SOURCES_MAX}"),
             );
         }
         let is_open = !self.syslog_udp.is_empty() || !self.syslog_tcp.is_empty();
@@ -283,13 +279,13 @@ mod tests {
     #[test]
     fn whether_syslog_is_kept_depends_on_streams_and_the_template() {
         let mut hub = MessagingConfig::default();
-        assert!(hub.keeps_syslog());
+        assert!(hub.stores_syslog());
         hub.syslog_subject = "logs.{host}.x-{app}".parse().expect("a template");
-        assert!(!hub.keeps_syslog());
+        assert!(!hub.stores_syslog());
         hub.streams.push(StreamConfig::new("logs", ["logs.web.*"]));
-        assert!(hub.keeps_syslog());
+        assert!(hub.stores_syslog());
         hub.streams[1].subjects = vec!["logs.*".to_owned()];
-        assert!(!hub.keeps_syslog());
+        assert!(!hub.stores_syslog());
     }
 
     #[test]
@@ -305,7 +301,7 @@ mod tests {
                 |hub| (hub.nats, hub.syslog_tcp) = (vec![at("127.0.0.1:514")], vec![at("127.0.0.1:514")]),
                 "syslog-tcp: 127.0.0.1:514 is taken: `nats` listens on",
             ),
-            (|hub| hub.nats = vec![at("127.0.0.1:0"); 65], "nats: 65 addresses are more than the 64"),
+            (|hub| hub.nats = vec![at("127.0.0.1:0"); 65], "nats: 65 addresses exceed the maximum of 64"),
             (|hub| hub.syslog_unix = vec![PathBuf::new()], "syslog-unix: `` has 0 bytes"),
             (
                 |hub| hub.syslog_unix = vec!["x".repeat(103).into()],

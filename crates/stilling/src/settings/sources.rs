@@ -61,8 +61,7 @@ impl FromStr for SourceRange {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong =
-            || format!("`{text}` is no range of addresses, such as 10.0.0.0/8, 192.0.2.7 or fd00::/8");
+        let wrong = || format!("`{text}` is not an address range, such as 10.0.0.0/8, 192.0.2.7 or fd00::/8");
         let (address, prefix) = match text.split_once('/') {
             Some((address, prefix)) => (address, Some(prefix)),
             None => (text, None),
@@ -73,10 +72,17 @@ impl FromStr for SourceRange {
         if prefix > bits {
             return Err(format!("`{text}` has a prefix of {prefix} bits, and its addresses have {bits}"));
         }
+        // Addresses are compared in their canonical form, so an IPv4-mapped range is one of IPv4 addresses.
+        let (address, prefix) = match address.to_canonical() {
+            canonical if canonical.is_ipv4() && prefix >= 128 - 32 && address.is_ipv6() => {
+                (canonical, prefix - 96)
+            }
+            _ => (address, prefix),
+        };
         let first = first_of(address, prefix);
         if first != address {
             return Err(format!(
-                "`{text}` has bits behind its prefix; {first}/{prefix} is the range, {address} the one address"
+                "`{text}` has bits set after its prefix; write {first}/{prefix} for the range, or {address} for one address"
             ));
         }
         Ok(SourceRange { first, prefix })
@@ -98,6 +104,8 @@ mod tests {
         for (range, inside, outside) in [
             ("10.0.0.0/8", "10.255.0.1", "11.0.0.0"),
             ("10.0.0.0/8", "::ffff:10.0.0.1", "::10.0.0.1"),
+            ("::ffff:10.0.0.0/104", "10.255.0.1", "11.0.0.0"),
+            ("::ffff:192.0.2.7", "192.0.2.7", "192.0.2.6"),
             ("192.0.2.7", "192.0.2.7", "192.0.2.6"),
             ("192.0.2.6/31", "192.0.2.7", "192.0.2.8"),
             ("0.0.0.0/0", "255.255.255.255", "::1"),
@@ -120,14 +128,14 @@ mod tests {
     #[test]
     fn what_is_no_range_is_said_with_what_is() {
         for (text, expected) in [
-            ("", "`` is no range of addresses, such as 10.0.0.0/8"),
-            ("localhost", "is no range"),
-            ("10.0.0.0/x", "is no range"),
-            ("10.0.0.0/", "is no range"),
-            ("10.0.0.0/256", "is no range"),
+            ("", "`` is not an address range, such as 10.0.0.0/8"),
+            ("localhost", "is not an address range"),
+            ("10.0.0.0/x", "is not an address range"),
+            ("10.0.0.0/", "is not an address range"),
+            ("10.0.0.0/256", "is not an address range"),
             ("10.0.0.0/33", "has a prefix of 33 bits, and its addresses have 32"),
             ("::/129", "have 128"),
-            ("10.1.2.3/8", "10.0.0.0/8 is the range, 10.1.2.3 the one address"),
+            ("10.1.2.3/8", "write 10.0.0.0/8 for the range, or 10.1.2.3 for one address"),
         ] {
             let refused = text.parse::<SourceRange>().expect_err(text);
             assert!(refused.contains(expected), "{refused}");

@@ -6,8 +6,8 @@ use stilling_hub::StreamConfig;
 
 use super::filters::{RESERVED, filter, overlap};
 use super::limits::{
-    DEDUP_TIME_MAX, MESSAGE_SIZE_LARGEST, PENDING_LARGEST, RETENTION_BYTES_LEAST, RETENTION_BYTES_MAX,
-    STREAM_NAME_SIZE_MAX, STREAM_SUBJECTS_MAX, STREAMS_MAX,
+    DEDUP_TIME_MAX, RETENTION_BYTES_MAX, RETENTION_BYTES_MIN, STREAM_MESSAGE_SIZE_MAX, STREAM_NAME_SIZE_MAX,
+    STREAM_PENDING_MAX, STREAM_SUBJECTS_MAX, STREAMS_MAX,
 };
 use super::{SettingError, SettingKey};
 
@@ -18,7 +18,7 @@ fn stream_problems(stream: &StreamConfig, index: usize, found: &mut Vec<SettingE
         add_problem(
             "name",
             format!(
-                "`{}` cannot name a stream, nor its folder: it takes 1 to {STREAM_NAME_SIZE_MAX} letters, digits, `-` or `_`",
+                "`{}` is not a valid stream name; it must have 1 to {STREAM_NAME_SIZE_MAX} letters, digits, `-` or `_`",
                 stream.name
             ),
         );
@@ -29,14 +29,14 @@ fn stream_problems(stream: &StreamConfig, index: usize, found: &mut Vec<SettingE
         let (time, most) = (stream.dedup_time.as_secs_f64(), DEDUP_TIME_MAX.as_secs());
         add_problem("dedup-time", format!("{time} s is not in 0..={most} s (0 to 1d)"));
     }
-    if !(1..=MESSAGE_SIZE_LARGEST).contains(&stream.message_size_max) {
+    if !(1..=STREAM_MESSAGE_SIZE_MAX).contains(&stream.message_size_max) {
         add_problem(
             "max-message-size",
-            format!("{} is not in 1..={MESSAGE_SIZE_LARGEST}", stream.message_size_max),
+            format!("{} is not in 1..={STREAM_MESSAGE_SIZE_MAX}", stream.message_size_max),
         );
     }
-    if !(1..=PENDING_LARGEST).contains(&stream.pending_max) {
-        add_problem("max-pending", format!("{} is not in 1..={PENDING_LARGEST}", stream.pending_max));
+    if !(1..=STREAM_PENDING_MAX).contains(&stream.pending_max) {
+        add_problem("max-pending", format!("{} is not in 1..={STREAM_PENDING_MAX}", stream.pending_max));
     }
 }
 
@@ -49,9 +49,7 @@ fn subject_problems(stream: &StreamConfig, add_problem: &mut impl FnMut(String))
     }
     if subjects.len() > STREAM_SUBJECTS_MAX {
         let count = subjects.len();
-        add_problem(format!(
-            "{count} filters are more than the {STREAM_SUBJECTS_MAX} that a stream can have"
-        ));
+        add_problem(format!("{count} filters exceed the maximum of {STREAM_SUBJECTS_MAX} per stream"));
     }
     for text in subjects {
         match filter(text) {
@@ -60,7 +58,7 @@ fn subject_problems(stream: &StreamConfig, add_problem: &mut impl FnMut(String))
                 let reserved = RESERVED.iter().find(|own| filter(own).is_ok_and(|own| overlap(wanted, own)));
                 if let Some(own) = reserved {
                     add_problem(format!(
-                        "`{text}` takes in subjects of `{own}`, which the server reserves; use another first token, such as `{name}.>`"
+                        "`{text}` matches subjects of `{own}`, which the server reserves; use another first token, such as `{name}.>`"
                     ));
                 }
             }
@@ -70,11 +68,11 @@ fn subject_problems(stream: &StreamConfig, add_problem: &mut impl FnMut(String))
 
 fn retention_problems(stream: &StreamConfig, add_problem: &mut impl FnMut(&'static str, String)) {
     let retention = &stream.retention;
-    if !(RETENTION_BYTES_LEAST..=RETENTION_BYTES_MAX).contains(&retention.bytes) {
+    if !(RETENTION_BYTES_MIN..=RETENTION_BYTES_MAX).contains(&retention.bytes) {
         let bytes = retention.bytes;
         add_problem(
             "retention-bytes",
-            format!("{bytes} is not in {RETENTION_BYTES_LEAST}..={RETENTION_BYTES_MAX} (1MiB to 1024TiB)"),
+            format!("{bytes} is not in {RETENTION_BYTES_MIN}..={RETENTION_BYTES_MAX} (1MiB to 1024TiB)"),
         );
     }
     if retention.records == Some(0) {
@@ -100,8 +98,7 @@ fn is_name(text: &str) -> bool {
 /// Problems of all streams, individually and together.
 pub(super) fn problems(streams: &[StreamConfig], found: &mut Vec<SettingError>) {
     if streams.len() > STREAMS_MAX {
-        let reason =
-            format!("{} streams are more than the {STREAMS_MAX} that one server can have", streams.len());
+        let reason = format!("{} streams exceed the maximum of {STREAMS_MAX}", streams.len());
         found.push(SettingError { setting: SettingKey::Option("stream"), reason });
         return;
     }
@@ -169,8 +166,11 @@ mod tests {
     #[test]
     fn a_stream_that_cannot_work_is_refused_with_its_key_and_what_is_allowed() {
         let cases: [(StreamsChange, &str); 13] = [
-            (|streams| streams[0].name.clear(), "stream 1, name: `` cannot name a stream"),
-            (|streams| streams[0].name = "a/b".to_owned(), "it takes 1 to 64 letters, digits, `-` or `_`"),
+            (|streams| streams[0].name.clear(), "stream 1, name: `` is not a valid stream name"),
+            (
+                |streams| streams[0].name = "a/b".to_owned(),
+                "it must have 1 to 64 letters, digits, `-` or `_`",
+            ),
             (|streams| streams[0].name = "a".repeat(65), "stream 1, name: "),
             (
                 |streams| streams[0].subjects.clear(),
@@ -178,13 +178,13 @@ mod tests {
             ),
             (
                 |streams| streams[0].subjects = vec!["a.".repeat(70) + "b"],
-                "is no subject and no filter: expected at most",
+                "is not a valid subject or filter: expected at most",
             ),
             (
                 |streams| streams[0].subjects = vec!["a..b".to_owned()],
-                "`a..b` is no subject and no filter: expected no empty token at byte 2",
+                "`a..b` is not a valid subject or filter: expected no empty token at byte 2",
             ),
-            (|streams| streams[0].subjects = vec![">".to_owned()], "`>` takes in subjects of `$JS.>`"),
+            (|streams| streams[0].subjects = vec![">".to_owned()], "`>` matches subjects of `$JS.>`"),
             (|streams| streams[0].retention.bytes = 1, "stream 1, retention-bytes: 1 is not in 1048576..="),
             (
                 |streams| streams[0].retention.records = Some(0),

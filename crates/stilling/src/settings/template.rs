@@ -132,7 +132,7 @@ impl FromStr for SubjectTemplate {
             let (name, after) =
                 from.split_once('}').ok_or_else(|| format!("`{text}` has a {{ without its }}"))?;
             let word = TEMPLATE_WORDS.iter().find(|(known, _)| *known == name).ok_or_else(|| {
-                format!("`{{{name}}}` is no word of a template; there are {{facility}}, {{severity}}, {{host}} and {{app}}")
+                format!("`{{{name}}}` is not a placeholder; there are {{facility}}, {{severity}}, {{host}} and {{app}}")
             })?;
             parts.push(TemplatePart::Text(before.to_owned()));
             parts.push(TemplatePart::Placeholder(word.1));
@@ -196,7 +196,7 @@ mod tests {
             ("", "`` does not make subjects: expected no empty token"),
             (
                 "logs.{hots}",
-                "`{hots}` is no word of a template; there are {facility}, {severity}, {host} and {app}",
+                "`{hots}` is not a placeholder; there are {facility}, {severity}, {host} and {app}",
             ),
             ("logs.{host", "has a { without its }"),
             ("logs..{host}", "expected no empty token at byte 5"),

@@ -92,7 +92,7 @@ impl UserConfig {
             add_problem(
                 "name",
                 format!(
-                    "`{}` cannot name a user: it takes 1 to {USER_NAME_SIZE_MAX} bytes, no colon and no control characters",
+                    "`{}` is not a valid user name; it must have 1 to {USER_NAME_SIZE_MAX} bytes, no colon and no control characters",
                     name.escape_debug()
                 ),
             );
@@ -117,10 +117,7 @@ impl UserConfig {
             if filters.len() > USER_FILTERS_MAX {
                 add_problem(
                     key,
-                    format!(
-                        "{} filters are more than the {USER_FILTERS_MAX} that a user can have",
-                        filters.len()
-                    ),
+                    format!("{} filters exceed the maximum of {USER_FILTERS_MAX} per user", filters.len()),
                 );
             }
             for reason in filters.iter().filter_map(|text| filter(text).err()) {
@@ -133,7 +130,7 @@ impl UserConfig {
 /// Problems of users, individually and together.
 pub(super) fn problems(users: &[UserConfig], found: &mut Vec<SettingError>) {
     if users.len() > USERS_MAX {
-        let reason = format!("{} users are more than the {USERS_MAX} that one server can have", users.len());
+        let reason = format!("{} users exceed the maximum of {USERS_MAX}", users.len());
         found.push(SettingError { setting: SettingKey::Option("user"), reason });
         return;
     }
@@ -177,10 +174,10 @@ mod tests {
         narrow.publish.push("events.".to_owned());
         let token = |name| UserConfig::new(name, Credential::Token(Secret::new("t")));
         for (users, expected) in [
-            (vec![narrow], "user 1, publish: `events.` is no subject and no filter"),
-            (vec![user("", "x")], "user 1, name: `` cannot name a user"),
+            (vec![narrow], "user 1, publish: `events.` is not a valid subject or filter"),
+            (vec![user("", "x")], "user 1, name: `` is not a valid user name"),
             (vec![user("a:b", "x")], "no colon"),
-            (vec![user("a\nb", "x")], "`a\\nb` cannot"),
+            (vec![user("a\nb", "x")], "`a\\nb` is not a valid user name"),
             (
                 vec![user("ann", "")],
                 "user 1, password: the password of `ann` is empty: any client could sign in as `ann`",
@@ -207,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_printed_does_not_tell_the_secret() {
+    fn debug_output_hides_the_secret() {
         let user = user("ann", "hunter2");
         let printed = format!("{user:#?}");
         assert!(printed.contains("ann") && !printed.contains("hunter2"), "{printed}");

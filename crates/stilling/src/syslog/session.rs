@@ -56,7 +56,7 @@ impl SyslogSession {
             return io.abort(CloseReason::Drained);
         };
         self.is_counted = true;
-        hub.streaming += 1;
+        hub.publisher_connections += 1;
         if !cx.syslog.admits(self.source) {
             cx.syslog.count(Loss::Forbidden);
             hub.counters.unauthorized.add(1);
@@ -173,7 +173,7 @@ impl SyslogSession {
     pub(crate) fn closed(&mut self, _: CloseReason, cx: &mut SyslogContext<'_>) {
         let Some(hub) = cx.hub.as_deref_mut() else { return };
         if self.is_counted {
-            hub.streaming = hub.streaming.saturating_sub(1);
+            hub.publisher_connections = hub.publisher_connections.saturating_sub(1);
         }
         if self.framer.has_begun(self.unconsumed) {
             cx.syslog.count(Loss::Cut);

@@ -18,8 +18,8 @@ use super::datagram_backlog::{DatagramBacklog, SyslogLane};
 use super::limits::{
     BACKLOG_BYTES_PER_TURN, HELD_SIZE_MAX, HELD_SOURCE_SIZE_MAX, MESSAGE_SIZE_MAX, SHED_SUBJECTS_MAX,
 };
-use crate::hub::limits::UDP_LEFT_MAX;
-use crate::hub::{HubHandle, Port};
+use crate::hub::limits::UDP_FINAL_READS_MAX;
+use crate::hub::{HubHandle, HubPort};
 use crate::lifecycle::Lifecycle;
 use crate::settings::{SourceRange, SubjectTemplate, SubjectWords};
 
@@ -189,7 +189,7 @@ impl SyslogShard {
 
     /// Pushes the backlog to the hub, as far as there is room, and at most about `size_max` bytes; losses follow the
     /// backlog of their lane. Returns whether there was room for anything.
-    pub(crate) fn publish_backlog(&mut self, port: &mut Port, size_max: usize) -> bool {
+    pub(crate) fn publish_backlog(&mut self, port: &mut HubPort, size_max: usize) -> bool {
         let size = self.publish_held(port, size_max);
         let mut at = 0;
         while at < self.shed.len() && port.has_room() {
@@ -213,7 +213,7 @@ impl SyslogShard {
 
     /// Publishes held datagrams, one lane after the other from where the last call ended. Returns the number of
     /// bytes.
-    fn publish_held(&mut self, port: &mut Port, size_max: usize) -> usize {
+    fn publish_held(&mut self, port: &mut HubPort, size_max: usize) -> usize {
         let mut size = 0;
         for _ in 0..self.backlog.lanes().count() {
             let Some(lane) = self.backlog.next_lane(self.next_lane).or_else(|| self.backlog.next_lane(0))
@@ -248,12 +248,12 @@ fn empty_loss(loss: Loss) -> LossReport<'static> {
     LossReport { ingress: Ingress::Syslog, subject: b"", loss, count: 0, from_ns, to_ns }
 }
 
-fn report_loss(port: &mut Port, lost: LossReport<'_>) {
+fn report_loss(port: &mut HubPort, lost: LossReport<'_>) {
     port.push_request(publisher(NO_STREAM), ClientOptions::default(), &HubRequest::LossReport(lost));
 }
 
 /// The caller has made sure of room.
-fn publish(port: &mut Port, token: Token, subject: &[u8], payload: &[u8]) {
+fn publish(port: &mut HubPort, token: Token, subject: &[u8], payload: &[u8]) {
     let publication = Publication {
         ingress: Ingress::Syslog,
         subject,
@@ -275,14 +275,14 @@ fn trim_terminators(mut message: &[u8]) -> &[u8] {
 
 impl SyslogShard {
     /// Publishes a part of the backlog before connections take the new room, once per turn.
-    pub(crate) fn publish_some_backlog(&mut self, port: &mut Port) {
-        if !self.has_published_backlog && port.is_waited_for() && !self.is_settled() {
+    pub(crate) fn publish_some_backlog(&mut self, port: &mut HubPort) {
+        if !self.has_published_backlog && port.has_waiting() && !self.is_settled() {
             self.has_published_backlog = self.publish_backlog(port, BACKLOG_BYTES_PER_TURN);
         }
     }
 
     /// Ends a turn of the shard: publishes the backlog, as far as there is room.
-    pub(crate) fn turn(&mut self, port: &mut Port) {
+    pub(crate) fn turn(&mut self, port: &mut HubPort) {
         self.publish_backlog(port, usize::MAX);
         self.has_published_backlog = false;
         port.set_wanted(self.waiting_tokens());
@@ -297,7 +297,7 @@ impl SyslogShard {
     }
 
     /// Reads the rest of the queues of the Unix datagram sockets, which have no other reader now.
-    pub(crate) fn read_unix_sockets(&mut self, port: &mut Port, now_ns: impl Fn() -> UnixNanos) {
+    pub(crate) fn read_unix_sockets(&mut self, port: &mut HubPort, now_ns: impl Fn() -> UnixNanos) {
         let mut bytes = [0; DATAGRAM_SIZE_MAX];
         let from = SocketAddr::from(([0, 0, 0, 0], 0));
         for socket in std::mem::take(&mut self.unix_sockets) {
@@ -310,11 +310,11 @@ impl SyslogShard {
     }
 
     /// Reads the rest of the queues of the UDP sockets, which have no other reader now, and closes them. Datagrams
-    /// arrive until then, so at most [`UDP_LEFT_MAX`] are read.
-    pub(crate) fn read_udp_sockets(&mut self, port: &mut Port, now_ns: impl Fn() -> UnixNanos) {
+    /// arrive until then, so at most [`UDP_FINAL_READS_MAX`] are read.
+    pub(crate) fn read_udp_sockets(&mut self, port: &mut HubPort, now_ns: impl Fn() -> UnixNanos) {
         let mut bytes = [0; DATAGRAM_SIZE_MAX];
         for socket in std::mem::take(&mut self.udp_sockets) {
-            for _ in 0..UDP_LEFT_MAX {
+            for _ in 0..UDP_FINAL_READS_MAX {
                 let flags = RecvFlags::DONTWAIT | RecvFlags::TRUNC;
                 let Ok((size, whole, Some(from))) = recvfrom(&socket, &mut bytes, flags) else { break };
                 let Ok(from) = SocketAddr::try_from(from) else { break };
@@ -334,7 +334,7 @@ impl SyslogShard {
     /// mode decides which processes may send.
     pub(crate) fn receive(
         &mut self,
-        port: &mut Port,
+        port: &mut HubPort,
         datagram: &Datagram<'_>,
         source: Option<IpAddr>,
         now_ns: impl FnOnce() -> UnixNanos,
@@ -363,7 +363,7 @@ impl SyslogShard {
     }
 
     /// Publishes a message from a connection. The caller has made sure of room.
-    pub(super) fn publish(&mut self, port: &mut Port, token: Token, message: &[u8]) {
+    pub(super) fn publish(&mut self, port: &mut HubPort, token: Token, message: &[u8]) {
         let message = trim_terminators(message);
         if message.is_empty() {
             return self.count(Loss::Malformed);

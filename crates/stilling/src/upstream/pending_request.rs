@@ -83,9 +83,7 @@ pub(super) enum ResponseProgress {
     /// More is to come.
     Continues,
     /// The response is complete.
-    Done {
-        is_reusable: bool,
-    },
+    Done { is_reusable: bool },
 }
 
 pub(super) struct QueuedRequest {

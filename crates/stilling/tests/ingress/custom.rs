@@ -412,7 +412,7 @@ fn the_drain_is_told_once_and_not_to_finished_connections(driver: DriverChoice) 
         config.send_buffer = Some(4096);
         config.protocols = vec![listener(move || FinishingSession(Arc::clone(&of_sessions)))];
     });
-    let mut unread = TestPeer::connect_small(hub_server.at("custom"));
+    let mut unread = TestPeer::connect_with_small_buffer(hub_server.at("custom"));
     unread.send("x");
     let is_output_blocked =
         || (hub_server.overview().engine(|counters| &counters.output_held) > 0).then_some(());

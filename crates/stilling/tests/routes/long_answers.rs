@@ -32,7 +32,7 @@ fn long_answers() -> Routes {
 fn a_slow_reader_gets_every_byte(driver: DriverChoice) {
     let server = HttpTestServer::with(driver, long_answers(), |config| config.send_buffer = Some(16_384));
     let expected = pattern(LONG);
-    let mut peer = TestPeer::connect_small(server.address());
+    let mut peer = TestPeer::connect_with_small_buffer(server.address());
     // The next request waits behind the long response.
     peer.send(get("/in") + &get("/work") + &get("/static") + &get("/good"));
     for path in ["/in", "/work"] {
@@ -57,7 +57,8 @@ fn who_stops_reading_is_cut_off(driver: DriverChoice) {
         config.send_buffer = Some(16_384);
         config.engine.write_timeout = Duration::from_millis(500);
     });
-    let mut deaf: Vec<TestPeer> = (0..DEAF).map(|_| TestPeer::connect_small(server.address())).collect();
+    let mut deaf: Vec<TestPeer> =
+        (0..DEAF).map(|_| TestPeer::connect_with_small_buffer(server.address())).collect();
     for (peer, path) in deaf.iter_mut().zip(["/in", "/work", "/static"].iter().cycle()) {
         peer.send(get(path));
     }
@@ -111,7 +112,7 @@ fn every_length_around_a_bound_is_whole(driver: DriverChoice) {
 fn who_leaves_in_the_middle_costs_nothing(driver: DriverChoice) {
     let server = HttpTestServer::with(driver, long_answers(), |config| config.send_buffer = Some(16_384));
     for round in 0..10 {
-        let mut peer = TestPeer::connect_small(server.address());
+        let mut peer = TestPeer::connect_with_small_buffer(server.address());
         peer.send(get(["/in", "/work", "/static"][round % 3]));
         peer.read_exactly(1000 * round);
         if round % 2 == 0 {

@@ -136,13 +136,13 @@ fn answers_beyond_the_memory_for_them_are_refused(driver: DriverChoice) {
         (config.send_buffer, config.answers_held_max) = (Some(16_384), MOST);
     });
     let shed = || server.overview().http(|counters| &counters.answers_shed);
-    let mut slow = TestPeer::connect_small(server.address());
+    let mut slow = TestPeer::connect_with_small_buffer(server.address());
     slow.send(get("/in"));
     eventually("the answer waits", || (server.answers_held() == LONG as u64).then_some(()));
     // A stream counts as one piece, however long it is; streams use the remaining memory.
     let mut streams = Vec::new();
     while shed() == 0 {
-        let mut stream = TestPeer::connect_small(server.address());
+        let mut stream = TestPeer::connect_with_small_buffer(server.address());
         stream.send(get(["/open", "/sized"][streams.len() % 2]));
         let head = stream.head();
         streams.push((stream, head));
@@ -188,7 +188,7 @@ fn pages_that_wait_for_slow_clients_count_like_answers(driver: DriverChoice) {
     let mut slow = Vec::new();
     while shed() == 0 {
         assert!(slow.len() < 100, "pages wait and are not counted");
-        let mut peer = TestPeer::connect_small(server.address());
+        let mut peer = TestPeer::connect_with_small_buffer(server.address());
         peer.send(get(["/metrics", "/status"][slow.len() % 2]).repeat(20));
         let head = peer.head();
         assert!(server.answers_held() <= MOST as u64, "{} bytes are held", server.answers_held());

@@ -27,8 +27,10 @@ fn a_slow_reader_holds_no_worker(driver: DriverChoice) {
         config.worker_threads = 1;
         config.send_buffer = Some(16_384);
     });
-    let (mut slow, mut open) =
-        (TestPeer::connect_small(server.address()), TestPeer::connect_small(server.address()));
+    let (mut slow, mut open) = (
+        TestPeer::connect_with_small_buffer(server.address()),
+        TestPeer::connect_with_small_buffer(server.address()),
+    );
     slow.send(get("/long"));
     open.send(get("/open"));
     slow.head();

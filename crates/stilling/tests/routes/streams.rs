@@ -155,7 +155,7 @@ fn a_source_lives_as_long_as_its_client(driver: DriverChoice) {
     for workers in [0, 2] {
         let server = HttpTestServer::with(driver, routes.clone(), |config| config.worker_threads = workers);
         for round in 0..10 {
-            let mut peer = TestPeer::connect_small(server.address());
+            let mut peer = TestPeer::connect_with_small_buffer(server.address());
             peer.send(get(["/job", "/in"][round % 2]));
             peer.head();
             peer.read_exactly(10_000 * round);
@@ -188,7 +188,7 @@ fn a_drain_lets_a_stream_finish(driver: DriverChoice) {
         .worker(Method::Get, "/sized", |_| Response::stream_sized("a/b", 3_000_000, std::io::repeat(b's')));
     let server = HttpTestServer::start(driver, routes);
     let address = server.address();
-    let (mut fed, mut sized) = (server.connect(), TestPeer::connect_small(address));
+    let (mut fed, mut sized) = (server.connect(), TestPeer::connect_with_small_buffer(address));
     fed.send(get("/feed"));
     hand.send(Ok(b"before".to_vec())).expect("the source is there");
     fed.head();

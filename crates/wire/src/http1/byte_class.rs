@@ -1,7 +1,7 @@
 //! Byte classes, and searches. A `*_end` function returns the offset at or after `from` of the first byte outside its
 //! class, or the length.
 
-use crate::lanes::{HIGH, below, equal, find, lanes};
+use crate::swar::{HIGH, below, equal, find, splat};
 
 const TOKEN: u8 = 1;
 const HOST: u8 = 2;
@@ -67,10 +67,10 @@ pub(crate) const fn is_blank(byte: u8) -> bool {
 /// Marks exactly the lanes that hold an ASCII letter or '-'.
 const fn letters_and_dashes(word: u64) -> u64 {
     // Seven bits plus less than 0x80 never carry into the next lane.
-    let lower = (word | lanes(0x20)) & !HIGH;
-    let from_a = lower + lanes(0x80 - b'a');
-    let past_z = lower + lanes(0x80 - b'z' - 1);
-    let not_dash = ((word ^ lanes(b'-')) & !HIGH) + lanes(0x7f);
+    let lower = (word | splat(0x20)) & !HIGH;
+    let from_a = lower + splat(0x80 - b'a');
+    let past_z = lower + splat(0x80 - b'z' - 1);
+    let not_dash = ((word ^ splat(b'-')) & !HIGH) + splat(0x7f);
     ((from_a & !past_z) | !not_dash) & !word & HIGH
 }
 

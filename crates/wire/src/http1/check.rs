@@ -211,10 +211,13 @@ pub fn request_oracle(limits: &HttpLimits, bytes: &[u8]) {
         }
         (Ok(_), Err(httparse::Error::TooManyHeaders)) => {}
         (Ok(_), Err(error)) => {
-            assert!(is_broader_than_oracle(bytes), "we take what they refuse ({error}): {shown}");
+            assert!(is_broader_than_oracle(bytes), "accepted, but the oracle rejects it ({error}): {shown}");
         }
         (Err(error), Ok(_)) => {
-            assert!(is_stricter_than_oracle(&error, bytes), "we refuse what they take ({error}): {shown}");
+            assert!(
+                is_stricter_than_oracle(&error, bytes),
+                "rejected ({error}), but the oracle accepts it: {shown}"
+            );
         }
         (Err(_), Err(_)) => {}
     }
@@ -246,7 +249,7 @@ pub fn response_oracle(limits: &HttpLimits, bytes: &[u8]) {
         (Ok(_), Err(httparse::Error::TooManyHeaders)) => {}
         (Ok(_), Err(error)) => {
             let higher = bytes.starts_with(b"HTTP/1.") && !matches!(bytes.get(7), Some(b'0' | b'1'));
-            assert!(higher, "we take what they refuse ({error}): {shown}");
+            assert!(higher, "accepted, but the oracle rejects it ({error}): {shown}");
         }
         (Err(error), Ok(_)) => {
             // RFC 9110 §15: the oracle accepts any three digits; it also skips empty lines before a status line.
@@ -254,7 +257,7 @@ pub fn response_oracle(limits: &HttpLimits, bytes: &[u8]) {
                 && (error.offset() == 9 || (error.offset() == 0 && error.found() == Some(b'\r')));
             assert!(
                 code || is_stricter_than_oracle(&error, bytes),
-                "we refuse what they take ({error}): {shown}"
+                "rejected ({error}), but the oracle accepts it: {shown}"
             );
         }
         (Err(_), Err(_)) => {}

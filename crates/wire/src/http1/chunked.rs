@@ -167,7 +167,7 @@ impl ChunkedDecoder {
         let before = usize::from(self.line);
         let window = &input[..input.len().min(usize::from(TRAILERS_SIZE_MAX) - before)];
         let ended = fields::scan(&mut phase, &mut self.fields, HEADERS_MAX, window, 0, &mut ())
-            .map_err(|error| error.moved(HttpElement::Trailers, before))?;
+            .map_err(|error| error.rebased(HttpElement::Trailers, before))?;
         if let Some(end) = ended {
             return Ok((end, true));
         }

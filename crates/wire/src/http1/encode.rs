@@ -19,7 +19,7 @@ pub enum Persistence {
     /// The connection closes after this response.
     Close,
     /// An HTTP/1.0 client requested persistence, which the response must confirm.
-    KeepAlive10,
+    Http10KeepAlive,
 }
 
 /// A field that would break the response's framing: its name is not a token, or its value has a control byte.
@@ -33,9 +33,9 @@ impl core::fmt::Display for BadField {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self.index {
             Some(index) => {
-                write!(f, "extra field {index} of the reply holds a byte that would break its framing")
+                write!(f, "extra response field {index} has an invalid name or value")
             }
-            None => f.write_str("the reply's content type holds a byte that would break its framing"),
+            None => f.write_str("the response's content type has an invalid byte"),
         }
     }
 }
@@ -88,7 +88,7 @@ impl ResponseEncoder<'_> {
         match self.connection {
             Persistence::Implicit => {}
             Persistence::Close => out.extend_from_slice(b"Connection: close\r\n"),
-            Persistence::KeepAlive10 => out.extend_from_slice(b"Connection: keep-alive\r\n"),
+            Persistence::Http10KeepAlive => out.extend_from_slice(b"Connection: keep-alive\r\n"),
         }
         if let Some(content_type) = self.content_type {
             push_field(out, b"Content-Type", content_type.as_bytes());
@@ -159,7 +159,7 @@ mod tests {
         let full = ResponseEncoder {
             status: Status::ServiceUnavailable,
             date: Some(date.as_bytes()),
-            connection: Persistence::KeepAlive10,
+            connection: Persistence::Http10KeepAlive,
             content_length: Some(u64::MAX),
             content_type: Some("text/plain"),
             extra: &[("Retry-After", "1"), ("X-A", "")],

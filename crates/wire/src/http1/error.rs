@@ -49,13 +49,13 @@ faults! {
     /// A byte not allowed in a request target, or an empty target.
     TargetByte: BadRequest, "a request target of visible ASCII without '#' and one space";
     /// The target has a form that its method does not allow.
-    TargetForm: BadRequest, "a target in the form its method demands";
+    TargetForm: BadRequest, "a target form that the method allows";
     /// The version is malformed.
     VersionByte: BadRequest, "HTTP/1.1 and CR LF";
     /// A major version other than 1.
     VersionUnsupported: HttpVersionNotSupported, "HTTP/1.0 or HTTP/1.1";
     /// A request without a version that is not `GET` or has fields.
-    VersionAbsent: BadRequest, "an HTTP version, or GET with an empty line at once";
+    VersionAbsent: BadRequest, "an HTTP version, or GET with no version and no fields";
     /// CR without LF.
     LineEnd: BadRequest, "LF after CR";
     /// More empty lines before the start line than [`EMPTY_LINES_MAX`](super::limits::EMPTY_LINES_MAX).
@@ -81,11 +81,11 @@ faults! {
     /// `Transfer-Encoding` is malformed, repeated or does not end in chunked.
     TransferEncoding: BadRequest, "Transfer-Encoding: chunked";
     /// `Transfer-Encoding` names an unsupported coding.
-    TransferUnknown: NotImplemented, "no transfer coding but chunked";
+    TransferUnknown: NotImplemented, "no transfer coding except chunked";
     /// `Transfer-Encoding` in HTTP/1.0.
     TransferVersion: BadRequest, "no Transfer-Encoding in HTTP/1.0";
     /// An expectation other than `100-continue`.
-    Expectation: ExpectationFailed, "no expectation but 100-continue";
+    Expectation: ExpectationFailed, "no expectation except 100-continue";
     /// The head is longer than `head_size_max`.
     HeadSize: RequestHeaderFieldsTooLarge, "the end of the head within head_size_max";
     /// The request line alone is longer than `head_size_max`.
@@ -131,7 +131,7 @@ impl HttpDecodeError {
     }
 
     /// Adds `bytes` to the offset, which then counts from the start of `element`.
-    pub(crate) fn moved(self, element: HttpElement, bytes: usize) -> Self {
+    pub(crate) fn rebased(self, element: HttpElement, bytes: usize) -> Self {
         Self::new(self.fault, element, self.offset as usize + bytes, self.found)
     }
 

@@ -90,7 +90,7 @@ pub struct RequestHead<'a> {
     /// Whether the connection may carry another request (RFC 9112 §9.3).
     pub persistent: bool,
     /// HTTP/1.0 with `keep-alive`: a response that keeps the connection must confirm it.
-    pub keep_alive_asked_10: bool,
+    pub http10_keep_alive: bool,
     /// The client waits for `100 Continue` before it sends the body.
     pub expect_continue: bool,
     /// The first `Upgrade` field of an HTTP/1.1 request with `upgrade` in its `Connection` field.
@@ -267,7 +267,7 @@ impl<'a> FramingFields<'a> {
 
     /// Validates a request head that ends at `end` of the window.
     #[inline(always)]
-    pub(crate) fn conclude(
+    pub(crate) fn build_head(
         &self,
         line: RequestLine,
         window: &'a [u8],
@@ -308,7 +308,7 @@ impl<'a> FramingFields<'a> {
             host: authority.or(self.host),
             body,
             persistent,
-            keep_alive_asked_10: persistent && self.version == HttpVersion::Http10,
+            http10_keep_alive: persistent && self.version == HttpVersion::Http10,
             // RFC 9110 §10.1.1: ignored from HTTP/1.0 and without content.
             expect_continue: self.expects_continue && is_11 && body != BodyLength::None,
             // RFC 9110 §7.8: ignored from HTTP/1.0 and when Connection does not name it.

@@ -53,7 +53,7 @@ struct RequestScan {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RequestDecoderState {
-    Between { empty_lines: u8 },
+    Idle { empty_lines: u8 },
     Head(RequestScan),
     Body(BodyState),
     Failed(HttpDecodeError),
@@ -90,7 +90,7 @@ const _: () = assert!(size_of::<RequestDecoder>() <= 32);
 
 impl Default for RequestDecoder {
     fn default() -> Self {
-        Self { state: RequestDecoderState::Between { empty_lines: 0 } }
+        Self { state: RequestDecoderState::Idle { empty_lines: 0 } }
     }
 }
 
@@ -131,7 +131,7 @@ impl RequestDecoder {
     /// counts as nothing).
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        matches!(self.state, RequestDecoderState::Between { .. })
+        matches!(self.state, RequestDecoderState::Idle { .. })
     }
 
     /// Whether a head has begun and is incomplete.
@@ -154,7 +154,7 @@ impl RequestDecoder {
         meter: &mut M,
     ) -> Result<RequestStep<'a>, HttpDecodeError> {
         match &mut self.state {
-            RequestDecoderState::Between { empty_lines } => {
+            RequestDecoderState::Idle { empty_lines } => {
                 let mut skipped = 0;
                 if input.first() == Some(&b'\r') {
                     skipped = skip_empty_lines(empty_lines, input)?;
@@ -192,7 +192,7 @@ impl RequestDecoder {
                     BodyPiece::More => RequestEvent::NeedMore,
                     BodyPiece::Data(data) => RequestEvent::Body(data),
                     BodyPiece::End => {
-                        self.state = RequestDecoderState::Between { empty_lines: 0 };
+                        self.state = RequestDecoderState::Idle { empty_lines: 0 };
                         RequestEvent::End
                     }
                 };
@@ -205,7 +205,7 @@ impl RequestDecoder {
     #[inline(always)]
     fn begin_body<'a>(&mut self, head: RequestHead<'a>, consumed: usize) -> RequestStep<'a> {
         self.state = match head.body {
-            BodyLength::None => RequestDecoderState::Between { empty_lines: 0 },
+            BodyLength::None => RequestDecoderState::Idle { empty_lines: 0 },
             BodyLength::Sized(length) => RequestDecoderState::Body(BodyState::Sized(length)),
             BodyLength::Chunked => RequestDecoderState::Body(BodyState::Chunked(ChunkedDecoder::START)),
         };
@@ -247,13 +247,13 @@ fn scan_head<'a, M: Meter>(
     let mut phase = LinePhase::Start;
     let Some(line) = line::scan(&mut phase, window, 0)? else {
         meter.add(window.len());
-        return unfinished(scan, RequestPhase::Line(phase), limits, window.len()).map(|()| None);
+        return suspend_scan(scan, RequestPhase::Line(phase), limits, window.len()).map(|()| None);
     };
     let mut framing_fields = FramingFields::new(line.version);
     match scan_fields(scan, FieldPhase::Start, line, limits, window, &mut framing_fields)? {
         Some(end) => {
             meter.add(end);
-            framing_fields.conclude(line, window, end, limits).map(|head| Some((head, end)))
+            framing_fields.build_head(line, window, end, limits).map(|head| Some((head, end)))
         }
         None => {
             meter.add(window.len());
@@ -276,7 +276,7 @@ fn resume<M: Meter>(
             Some(line) => (FieldPhase::Start, line),
             None => {
                 meter.add(window.len() - start);
-                return unfinished(scan, RequestPhase::Line(phase), limits, window.len()).map(|()| false);
+                return suspend_scan(scan, RequestPhase::Line(phase), limits, window.len()).map(|()| false);
             }
         },
         RequestPhase::Fields(phase) => {
@@ -302,13 +302,13 @@ fn scan_fields<'a, S: FieldSink<'a>>(
     }
     let end = fields::scan(&mut phase, &mut scan.lines, limits.headers_max, window, line.end, sink)?;
     if end.is_none() {
-        unfinished(scan, RequestPhase::Fields(phase), limits, window.len())?;
+        suspend_scan(scan, RequestPhase::Fields(phase), limits, window.len())?;
     }
     Ok(end)
 }
 
 #[cold]
-fn unfinished(
+fn suspend_scan(
     scan: &mut RequestScan,
     phase: RequestPhase,
     limits: &HttpLimits,

@@ -112,7 +112,7 @@ struct ResponseScan {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ResponseDecoderState {
-    Between,
+    Idle,
     Head(ResponseScan),
     Body(BodyState),
     Failed(HttpDecodeError),
@@ -140,7 +140,7 @@ const _: () = assert!(size_of::<ResponseDecoder>() <= 40);
 
 impl Default for ResponseDecoder {
     fn default() -> Self {
-        Self { state: ResponseDecoderState::Between }
+        Self { state: ResponseDecoderState::Idle }
     }
 }
 
@@ -170,7 +170,7 @@ impl ResponseDecoder {
     /// [`HttpFault::Truncated`] inside a message (RFC 9112 §8), or the decoder's earlier error.
     pub fn finish(&mut self) -> Result<InputEnd, HttpDecodeError> {
         let finish = match self.state {
-            ResponseDecoderState::Between => Ok(InputEnd::Idle),
+            ResponseDecoderState::Idle => Ok(InputEnd::Idle),
             ResponseDecoderState::Body(BodyState::UntilClose | BodyState::Ended) => Ok(InputEnd::End),
             ResponseDecoderState::Head(_) | ResponseDecoderState::Body(_) => {
                 Err(HttpDecodeError::new(HttpFault::Truncated, HttpElement::Input, 0, None))
@@ -178,7 +178,7 @@ impl ResponseDecoder {
             ResponseDecoderState::Failed(error) => Err(error),
         };
         self.state = match finish {
-            Ok(_) => ResponseDecoderState::Between,
+            Ok(_) => ResponseDecoderState::Idle,
             Err(error) => ResponseDecoderState::Failed(error),
         };
         finish
@@ -187,7 +187,7 @@ impl ResponseDecoder {
     /// Whether the decoder is between responses, with nothing scanned of the next.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        matches!(self.state, ResponseDecoderState::Between)
+        matches!(self.state, ResponseDecoderState::Idle)
     }
 
     /// Whether a head has begun and is incomplete.
@@ -211,8 +211,8 @@ impl ResponseDecoder {
     ) -> Result<ResponseStep<'a>, HttpDecodeError> {
         let window = limits.head_window(input);
         match &mut self.state {
-            ResponseDecoderState::Between if input.is_empty() => {}
-            ResponseDecoderState::Between => {
+            ResponseDecoderState::Idle if input.is_empty() => {}
+            ResponseDecoderState::Idle => {
                 let mut scan = ResponseScan::START;
                 match scan_head(&mut scan, limits, answered, window)? {
                     Some((head, end)) => return Ok(self.begin_body(head, end)),
@@ -233,7 +233,7 @@ impl ResponseDecoder {
                     BodyPiece::More => ResponseEvent::NeedMore,
                     BodyPiece::Data(data) => ResponseEvent::Body(data),
                     BodyPiece::End => {
-                        self.state = ResponseDecoderState::Between;
+                        self.state = ResponseDecoderState::Idle;
                         ResponseEvent::End
                     }
                 };
@@ -247,7 +247,7 @@ impl ResponseDecoder {
     #[inline(always)]
     fn begin_body<'a>(&mut self, head: ResponseHead<'a>, consumed: usize) -> ResponseStep<'a> {
         self.state = match head.body {
-            ResponseBodyLength::None => ResponseDecoderState::Between,
+            ResponseBodyLength::None => ResponseDecoderState::Idle,
             ResponseBodyLength::Sized(length) => ResponseDecoderState::Body(BodyState::Sized(length)),
             ResponseBodyLength::Chunked => {
                 ResponseDecoderState::Body(BodyState::Chunked(ChunkedDecoder::START))
@@ -266,7 +266,7 @@ impl ResponseScan {
         Self { scanned: 0, lines: 0, phase: ResponsePhase::Status(StatusPhase::HttpVersion(0)) };
 
     #[cold]
-    fn unfinished(
+    fn suspend_scan(
         &mut self,
         phase: ResponsePhase,
         limits: &HttpLimits,
@@ -304,14 +304,16 @@ fn scan_head<'a>(
 ) -> Result<Option<(ResponseHead<'a>, usize)>, HttpDecodeError> {
     let mut phase = StatusPhase::HttpVersion(0);
     let Some(line) = status_line::scan(&mut phase, window, 0)? else {
-        return scan.unfinished(ResponsePhase::Status(phase), limits, window.len()).map(|()| None);
+        return scan.suspend_scan(ResponsePhase::Status(phase), limits, window.len()).map(|()| None);
     };
     let mut framing = FramingSink(FramingFields::new(line.version));
     let mut phase = FieldPhase::Start;
     let lines = &mut scan.lines;
     match fields::scan(&mut phase, lines, limits.headers_max, window, line.end, &mut framing)? {
-        Some(end) => conclude(line, &framing.0, answered, window, end, limits).map(|head| Some((head, end))),
-        None => scan.unfinished(ResponsePhase::Fields(phase), limits, window.len()).map(|()| None),
+        Some(end) => {
+            build_head(line, &framing.0, answered, window, end, limits).map(|head| Some((head, end)))
+        }
+        None => scan.suspend_scan(ResponsePhase::Fields(phase), limits, window.len()).map(|()| None),
     }
 }
 
@@ -325,18 +327,18 @@ fn resume(scan: &mut ResponseScan, limits: &HttpLimits, window: &[u8]) -> Result
                 FieldPhase::Start
             }
             None => {
-                return scan.unfinished(ResponsePhase::Status(phase), limits, window.len()).map(|()| false);
+                return scan.suspend_scan(ResponsePhase::Status(phase), limits, window.len()).map(|()| false);
             }
         },
     };
     match fields::scan(&mut phase, &mut scan.lines, limits.headers_max, window, start, &mut ())? {
         Some(_) => Ok(true),
-        None => scan.unfinished(ResponsePhase::Fields(phase), limits, window.len()).map(|()| false),
+        None => scan.suspend_scan(ResponsePhase::Fields(phase), limits, window.len()).map(|()| false),
     }
 }
 
 // RFC 9112 §6.3.
-fn conclude<'a>(
+fn build_head<'a>(
     line: StatusLine,
     framing_fields: &FramingFields<'_>,
     answered: AnsweredMethod,

@@ -143,7 +143,7 @@ impl<'a> Grammar<'a> for ClientGrammar {
 
     fn line(limits: &NatsLimits, whole: &'a [u8]) -> Result<ParsedLine<'a, Self>, NatsDecodeError> {
         let (operation, name_end) = line::complete_operation(OPERATIONS, whole)?;
-        let line = line::without_end(whole);
+        let line = line::strip_line_end(whole);
         match operation {
             ClientOperation::Pub => publish::<false>(limits, line, name_end),
             ClientOperation::Hpub => publish::<true>(limits, line, name_end),

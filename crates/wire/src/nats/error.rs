@@ -72,13 +72,13 @@ faults! {
     /// The message is longer than `payload_size_max`.
     PayloadSize: "Maximum Payload Violation" Closes, "a message within payload_size_max";
     /// A payload is not followed by CR LF: its size was wrong.
-    PayloadEnd: "Unknown Protocol Operation" Closes, "CR LF after as many bytes as announced";
+    PayloadEnd: "Unknown Protocol Operation" Closes, "CR LF after the announced number of bytes";
     /// A subject that cannot be published to.
     PublishSubject: "Invalid Publish Subject" Stays, "a subject of non-empty tokens without wildcards";
     /// A reply subject that cannot be published to.
     ReplySubject: "Invalid Publish Subject" Stays, "a reply subject of non-empty tokens without wildcards";
     /// A filter that cannot be subscribed to.
-    Filter: "Invalid Subject" Stays, "a subject of non-empty tokens, '*' for one, '>' for the last ones";
+    Filter: "Invalid Subject" Stays, "non-empty tokens; '*' matches one token, '>' one or more at the end";
     /// A queue name that is too long or has a control byte.
     Queue: "Invalid Subject" Stays, "a queue name without control bytes, within the length of a subject";
 }

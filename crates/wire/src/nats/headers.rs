@@ -206,10 +206,8 @@ pub struct BadHeader {
 impl fmt::Display for BadHeader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.index {
-            Some(index) => write!(f, "header {index} holds a byte that would break its block"),
-            None => {
-                f.write_str("the status of the headers is not three digits, or its words hold a line break")
-            }
+            Some(index) => write!(f, "header {index} has an invalid name or value"),
+            None => f.write_str("the header status is not three digits, or its description has a line break"),
         }
     }
 }

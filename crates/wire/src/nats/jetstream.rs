@@ -15,7 +15,7 @@ pub const ACK_PREFIX: &str = "$JS.ACK.";
 pub const DISK_HUNG: &str = "the disk does not respond: messages are rejected until it does";
 
 /// Description in the same rejection when the stream's disk is full.
-pub const DISK_FULL: &str = "the disk has no room: messages are rejected until it has";
+pub const DISK_FULL: &str = "the disk is full: messages are rejected until space is free";
 
 /// Header of this hub's heartbeats: first sequence of a range that the consumer does not receive.
 pub const GAP_FIRST: &str = "Stilling-Gap-First";

@@ -3,7 +3,7 @@
 use super::error::{NatsDecodeError, NatsFault};
 use super::limits::{DIGITS_MAX, NatsLimits};
 use super::subject::is_control;
-use crate::lanes;
+use crate::swar;
 
 pub(crate) type Operations<O> = [(&'static [u8], O)];
 
@@ -13,7 +13,7 @@ pub(crate) const fn is_blank(byte: u8) -> bool {
 
 /// Returns the line without its line end. Like nats-server, accepts a bare LF, for operations typed by hand.
 #[inline(always)]
-pub(crate) fn without_end(line: &[u8]) -> &[u8] {
+pub(crate) fn strip_line_end(line: &[u8]) -> &[u8] {
     match line {
         [rest @ .., b'\r', b'\n'] | [rest @ .., b'\n'] => rest,
         _ => line,
@@ -25,7 +25,7 @@ pub(crate) fn without_end(line: &[u8]) -> &[u8] {
 fn word_end(line: &[u8], from: usize) -> usize {
     let mut at = from;
     loop {
-        at = lanes::find(line, at, |word| lanes::below(word, b' ' + 1), |byte| byte <= b' ');
+        at = swar::find(line, at, |word| swar::below(word, b' ' + 1), |byte| byte <= b' ');
         if at == line.len() || is_blank(line[at]) {
             return at;
         }

@@ -1,13 +1,13 @@
 //! The length of an encoded server operation, without a decoder: for output that was sent only in part.
 
-use crate::lanes;
+use crate::swar;
 
 /// Returns the length, payload included, of the operation that `bytes` begin with; `None` if its line is incomplete or
 /// lacks a required size. The payload may extend beyond `bytes`. The line is not validated further.
 #[must_use]
 pub fn server_operation_len(bytes: &[u8]) -> Option<usize> {
     let is_end = |byte| byte == b'\n';
-    let line = lanes::find(bytes, 0, |word| lanes::equal(word, b'\n'), is_end);
+    let line = swar::find(bytes, 0, |word| swar::equal(word, b'\n'), is_end);
     if line == bytes.len() {
         return None;
     }

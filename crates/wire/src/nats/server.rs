@@ -121,7 +121,7 @@ impl<'a> Grammar<'a> for ServerGrammar {
 
     #[inline(always)]
     fn line(limits: &NatsLimits, whole: &'a [u8]) -> Result<ParsedLine<'a, Self>, NatsDecodeError> {
-        let line = line::without_end(whole);
+        let line = line::strip_line_end(whole);
         match line {
             [b'M', b'S', b'G', b' ', ..] => message::<false>(limits, line, 3),
             [b'H', b'M', b'S', b'G', b' ', ..] => message::<true>(limits, line, 4),
@@ -157,7 +157,7 @@ fn parse_other<'a>(
     whole: &'a [u8],
 ) -> Result<ParsedLine<'a, ServerGrammar>, NatsDecodeError> {
     let (operation, name_end) = line::complete_operation(OPERATIONS, whole)?;
-    let line = line::without_end(whole);
+    let line = line::strip_line_end(whole);
     Ok(ParsedLine::Command(match operation {
         ServerOperation::Msg => return message::<false>(limits, line, name_end),
         ServerOperation::Hmsg => return message::<true>(limits, line, name_end),

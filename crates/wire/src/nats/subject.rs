@@ -14,7 +14,7 @@
 use core::fmt;
 
 use super::limits::SubjectLimits;
-use crate::lanes;
+use crate::swar;
 
 const DOT: u8 = b'.';
 
@@ -289,10 +289,10 @@ pub(crate) const fn is_control(byte: u8) -> bool {
 #[inline(always)]
 const fn marks(word: u64) -> u64 {
     // `.`, `*` and `>` differ in two bits; ':', the fourth such byte, is marked needlessly.
-    let is_special = lanes::equal(word & lanes::lanes(!0x14), b'*');
+    let is_special = swar::equal(word & swar::splat(!0x14), b'*');
     // One more than 0x7f has the highest bit, as have all bytes above it.
-    let is_high = (word | word.wrapping_add(lanes::lanes(1))) & lanes::HIGH;
-    lanes::below(word, b' ' + 1) | is_special | is_high
+    let is_high = (word | word.wrapping_add(swar::splat(1))) & swar::HIGH;
+    swar::below(word, b' ' + 1) | is_special | is_high
 }
 
 struct SubjectScan<'a> {

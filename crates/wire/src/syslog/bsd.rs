@@ -24,7 +24,7 @@ pub(crate) fn parse(input: &[u8]) -> SyslogRecord<'_> {
     let (host, rest) = host(rest);
     let (tag, message) = tag(rest).unwrap_or((Tag::default(), rest));
     SyslogRecord {
-        form: SyslogFormat::Bsd,
+        format: SyslogFormat::Bsd,
         timestamp: Some(timestamp),
         host,
         app: tag.app,
@@ -34,7 +34,7 @@ pub(crate) fn parse(input: &[u8]) -> SyslogRecord<'_> {
 }
 
 fn time(input: &[u8]) -> Option<(&[u8], &[u8])> {
-    let text = without_number(input);
+    let text = strip_number(input);
     // Routers mark an unsynchronised clock.
     let text = text.strip_prefix(b"*").or_else(|| text.strip_prefix(b".")).unwrap_or(text);
     let end = timestamp::bsd(text).or_else(|| timestamp::rfc3339(text))?;
@@ -47,7 +47,7 @@ fn time(input: &[u8]) -> Option<(&[u8], &[u8])> {
 }
 
 /// Strips a leading `29: ` or `: `.
-fn without_number(input: &[u8]) -> &[u8] {
+fn strip_number(input: &[u8]) -> &[u8] {
     let digits = input.iter().take(20).take_while(|byte| byte.is_ascii_digit()).count();
     input[digits..].strip_prefix(b": ").unwrap_or(input)
 }

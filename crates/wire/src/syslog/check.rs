@@ -71,9 +71,9 @@ pub fn parsed(bytes: &[u8]) {
     for word in parts.iter().take(5).flatten() {
         assert!(!word.is_empty() && !word.iter().any(|byte| b"\r\n\0".contains(byte)), "{shown}: {record:?}");
     }
-    let is_recognised = record.timestamp.is_some() || record.form == SyslogFormat::Ietf;
-    assert_eq!(record.form == SyslogFormat::Plain, !is_recognised, "{shown}: {record:?}");
-    if !record.priority_is_given {
+    let is_recognised = record.timestamp.is_some() || record.format == SyslogFormat::Ietf;
+    assert_eq!(record.format == SyslogFormat::Plain, !is_recognised, "{shown}: {record:?}");
+    if !record.has_priority {
         assert_eq!((record.priority, record.message), (Priority::DEFAULT, &bytes[..text]), "{shown}");
     }
     assert!(record.priority.facility() < 24 && record.priority.severity() < 8);

@@ -20,7 +20,7 @@ pub(crate) fn parse(input: &[u8]) -> Option<SyslogRecord<'_>> {
     let (procid, rest) = word(rest)?;
     let (msgid, rest) = last_word(rest)?;
     let header = SyslogRecord {
-        form: SyslogFormat::Ietf,
+        format: SyslogFormat::Ietf,
         timestamp,
         host: present(host),
         app: present(app),

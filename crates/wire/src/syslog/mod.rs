@@ -1,7 +1,7 @@
 //! Syslog: RFC 5424, the format known as RFC 3164, and the framing of both on connections (RFC 6587).
 //!
 //! Parsing never fails: syslog has no response that could report an error, and an unrecognised message is still a
-//! message. Unrecognised parts stay in its text; [`SyslogRecord::form`] is the recognised format.
+//! message. Unrecognised parts stay in its text; [`SyslogRecord::format`] is the recognised format.
 //!
 //! ```text
 //!   datagram ─────────────────────────► parse ─► SyslogRecord

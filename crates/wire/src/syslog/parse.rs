@@ -15,12 +15,12 @@ use super::{bsd, ietf};
 /// ```
 #[must_use]
 pub fn parse(input: &[u8]) -> SyslogRecord<'_> {
-    let input = without_end(input);
+    let input = strip_line_end(input);
     let Some((priority, rest)) = priority(input) else {
         return SyslogRecord::plain(input);
     };
     let record = ietf::parse(rest).unwrap_or_else(|| bsd::parse(rest));
-    SyslogRecord { priority, priority_is_given: true, ..record }
+    SyslogRecord { priority, has_priority: true, ..record }
 }
 
 /// Parses `<0>` to `<191>`, also padded with zeros.
@@ -42,7 +42,7 @@ fn priority(input: &[u8]) -> Option<(Priority, &[u8])> {
 }
 
 /// Strips line ends, and the NUL that some libraries append.
-fn without_end(mut input: &[u8]) -> &[u8] {
+fn strip_line_end(mut input: &[u8]) -> &[u8] {
     while let [rest @ .., b'\n' | b'\r' | b'\0'] = input {
         input = rest;
     }

@@ -52,9 +52,9 @@ pub struct SyslogRecord<'a> {
     /// Facility and severity; [`Priority::DEFAULT`] if absent.
     pub priority: Priority,
     /// Whether the message has a priority.
-    pub priority_is_given: bool,
+    pub has_priority: bool,
     /// The recognised format.
-    pub form: SyslogFormat,
+    pub format: SyslogFormat,
     /// The time, unparsed.
     pub timestamp: Option<&'a [u8]>,
     /// The sending host.
@@ -75,8 +75,8 @@ impl<'a> SyslogRecord<'a> {
     pub(crate) fn plain(message: &'a [u8]) -> Self {
         Self {
             priority: Priority::DEFAULT,
-            priority_is_given: false,
-            form: SyslogFormat::Plain,
+            has_priority: false,
+            format: SyslogFormat::Plain,
             timestamp: None,
             host: None,
             app: None,

@@ -12,7 +12,7 @@ use stilling_ring::sync::Arc;
 use super::{Job, PoolCore};
 use crate::context::JobContext;
 use crate::counters::count;
-use crate::job_claims::LanePosition;
+use crate::job_claims::JobPosition;
 use crate::job_result::{JobCompletion, JobResult};
 
 /// A job taken by a worker. Dropping it without [`run`](RunningJob::run) answers [`JobResult::Panicked`].
@@ -26,7 +26,7 @@ pub struct RunningJob<R> {
 impl<R> RunningJob<R> {
     pub(crate) fn new(
         core: Arc<PoolCore<R>>,
-        (lane, position): (usize, LanePosition),
+        (lane, position): (usize, JobPosition),
         job: Job<R>,
         taken: Time,
         expired: bool,
@@ -62,10 +62,10 @@ impl<R> RunningJob<R> {
         let work = job.work;
         pending_result.outcome = Some(if expired {
             // Dropping user captures may panic.
-            contain(|| drop(work));
+            catch_panic(|| drop(work));
             JobResult::Expired
         } else {
-            contain(|| work.call(context)).map_or(JobResult::Panicked, JobResult::Done)
+            catch_panic(|| work.call(context)).map_or(JobResult::Panicked, JobResult::Done)
         });
         FinishedJob { pending_result }
     }
@@ -99,7 +99,7 @@ impl<R> FinishedJob<R> {
 struct PendingResult<R> {
     core: Arc<PoolCore<R>>,
     lane: usize,
-    position: LanePosition,
+    position: JobPosition,
     ticket: u64,
     taken: Time,
     lost: bool,
@@ -124,7 +124,7 @@ impl<R> Drop for PendingResult<R> {
 }
 
 /// Runs user code and catches its panic, and a panic while dropping the payload.
-pub(crate) fn contain<T>(run: impl FnOnce() -> T) -> Option<T> {
+pub(crate) fn catch_panic<T>(run: impl FnOnce() -> T) -> Option<T> {
     match catch_unwind(AssertUnwindSafe(run)) {
         Ok(value) => Some(value),
         Err(payload) => {

@@ -7,18 +7,18 @@ use super::limits::{BACKOFF_FIRST, BACKOFF_MAX, STABLE_UPTIME};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Backoff {
-    deaths: u32,
+    exits: u32,
 }
 
 impl Backoff {
     /// Returns the delay after an exit; `uptime` is the time during which the process was ready.
-    pub(super) fn after_death(&mut self, uptime: Duration) -> Duration {
+    pub(super) fn delay_after_exit(&mut self, uptime: Duration) -> Duration {
         if uptime >= STABLE_UPTIME {
-            self.deaths = 0;
+            self.exits = 0;
             return Duration::ZERO;
         }
-        let doublings = self.deaths.min(31);
-        self.deaths = self.deaths.saturating_add(1);
+        let doublings = self.exits.min(31);
+        self.exits = self.exits.saturating_add(1);
         BACKOFF_FIRST.saturating_mul(1 << doublings).min(BACKOFF_MAX)
     }
 }
@@ -32,11 +32,11 @@ mod tests {
     fn the_wait_doubles_up_to_its_maximum_and_a_long_life_forgives() {
         let mut backoff = Backoff::default();
         let waits: Vec<u64> =
-            (0..9).map(|_| backoff.after_death(Duration::ZERO).as_millis() as u64).collect();
+            (0..9).map(|_| backoff.delay_after_exit(Duration::ZERO).as_millis() as u64).collect();
         assert_eq!(waits, [100, 200, 400, 800, 1600, 3200, 6400, 10_000, 10_000]);
-        assert_eq!(backoff.after_death(STABLE_UPTIME), Duration::ZERO);
-        assert_eq!(backoff.after_death(STABLE_UPTIME - Duration::from_nanos(1)), BACKOFF_FIRST);
-        let mut old = Backoff { deaths: u32::MAX };
-        assert_eq!(old.after_death(Duration::ZERO), BACKOFF_MAX);
+        assert_eq!(backoff.delay_after_exit(STABLE_UPTIME), Duration::ZERO);
+        assert_eq!(backoff.delay_after_exit(STABLE_UPTIME - Duration::from_nanos(1)), BACKOFF_FIRST);
+        let mut old = Backoff { exits: u32::MAX };
+        assert_eq!(old.delay_after_exit(Duration::ZERO), BACKOFF_MAX);
     }
 }

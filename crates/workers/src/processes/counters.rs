@@ -8,17 +8,17 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessCounters {
     /// Configured number of processes.
-    pub wanted: u64,
+    pub configured: u64,
     /// Processes that accept requests, now.
     pub ready: u64,
     /// Processes that wait to be restarted, now.
-    pub resting: u64,
+    pub backing_off: u64,
     /// The longest of those delays, now.
     pub backoff: Duration,
     /// Processes started.
     pub started: u64,
     /// Processes that exited by themselves, or failed to start.
-    pub died: u64,
+    pub exited: u64,
     /// Processes killed after a timeout: of a request, of the start, of the stop.
     pub killed: u64,
     /// Processes stopped because they had reached `requests_max`.
@@ -28,10 +28,10 @@ pub struct ProcessCounters {
 #[derive(Debug, Default)]
 pub(super) struct ProcessTally {
     pub(super) ready: AtomicU64,
-    pub(super) resting: AtomicU64,
+    pub(super) backing_off: AtomicU64,
     pub(super) backoff_nanos: AtomicU64,
     pub(super) started: AtomicU64,
-    pub(super) died: AtomicU64,
+    pub(super) exited: AtomicU64,
     pub(super) killed: AtomicU64,
     pub(super) recycled: AtomicU64,
     is_finished: Mutex<bool>,
@@ -39,14 +39,14 @@ pub(super) struct ProcessTally {
 }
 
 impl ProcessTally {
-    pub(super) fn snapshot(&self, wanted: usize) -> ProcessCounters {
+    pub(super) fn snapshot(&self, configured: usize) -> ProcessCounters {
         ProcessCounters {
-            wanted: wanted as u64,
+            configured: configured as u64,
             ready: self.ready.load(Relaxed),
-            resting: self.resting.load(Relaxed),
+            backing_off: self.backing_off.load(Relaxed),
             backoff: Duration::from_nanos(self.backoff_nanos.load(Relaxed)),
             started: self.started.load(Relaxed),
-            died: self.died.load(Relaxed),
+            exited: self.exited.load(Relaxed),
             killed: self.killed.load(Relaxed),
             recycled: self.recycled.load(Relaxed),
         }

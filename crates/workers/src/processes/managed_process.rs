@@ -173,7 +173,7 @@ impl ManagedProcess {
                     return Some(ProcessState::Serving { running, since: now });
                 }
                 if now >= ready_deadline {
-                    let late = format!("did not answer within {:?}", context.limits.start_timeout);
+                    let late = format!("was not ready within {:?}", context.limits.start_timeout);
                     return Some(self.kill(running, Duration::ZERO, &late, context));
                 }
                 let (check_at, check_interval) = if now >= check_at {
@@ -226,7 +226,7 @@ impl ManagedProcess {
                 }
             }
             Err(error) => {
-                count(&context.tally.died);
+                count(&context.tally.exited);
                 self.back_off(Duration::ZERO, &format!("does not start: {error}"), context)
             }
         }
@@ -261,10 +261,12 @@ impl ManagedProcess {
         };
         let status = running.reap();
         if is_unexpected {
-            count(&context.tally.died);
+            count(&context.tally.exited);
         }
-        let how =
-            status.map_or_else(|error| format!("is lost: {error}"), |status| format!("ended ({status})"));
+        let how = status.map_or_else(
+            |error| format!("ended with an unknown status: {error}"),
+            |status| format!("ended ({status})"),
+        );
         self.back_off(uptime, &how, context)
     }
 
@@ -272,7 +274,7 @@ impl ManagedProcess {
         if context.kill_at.is_some() {
             return ProcessState::Ended;
         }
-        let backoff = self.backoff.after_death(uptime);
+        let backoff = self.backoff.delay_after_exit(uptime);
         context
             .relay
             .notices()

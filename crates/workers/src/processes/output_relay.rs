@@ -74,6 +74,7 @@ impl OutputRelay {
                 line: prefix.clone(),
                 prefix,
                 line_started: None,
+                is_continued: false,
             });
             Ok(writing)
         };
@@ -117,6 +118,8 @@ struct OutputPipe {
     /// The prefix and the received part of an unfinished line.
     line: Vec<u8>,
     line_started: Option<Instant>,
+    /// The last printed text was the beginning of a line.
+    is_continued: bool,
 }
 
 impl OutputPipe {
@@ -139,8 +142,15 @@ impl OutputPipe {
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
             let (text, ends) = piece.strip_suffix(b"\n").map_or((piece, false), |text| (text, true));
             self.line.extend_from_slice(text);
+            if ends && text.is_empty() && self.is_continued {
+                // The end of a line whose text was printed before it was complete.
+                self.is_continued = false;
+                continue;
+            }
+            self.is_continued = false;
             if self.line.len() - self.prefix.len() >= LINE_SIZE_MAX {
                 self.print_line(sink);
+                self.is_continued = !ends;
             } else if ends {
                 self.print_line(sink);
                 continue;
@@ -154,6 +164,7 @@ impl OutputPipe {
     fn flush(&mut self, sink: &mut OutputSink) {
         if self.line_started.is_some() {
             self.print_line(sink);
+            self.is_continued = true;
         }
     }
 
@@ -241,5 +252,13 @@ mod tests {
         assert!(of_process.iter().all(|line| line.len() <= "Out app 0: \n".len() + 2 * LINE_SIZE_MAX));
         let count: usize = of_process.iter().map(|line| line.matches('x').count()).sum();
         assert_eq!(count, 3 * LINE_SIZE_MAX);
+    }
+
+    #[test]
+    fn the_end_of_a_long_line_prints_no_empty_line() {
+        let lines = relayed(&[&vec![b'x'; 3 * LINE_SIZE_MAX], b"\n", b"next\n"]);
+        let of_process: Vec<_> = lines.iter().filter(|line| line.starts_with("Out")).collect();
+        assert!(of_process.iter().all(|line| **line != "Out app 0: \n"), "{of_process:?}");
+        assert_eq!(of_process.last().map(|line| line.as_str()), Some("Out app 0: next\n"));
     }
 }

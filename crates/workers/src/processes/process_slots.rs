@@ -241,7 +241,7 @@ impl ProcessSlots {
     /// Records that a request of that generation, admitted at `acquired_at`, got no response by `now`; it keeps its
     /// slot until [`release_overdue`](Self::release_overdue). Returns whether the process is to be killed.
     pub(super) fn mark_overdue(&self, generation: u64, acquired_at: Time, now: Time) -> bool {
-        let hangs = self.judge_overdue(generation, acquired_at, now);
+        let hangs = self.record_overdue(generation, acquired_at, now);
         if hangs {
             self.notify_kill_request();
         }
@@ -250,20 +250,20 @@ impl ProcessSlots {
 
     /// The part of `mark_overdue` under the lock; notifies nothing. Of several requests overdue at once, the last finds
     /// all of them overdue.
-    fn judge_overdue(&self, generation: u64, acquired_at: Time, now: Time) -> bool {
+    fn record_overdue(&self, generation: u64, acquired_at: Time, now: Time) -> bool {
         let mut overdue_state = self.overdue_state();
         let suspect_since = match overdue_state.suspect {
             Some((suspect, since)) if suspect == generation => Some(since),
             _ => None,
         };
         overdue_state.overdue += 1;
-        let are_all_late = self.in_use.load(SeqCst) <= overdue_state.overdue;
-        let hangs = are_all_late || suspect_since.is_some_and(|since| since <= acquired_at);
+        let all_overdue = self.in_use.load(SeqCst) <= overdue_state.overdue;
+        let hangs = all_overdue || suspect_since.is_some_and(|since| since <= acquired_at);
         // An earlier generation's overdue request does not make the current one suspect.
-        let is_news = overdue_state.suspect.is_none_or(|(suspect, _)| suspect < generation);
+        let is_newer = overdue_state.suspect.is_none_or(|(suspect, _)| suspect < generation);
         if hangs {
             self.mark_for_kill(generation);
-        } else if is_news {
+        } else if is_newer {
             overdue_state.suspect = Some((generation, now));
             self.is_suspect.store(true, SeqCst);
         }

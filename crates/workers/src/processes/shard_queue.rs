@@ -137,7 +137,8 @@ impl<Q> ShardAdmissionQueue<Q> {
         let waited = now.since(since);
         tally.wait_nanos.fetch_add(u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX), Relaxed);
         let service = tally.service_mean();
-        let is_shed = self.standing.as_mut().is_some_and(|standing| standing.sheds(now, waited, service));
+        let is_shed =
+            self.standing.as_mut().is_some_and(|standing| standing.should_shed(now, waited, service));
         if is_shed {
             count(&tally.shed);
         }

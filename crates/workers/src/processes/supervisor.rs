@@ -114,9 +114,9 @@ impl Supervisor {
         let number = |number: usize| number as u64;
         let serving = self.processes.iter().filter(|process| process.is_serving()).count();
         self.tally.ready.store(number(serving), Relaxed);
-        let resting = self.processes.iter().filter_map(ManagedProcess::backoff_delay);
-        let backoff = resting.clone().max().unwrap_or(Duration::ZERO);
-        self.tally.resting.store(number(resting.count()), Relaxed);
+        let backing_off = self.processes.iter().filter_map(ManagedProcess::backoff_delay);
+        let backoff = backing_off.clone().max().unwrap_or(Duration::ZERO);
+        self.tally.backing_off.store(number(backing_off.count()), Relaxed);
         self.tally.backoff_nanos.store(backoff.as_nanos() as u64, Relaxed);
     }
 

@@ -119,7 +119,7 @@ fn all_processes_serve_until_the_end_and_none_outlives_it() {
         (0..3).flat_map(|n| [fixture.pid(&format!("pid.{n}")), fixture.pid(&format!("child.{n}"))]).collect();
     let (counters, printed) = fixture.finish(LONG_GRACE);
     assert!(pids.iter().all(|pid| eventually("it is gone", || is_gone(*pid).then_some(true))));
-    assert_eq!((counters.started, counters.died, counters.killed), (3, 0, 0));
+    assert_eq!((counters.started, counters.exited, counters.killed), (3, 0, 0));
     assert_eq!(printed, []);
 }
 
@@ -130,10 +130,10 @@ fn a_process_that_dies_is_started_again() {
     fixture.until("both serve", |counters| counters.ready == 2);
     let (pid, child) = (fixture.pid("pid.1"), fixture.pid("child.1"));
     kill_process(pid, Signal::KILL).expect("it lives");
-    fixture.until("the death is counted", |counters| counters.died == 1);
+    fixture.until("the death is counted", |counters| counters.exited == 1);
     assert!(eventually("what it had started is gone", || is_gone(child).then_some(true)));
     let counters = fixture.until("both serve again", |counters| counters.ready == 2);
-    assert_eq!((counters.started, counters.resting), (3, 0));
+    assert_eq!((counters.started, counters.backing_off), (3, 0));
     assert_eq!((fixture.acquire(0).generation(), fixture.acquire(1).generation()), (1, 2));
     let (_, printed) = fixture.finish(LONG_GRACE);
     assert!(
@@ -148,10 +148,10 @@ fn a_process_that_dies_is_started_again() {
 fn a_program_that_cannot_live_is_tried_ever_more_rarely() {
     for text in ["echo I cannot >&2; exit 3", "exec /nonexistent/program"] {
         let fixture = ProcessFixture::new(text, ProcessLimits::default());
-        let counters = fixture.until("it died three times", |counters| counters.died >= 3);
+        let counters = fixture.until("it died three times", |counters| counters.exited >= 3);
         assert_eq!((counters.ready, counters.killed), (0, 0));
-        fixture.until("it rests for long", |counters| {
-            counters.resting == 1 && counters.backoff.as_millis() >= 400
+        fixture.until("the restart delay has grown", |counters| {
+            counters.backing_off == 1 && counters.backoff.as_millis() >= 400
         });
         assert!(fixture.try_acquire(0).is_none(), "no process accepts requests");
         let (_, printed) = fixture.finish(LONG_GRACE);
@@ -170,9 +170,9 @@ fn a_process_that_never_answers_is_killed_and_tried_again() {
     let fixture =
         ProcessFixture::new("exec sleep 1000", ProcessLimits { start_timeout, ..ProcessLimits::default() });
     let counters = fixture.until("it was killed twice", |counters| counters.killed >= 2);
-    assert_eq!((counters.ready, counters.died), (0, 0));
+    assert_eq!((counters.ready, counters.exited), (0, 0));
     let (_, printed) = fixture.finish(LONG_GRACE);
-    assert_eq!(printed[0].1, "app 0: did not answer within 50ms; killed\n");
+    assert_eq!(printed[0].1, "app 0: was not ready within 50ms; killed\n");
 }
 
 /// Row 1.24: a request without a response in time costs only its own process.
@@ -188,7 +188,7 @@ fn a_condemned_process_is_killed_with_all_it_has_started() {
     drop(permit);
     assert_eq!((fixture.acquire(0).generation(), fixture.acquire(1).generation()), (2, 1));
     let (counters, _) = fixture.finish(LONG_GRACE);
-    assert_eq!((counters.killed, counters.died, counters.started), (1, 0, 3));
+    assert_eq!((counters.killed, counters.exited, counters.started), (1, 0, 3));
 }
 
 #[test]
@@ -207,7 +207,7 @@ fn a_process_is_replaced_after_its_number_of_requests_and_between_requests() {
     drop(long);
     assert_eq!(fixture.acquire(0).generation(), 2);
     let (counters, _) = fixture.finish(LONG_GRACE);
-    assert_eq!((counters.recycled, counters.started, counters.died, counters.killed), (1, 2, 0, 0));
+    assert_eq!((counters.recycled, counters.started, counters.exited, counters.killed), (1, 2, 0, 0));
 }
 
 /// Row 1.24: an endless request does not block the replacement of its process.
@@ -225,7 +225,7 @@ fn a_request_that_does_not_end_holds_up_the_replacement_only_for_its_grace() {
     assert_eq!(fixture.acquire(0).generation(), 2);
     drop(endless);
     let (counters, _) = fixture.finish(LONG_GRACE);
-    assert_eq!((counters.recycled, counters.died, counters.killed), (1, 0, 0));
+    assert_eq!((counters.recycled, counters.exited, counters.killed), (1, 0, 0));
 }
 
 #[test]
@@ -242,7 +242,7 @@ fn only_one_process_at_a_time_is_replaced() {
     drop(held);
     fixture.until("both are replaced", |counters| counters.recycled >= 2 && counters.ready == 2);
     let (counters, _) = fixture.finish(LONG_GRACE);
-    assert_eq!((counters.died, counters.killed), (0, 0));
+    assert_eq!((counters.exited, counters.killed), (0, 0));
 }
 
 #[test]
@@ -251,7 +251,7 @@ fn a_process_that_does_not_want_to_end_is_killed_after_its_grace() {
     let fixture = ProcessFixture::new(deaf, ProcessLimits::default());
     fixture.until("it serves", |counters| counters.ready == 1);
     let (counters, printed) = fixture.finish(Duration::ZERO);
-    assert_eq!((counters.killed, counters.died), (1, 0));
+    assert_eq!((counters.killed, counters.exited), (1, 0));
     assert_eq!(printed[0].1, "app 0: did not end in time; killed\n");
 
     let fixture = ProcessFixture::new(deaf, ProcessLimits::default());

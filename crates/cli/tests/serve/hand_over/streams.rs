@@ -250,7 +250,7 @@ fn publish_at(own: SocketAddr) -> TestResponse {
 
 /// A subscriber to `subject` with small buffers that never reads again.
 pub(super) fn unread_subscriber(server: &ServerUnderTest, subject: &str) -> TestPeer {
-    let mut peer = TestPeer::connect_small(nats_address(server));
+    let mut peer = TestPeer::connect_with_small_buffer(nats_address(server));
     peer.line();
     peer.send(format!("CONNECT {{\"verbose\":false}}\r\nSUB {subject} 1\r\nPING\r\n"));
     assert_eq!(peer.line(), "PONG");

@@ -113,7 +113,8 @@ fn a_hub_on_a_thread_of_its_own_keeps_the_same_promises(driver: DriverUnderTest)
 
 fn a_subscriber_that_never_reads_is_cut_off_and_disturbs_nobody(driver: DriverUnderTest) {
     let fixture = NatsServerFixture::start(driver, "");
-    let mut lazy = RawNatsClient { peer: stilling_probe::TestPeer::connect_small(fixture.nats()) };
+    let mut lazy =
+        RawNatsClient { peer: stilling_probe::TestPeer::connect_with_small_buffer(fixture.nats()) };
     lazy.line();
     lazy.send("CONNECT {\"verbose\":false}\r\nSUB a 1\r\nPING\r\n");
     lazy.line();
@@ -133,7 +134,8 @@ fn a_subscriber_that_never_reads_is_cut_off_and_disturbs_nobody(driver: DriverUn
 /// Row 0.8: output beyond the peer's and the kernel's buffers waits in the server.
 fn a_subscriber_that_reads_late_gets_everything(driver: DriverUnderTest) {
     let fixture = NatsServerFixture::start(driver, "--send-buffer 20000");
-    let mut late = RawNatsClient { peer: stilling_probe::TestPeer::connect_small(fixture.nats()) };
+    let mut late =
+        RawNatsClient { peer: stilling_probe::TestPeer::connect_with_small_buffer(fixture.nats()) };
     late.line();
     late.send("CONNECT {\"verbose\":false}\r\nSUB a 1\r\nPING\r\n");
     late.line();
@@ -177,8 +179,9 @@ fn clients_that_say_everything_before_they_read_get_every_answer(driver: DriverU
     let options =
         "--accept-threads 1 --send-buffer 20000 --stream keep=keep.>:memory --stream events=events.>";
     let fixture = NatsServerFixture::start(driver, options);
-    let mut clients =
-        [(); 2].map(|()| RawNatsClient { peer: stilling_probe::TestPeer::connect_small(fixture.nats()) });
+    let mut clients = [(); 2].map(|()| RawNatsClient {
+        peer: stilling_probe::TestPeer::connect_with_small_buffer(fixture.nats()),
+    });
     for (number, client) in clients.iter_mut().enumerate() {
         client.line();
         // An answer for each line, and another one for each message.

@@ -22,7 +22,7 @@ const PAYLOAD_SIZE: usize = 128;
 
 /// A subscriber to `load` with small buffers of its own.
 fn subscriber(fixture: &NatsServerFixture) -> RawNatsClient {
-    let mut client = RawNatsClient { peer: TestPeer::connect_small(fixture.nats()) };
+    let mut client = RawNatsClient { peer: TestPeer::connect_with_small_buffer(fixture.nats()) };
     client.line();
     client.send("CONNECT {\"verbose\":false}\r\nSUB load 1\r\nPING\r\n");
     assert_eq!(client.line(), "PONG");

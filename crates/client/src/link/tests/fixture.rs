@@ -36,7 +36,6 @@ pub(super) struct LinkFixture {
     pub(super) link: PublisherLink,
     pub(super) now: Instant,
     pub(super) commands: LinkCommands,
-    /// The socket accepts nothing.
     pub(super) is_stuck: bool,
     numbers: u64,
     decoder: ClientDecoder,
@@ -163,7 +162,6 @@ impl LinkFixture {
         panic!("it never happened: {what}")
     }
 
-    /// The time of the next connection attempt.
     pub(super) fn until_connect(&mut self) -> Instant {
         self.until("it connects", |fixture| fixture.commands.connect.is_some().then_some(fixture.now))
     }
@@ -193,7 +191,6 @@ impl LinkFixture {
         self.accept_handshake_with(info);
     }
 
-    /// Completes the handshake of the current attempt.
     pub(super) fn accept_handshake(&mut self) {
         self.accept_handshake_with("{\"headers\":true,\"max_payload\":1048576}");
     }
@@ -281,7 +278,6 @@ impl LinkFixture {
         PublisherCounts { submitted: self.submitted, held, held_bytes, ..self.counts }
     }
 
-    /// Checks that nothing is held, and the numbers of delivered and dropped messages.
     #[track_caller]
     pub(super) fn check_nothing_held(&mut self, delivered: u64, dropped: u64) -> PublisherCounts {
         let counts = self.counts();

@@ -24,7 +24,6 @@ struct OverloadScenario {
 }
 
 impl OverloadScenario {
-    /// One step with `offered` messages submitted in total.
     fn step(&mut self, offered: usize) {
         for _ in 0..offered {
             let publisher = self.random.next_u64() as usize % PUBLISHERS;

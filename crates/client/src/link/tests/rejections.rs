@@ -13,7 +13,6 @@ use crate::outcome::{DropReason, PublishOutcome};
 
 const NO_RESPONDERS_HEADERS: &str = "NATS/1.0 503\r\n\r\n";
 
-/// Submits a message and expects it to be sent at once.
 fn submit_accepted(fixture: &mut LinkFixture, sequence: u64) {
     fixture.submit_without_ticket("kept", b"y");
     let published = fixture.published();
@@ -21,7 +20,6 @@ fn submit_accepted(fixture: &mut LinkFixture, sequence: u64) {
     fixture.answer(one, "", &stored(sequence, false));
 }
 
-/// Submits a message that the server rejects for lack of a stream.
 fn submit_rejected(fixture: &mut LinkFixture) {
     fixture.submit_without_ticket("nobody", b"x");
     let published = fixture.published();

@@ -157,7 +157,6 @@ fn a_crash_at_any_point_forgets_nothing_that_was_committed() {
     }
 }
 
-/// A spool with ten messages, the first four of them covered by a checkpoint.
 fn damaged() -> (SimulatedDisk, String, Vec<u8>) {
     let disk = SimulatedDisk::new();
     let mut spool = open(&disk).spool;
@@ -189,7 +188,6 @@ fn check_damaged(disk: &SimulatedDisk, least: usize, what: &dyn Fn() -> String) 
     assert!(wanted >= least, "{}: {found:?} and {findings}", what());
 }
 
-/// Every truncation: messages before the cut remain.
 #[test]
 fn a_spool_that_was_cut_anywhere_opens_with_what_is_before_the_cut() {
     let (disk, name, bytes) = damaged();

@@ -99,8 +99,8 @@ pub struct Uring {
     addresses: Vec<SockAddr>,
     /// Headers of sends in several pieces that the kernel has not read yet.
     messages: MessageHeaders,
-    /// Sends of this turn after which the connection is closed, unless they stop short: its armed operations prevent a
-    /// linked close.
+    /// Sends of this turn after which the connection is closed, unless they stop short; without a linked close, because
+    /// operations are armed or it is a pipe.
     close_after: Vec<(u32, Option<Token>)>,
     /// Sends of this turn with a linked close.
     linked: Vec<(u32, Token)>,

@@ -72,7 +72,6 @@ impl MessageGet {
     pub(super) const KNOWN: [&str; 3] = ["seq", "last_by_subj", "next_by_subj"];
 }
 
-/// Requested page of a list.
 #[derive(Deserialize, Default)]
 #[serde(default)]
 pub(super) struct PageRequest {

@@ -17,7 +17,6 @@ use crate::registrations::checked;
 use crate::storage::Storage;
 use crate::stream_writer::StreamWriter;
 
-/// Maximum bytes of a consumer's name.
 const NAME_SIZE_MAX: usize = 64;
 
 /// Nanoseconds that a consumer without subscribers is kept, unless configured.
@@ -141,7 +140,6 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
 struct CreateRequest {
     raw: Map<String, Value>,
     config: ConsumerConfig,
-    /// The consumer must exist already.
     is_update: bool,
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use stilling::parts::{
-    PredecessorEvent, PredecessorState, Retirement, SharedDisks, Succession, SuccessionAction,
+    PredecessorDrain, PredecessorEvent, PredecessorState, SharedDisks, Succession, SuccessionAction,
 };
 use stilling_journal::disk::simulated::{DiskFaults, INPUT_OUTPUT, NO_SPACE, SimulatedDisk};
 use stilling_ring::Time;
@@ -50,7 +50,7 @@ enum ScheduledEvent {
 /// The server that is succeeded, or serves alone.
 struct PredecessorServer {
     server: SuccessionServer,
-    retirement: Option<Retirement>,
+    retirement: Option<PredecessorDrain>,
     has_sealed: bool,
     /// Time at which its process ends; nothing else remains of it.
     ends_at: Option<Time>,
@@ -387,7 +387,7 @@ impl SuccessionWorld {
             && lives
         {
             predecessor_server.retirement =
-                Some(Retirement::begin(predecessor_server.server.lifecycle.clone()));
+                Some(PredecessorDrain::begin(predecessor_server.server.lifecycle.clone()));
             self.server_generation += 1;
             self.note("drains");
         }
@@ -454,7 +454,7 @@ impl SuccessionWorld {
             self.handle_step_reached(HandoverStep::Sealing);
             return Ok(true);
         }
-        if retirement.releases() {
+        if retirement.poll_released() {
             self.events.released += 1;
             self.audit()?;
             self.send(PredecessorEvent::Released);

@@ -4,7 +4,7 @@ use stilling_hub::{ClientOptions, HubRequest, Ingress, Loss, Now, Publication, P
 use stilling_journal::{Batch, Record};
 use stilling_ring::mailbox;
 
-use super::super::limits::OPEN_LOOK;
+use super::super::limits::OPEN_CHECK_INTERVAL;
 use super::super::opening::{EventSender, OpeningEvent};
 use super::super::runner::connect;
 use super::*;
@@ -25,7 +25,7 @@ struct OpeningTestHub {
     hub: Hub<LazyJournal, ShardOutlets>,
     wake: Arc<Wake>,
     lifecycle: Arc<Lifecycle>,
-    _ports: Vec<super::super::Port>,
+    _ports: Vec<super::super::HubPort>,
 }
 
 impl OpeningTestHub {
@@ -103,7 +103,7 @@ fn write_records(data: &Path, count: u64) {
 /// Row 2.15: a directory that is missing at the start is opened with its later contents: the stream continues after
 /// its records and knows their message ids.
 #[test]
-fn a_directory_that_appears_with_records_is_gone_on_with() {
+fn a_directory_that_appears_with_records_is_continued() {
     let folder = tempfile::tempdir().expect("a directory");
     let data = folder.path().join("data");
     let mut test_hub = OpeningTestHub::of(open(&data)).expect("it starts");
@@ -127,7 +127,7 @@ fn a_directory_that_cannot_be_made_is_tried_again() {
     fs::remove_file(&data).expect("it is ours");
     while test_hub.last() == 0 {
         test_hub.publish(0..1);
-        thread::park_timeout(OPEN_LOOK);
+        thread::park_timeout(OPEN_CHECK_INTERVAL);
     }
     assert_eq!(test_hub.last(), 1);
 }
@@ -152,7 +152,7 @@ fn held_streams_are_opened_when_they_are_released() {
     test_hub.lifecycle.reach(crate::lifecycle::HandoverStage::Released);
     while test_hub.last() < 5 {
         assert!(!test_hub.hub.storage_mut().is_open() || test_hub.hub.storage_mut().has_opening_event());
-        thread::park_timeout(OPEN_LOOK);
+        thread::park_timeout(OPEN_CHECK_INTERVAL);
         test_hub.hub.poll_storage(Now::simulated(1));
         test_hub.hub.flush();
     }
@@ -174,7 +174,7 @@ fn held_streams_that_cannot_be_written_are_refused() {
 
 /// With an incomplete window, repeated messages would be stored again.
 #[test]
-fn a_deduplication_window_that_cannot_be_read_is_told_at_the_start() {
+fn an_unreadable_deduplication_window_prevents_the_start() {
     let folder = tempfile::tempdir().expect("a directory");
     write_records(folder.path(), 3);
     let opened = open(folder.path());

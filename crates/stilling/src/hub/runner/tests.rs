@@ -20,7 +20,7 @@ const PUBLISHER: Token = Token::from_bits(2);
 /// A hub with the stream `disk.>`, the ports of its two shards, and the journal in steps.
 struct RunnerFixture {
     runner: Runner<JournalStorage>,
-    ports: [Port; 2],
+    ports: [HubPort; 2],
     writer: JournalWorker<SimulatedDisk>,
     /// The hub's wake, and how often it ended a sleep.
     wake: Arc<Wake>,
@@ -60,7 +60,7 @@ impl RunnerFixture {
 
     /// Hands over the requests, and turns the hub until it would sleep.
     fn turn(&mut self) {
-        self.ports.iter_mut().for_each(Port::flush);
+        self.ports.iter_mut().for_each(HubPort::flush);
         let mut turns = 0;
         while turns == 0 || !self.runner.is_quiet() {
             self.runner.turn(Now::simulated(0));

@@ -26,7 +26,7 @@ impl NatsSession {
     /// Leaves the hub. Idempotent.
     pub(super) fn leave_hub(&mut self, cx: &mut NatsContext<'_>) {
         if let Some(assembly) = self.assembly.take() {
-            assembly.forget(self.token, cx.nats);
+            assembly.release_memory(self.token, cx.nats);
         }
         if let Some(hub) = cx.hub.as_deref_mut()
             && std::mem::take(&mut self.is_counted)
@@ -36,7 +36,7 @@ impl NatsSession {
             for mark in self.marks.take().into_iter().flat_map(|marks| marks.0) {
                 hub.port.report_mark(self.token, mark);
             }
-            hub.streaming = hub.streaming.saturating_sub(1);
+            hub.publisher_connections = hub.publisher_connections.saturating_sub(1);
         }
     }
 

@@ -7,7 +7,7 @@ use stilling_ring::Time;
 
 use super::ShardService;
 use crate::hub::HubHandle;
-use crate::hub::limits::{DRAIN_QUIET, PART_LOOK};
+use crate::hub::limits::{DRAIN_QUIET, RELEASE_CHECK_INTERVAL};
 use crate::hub::quiet_wait::QuietWait;
 use crate::lifecycle::{HandoverStage, Lifecycle, LifecyclePhase};
 use crate::syslog::SyslogShard;
@@ -100,7 +100,7 @@ impl ShardDrain {
         let is_handed_over = lifecycle.is_handed_over();
         let hub = of_shard.as_deref_mut()?;
         let quiet_check = QuietWait::begin(started).next_check(now, hub.published.max(started), false);
-        let is_busy = is_handed_over && (hub.streaming > 0 || hub.publications > 0);
+        let is_busy = is_handed_over && (hub.publisher_connections > 0 || hub.publications > 0);
         if !is_late && is_busy {
             // Connections stop publishing in calls of their own, some of them later in this turn.
             return Some(now.after(DRAIN_QUIET));
@@ -136,9 +136,9 @@ impl ShardDrain {
         if !is_handed_over {
             return None;
         }
-        let is_done = syslog.is_settled() && hub.has_handed_over();
+        let is_done = syslog.is_settled() && hub.has_sent_all();
         if !is_done && !is_late {
-            return Some(now.after(PART_LOOK));
+            return Some(now.after(RELEASE_CHECK_INTERVAL));
         }
         if let Some(hub) = of_shard.take() {
             hub.leave(lifecycle.both_clocks(now));

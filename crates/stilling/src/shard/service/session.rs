@@ -4,7 +4,7 @@ use std::io;
 
 use stilling_engine::{CloseReason, Io, Session};
 use stilling_wire::nats::server_operation_len;
-use stilling_workers::{JobResult, LanePosition};
+use stilling_workers::{JobPosition, JobResult};
 
 use super::ShardService;
 use crate::http::{HttpSession, JobOutcome};
@@ -37,7 +37,7 @@ pub struct ShardMail(pub(super) MailKind);
 
 pub(super) enum MailKind {
     /// The outcome of the job that was queued at that position.
-    Job(LanePosition, JobResult<JobOutcome>),
+    Job(JobPosition, JobResult<JobOutcome>),
     /// An event of a request to a worker process, for its client.
     UpstreamEvent(RequestId, UpstreamEvent),
     UpstreamCommand(ConnectionCommand),

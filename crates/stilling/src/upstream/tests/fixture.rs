@@ -158,7 +158,7 @@ impl UpstreamFixture {
         let overview = self.server.end().expect("it ends well");
         let counters = overview.app.as_ref().expect("there is one").counters();
         assert_eq!((overview.work().busy, overview.work().queued), (0, 0), "every slot is given back");
-        (counters.died, counters.killed)
+        (counters.exited, counters.killed)
     }
 }
 

@@ -57,7 +57,7 @@ fn head_line(head: &super::RequestHead<'_>) -> String {
         BodyLength::Chunked => line += " chunked",
     }
     line += if head.persistent { " keep" } else { " close" };
-    if head.keep_alive_asked_10 {
+    if head.http10_keep_alive {
         line += " say-so";
     }
     if head.expect_continue {

@@ -59,14 +59,14 @@ fn cuts() -> impl Strategy<Value = Vec<usize>> {
     proptest::collection::vec(0..4096usize, 0..12)
 }
 
-fn check_against_second(line: &str, form: SyslogFormat) -> Result<(), TestCaseError> {
+fn check_against_second(line: &str, format: SyslogFormat) -> Result<(), TestCaseError> {
     let ours = parse(line.as_bytes());
     let theirs = syslog_loose::parse_message_with_year(line, |_| 2020, Variant::Either);
     let text = |part: Option<&[u8]>| part.map(|part| String::from_utf8_lossy(part).into_owned());
     let owned = |part: Option<&str>| part.map(str::to_owned);
     let is_ietf = matches!(theirs.protocol, Protocol::RFC5424(_));
-    prop_assert_eq!(ours.form, form, "{}", line);
-    prop_assert_eq!(is_ietf, form == SyslogFormat::Ietf, "{}", line);
+    prop_assert_eq!(ours.format, format, "{}", line);
+    prop_assert_eq!(is_ietf, format == SyslogFormat::Ietf, "{}", line);
     prop_assert_eq!(theirs.facility.map(|facility| facility as u8), Some(ours.priority.facility()));
     prop_assert_eq!(theirs.severity.map(|severity| severity as u8), Some(ours.priority.severity()));
     prop_assert_eq!(theirs.timestamp.is_some(), ours.timestamp.is_some(), "{}", line);

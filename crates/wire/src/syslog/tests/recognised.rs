@@ -3,14 +3,14 @@
 use super::super::check::parsed;
 use super::super::{Priority, SyslogFormat, SyslogRecord, parse};
 
-/// `priority form time | host | app | procid | msgid | data | message`; `-` marks an absent part.
+/// `priority format time | host | app | procid | msgid | data | message`; `-` marks an absent part.
 fn describe(record: &SyslogRecord<'_>) -> String {
     let shown = |part: Option<&[u8]>| part.map_or("-".to_owned(), |part| part.escape_ascii().to_string());
-    let given = if record.priority_is_given { "" } else { "?" };
+    let given = if record.has_priority { "" } else { "?" };
     format!(
         "{}{given} {:?} {} | {} | {} | {} | {} | {} | {}",
         record.priority.number(),
-        record.form,
+        record.format,
         shown(record.timestamp),
         shown(record.host),
         shown(record.app),
@@ -268,7 +268,7 @@ fn structured_data_end_where_their_last_element_does() {
     let check = |rest: &str, data: Option<&str>, message: &str| {
         let line = format!("<13>1 - h a p m {rest}");
         let record = parse(line.as_bytes());
-        assert_eq!(record.form, SyslogFormat::Ietf);
+        assert_eq!(record.format, SyslogFormat::Ietf);
         assert_eq!(record.structured_data, data.map(str::as_bytes), "{rest}");
         assert_eq!(record.message, message.as_bytes(), "{rest}");
         parsed(line.as_bytes());

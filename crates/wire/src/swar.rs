@@ -3,20 +3,20 @@
 //! A test may wrongly mark a lane above the first hit, because its subtraction borrows from the next higher lane. The
 //! lowest mark is always a hit.
 
-pub(crate) const fn lanes(byte: u8) -> u64 {
+pub(crate) const fn splat(byte: u8) -> u64 {
     u64::from_ne_bytes([byte; 8])
 }
 
-pub(crate) const HIGH: u64 = lanes(0x80);
+pub(crate) const HIGH: u64 = splat(0x80);
 
 /// Marks lanes below `byte`, which is at most 0x80.
 pub(crate) const fn below(word: u64, byte: u8) -> u64 {
-    word.wrapping_sub(lanes(byte)) & !word & HIGH
+    word.wrapping_sub(splat(byte)) & !word & HIGH
 }
 
 pub(crate) const fn equal(word: u64, byte: u8) -> u64 {
-    let difference = word ^ lanes(byte);
-    difference.wrapping_sub(lanes(1)) & !difference & HIGH
+    let difference = word ^ splat(byte);
+    difference.wrapping_sub(splat(1)) & !difference & HIGH
 }
 
 /// Offset at or after `from` of the first byte that `stops` marks, or the length; `stop` is the same test for one byte.

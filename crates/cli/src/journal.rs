@@ -160,7 +160,7 @@ fn resolve_path(path: &Path) -> Result<PathTarget, JournalError> {
             path.display()
         )));
     }
-    if FileDisk::holds_stream(path).map_err(refused)? {
+    if FileDisk::contains_stream(path).map_err(refused)? {
         return Ok(PathTarget::OneStream(StreamDirectory::at(path)?));
     }
     let streams = streams_in(path).map_err(refused)?;
@@ -195,7 +195,7 @@ fn streams_in(path: &Path) -> io::Result<Vec<PathBuf>> {
     for entry in fs::read_dir(path)? {
         let inside = entry?.path();
         // An unreadable directory counts as a stream; the error appears when it is read.
-        if inside.is_dir() && FileDisk::holds_stream(&inside).unwrap_or(true) {
+        if inside.is_dir() && FileDisk::contains_stream(&inside).unwrap_or(true) {
             streams.push(inside);
         }
     }

@@ -321,7 +321,7 @@ impl LimitArguments {
         let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
         config.queue_max = self.max_queue as usize;
         config.requests_held_max = size(self.max_requests_held);
-        config.answers_held_max = size(self.max_answers_held);
+        config.responses_held_max = size(self.max_answers_held);
         config.send_buffer = self.send_buffer.map(size);
         config.congestion = self.congestion;
         // The option's range ends far below `u32::MAX`.

@@ -263,7 +263,7 @@ fn a_flipped_bit_of_a_server_on_poll_is_told_with_its_place() {
 fn what_is_not_there_is_shown_where_it_would_stand() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("logs");
-    let disk = FileDisk::make(&path).expect("it can be made");
+    let disk = FileDisk::open_or_create(&path).expect("it can be made");
     let (mut log, _) =
         Log::open(disk, "logs", LogConfig { segment_size: 8192, ..LogConfig::default() }).expect("it opens");
     let lost = br#"{"lost":120,"reason":"shed"}"#;
@@ -304,7 +304,7 @@ fn what_is_not_there_is_shown_where_it_would_stand() {
 fn a_reader_that_goes_away_ends_it_quietly() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("many");
-    let disk = FileDisk::make(&path).expect("it can be made");
+    let disk = FileDisk::open_or_create(&path).expect("it can be made");
     let (mut log, _) = Log::open(disk, "many", LogConfig::default()).expect("it opens");
     for _ in 0..40 {
         let mut batch = Batch::new(64 * 1024);
@@ -416,7 +416,7 @@ fn a_server_on_poll_that_cannot_read_its_journal_loses_nothing_of_it() {
 fn what_cannot_be_read_is_no_verdict() {
     let folder = tempfile::tempdir().expect("a folder");
     let stream = folder.path().join("logs");
-    let disk = FileDisk::make(&stream).expect("it can be made");
+    let disk = FileDisk::open_or_create(&stream).expect("it can be made");
     let (mut log, _) = Log::open(disk, "logs", LogConfig::default()).expect("it opens");
     let mut batch = Batch::new(4096);
     batch.begin(1, 1_700_000_000_000_000_000);

@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_where_and_who() {
+    fn an_address_contains_server_and_credentials() {
         let check = |text: &str, shown: &str, credentials: Credentials| {
             let server: ServerUrl = text.parse().expect(text);
             assert_eq!(server.to_string(), shown, "{text}");

@@ -64,7 +64,7 @@ pub enum DropReason {
     /// The answer is not a stream's acknowledgement.
     NoAcknowledgement(String),
     /// The message was tried as often as the backoff allows.
-    GaveUp {
+    AttemptsExhausted {
         /// Number of attempts.
         attempts: u32,
         /// The last connection error.
@@ -73,7 +73,7 @@ pub enum DropReason {
     /// The caller's timeout expired. The message may have arrived.
     TimedOut,
     /// The connection ended after a one-way message was written. The message may have arrived.
-    Unsure,
+    Unconfirmed,
     /// The publisher was closed before delivery, and the message is not in a spool on disk.
     Closed,
 }
@@ -104,14 +104,14 @@ impl fmt::Display for DropReason {
             DropReason::NoAcknowledgement(detail) => {
                 write!(f, "the answer is not an acknowledgement of a stream: {detail:?}")
             }
-            DropReason::GaveUp { attempts, connection_error: Some(connection_error) } => {
-                write!(f, "given up after {attempts} attempts: {connection_error}")
+            DropReason::AttemptsExhausted { attempts, connection_error: Some(connection_error) } => {
+                write!(f, "dropped after {attempts} attempts: {connection_error}")
             }
-            DropReason::GaveUp { attempts, connection_error: None } => {
-                write!(f, "given up after {attempts} attempts: the server did not acknowledge it in time")
+            DropReason::AttemptsExhausted { attempts, connection_error: None } => {
+                write!(f, "dropped after {attempts} attempts: the server did not acknowledge it in time")
             }
             DropReason::TimedOut => f.write_str("not acknowledged in time; it may have arrived"),
-            DropReason::Unsure => f.write_str("the connection ended while the message was in flight; it may have arrived"),
+            DropReason::Unconfirmed => f.write_str("the connection ended while the message was in flight; it may have arrived"),
             DropReason::Closed => f.write_str("the publisher was closed before it was delivered"),
         }
     }

@@ -111,7 +111,7 @@ impl Publisher {
         let spool: Box<dyn Spool> = match &config.spool_mode {
             SpoolMode::Attempts | SpoolMode::Memory => Box::new(MemorySpool::default()),
             SpoolMode::Directory(path) => {
-                let directory = FileDisk::make(path).map_err(StartError::Directory)?;
+                let directory = FileDisk::open_or_create(path).map_err(StartError::Directory)?;
                 let opened = DiskSpool::open(directory, config.spool_size).map_err(StartError::Spool)?;
                 let mut state = shared.lock();
                 state.recovered = opened.messages;

@@ -183,7 +183,7 @@ fn an_accepted_connection_without_a_greeting_is_given_up() {
 }
 
 #[test]
-fn who_is_not_let_in_hears_why_and_tries_again() {
+fn rejected_credentials_are_reported_and_retried() {
     let (listener, url) = listener();
     let url = url.replace("nats://", "nats://alice:wrong@");
     let spool_mode = SpoolMode::Attempts;
@@ -202,7 +202,7 @@ fn who_is_not_let_in_hears_why_and_tries_again() {
         assert_eq!(scripted.next_operation(), ReceivedOperation::Closed);
     }
     let told = ticket.wait(HANG);
-    let Some(PublishOutcome::Dropped(DropReason::GaveUp {
+    let Some(PublishOutcome::Dropped(DropReason::AttemptsExhausted {
         attempts: 4,
         connection_error: Some(connection_error),
     })) = told

@@ -37,7 +37,7 @@ pub enum CloseReason {
     /// Another operating system error.
     SystemError,
     /// The source of a response failed after a part of the response was sent.
-    AnswerBroken,
+    ResponseAborted,
     /// The shard released the connection with its socket open.
     Detached,
     /// The peer did not authenticate, or is not authorised.
@@ -68,7 +68,7 @@ impl CloseReason {
         CloseReason::Drained,
         CloseReason::DrainTimeout,
         CloseReason::SystemError,
-        CloseReason::AnswerBroken,
+        CloseReason::ResponseAborted,
         CloseReason::Detached,
         CloseReason::Forbidden,
         CloseReason::SlowConsumer,
@@ -94,7 +94,7 @@ impl CloseReason {
             CloseReason::Drained => "drained",
             CloseReason::DrainTimeout => "drain_timeout",
             CloseReason::SystemError => "system_error",
-            CloseReason::AnswerBroken => "answer_broken",
+            CloseReason::ResponseAborted => "answer_broken",
             CloseReason::Detached => "detached",
             CloseReason::Forbidden => "forbidden",
             CloseReason::SlowConsumer => "slow_consumer",

@@ -22,7 +22,7 @@ struct OfferService {
     body: usize,
     piece: usize,
     head: usize,
-    taken: Vec<usize>,
+    offer_sent: Vec<usize>,
     ended: Vec<CloseReason>,
 }
 
@@ -71,8 +71,8 @@ impl Session for OfferSession {
         bytes.len()
     }
 
-    fn taken(&mut self, count: usize, io: &mut Io<'_>, service: &mut OfferService) {
-        service.taken.push(count);
+    fn offer_sent(&mut self, count: usize, io: &mut Io<'_>, service: &mut OfferService) {
+        service.offer_sent.push(count);
         self.at += count;
         self.offer_next(io, service);
     }
@@ -132,7 +132,7 @@ fn what_is_offered_arrives_whole_and_is_never_held() {
         drop(client);
         fixture.run_turns();
         let stage = fixture.shard.service();
-        assert_eq!((stage.taken.iter().sum::<usize>(), &stage.ended), (body, &vec![CloseReason::Done]));
+        assert_eq!((stage.offer_sent.iter().sum::<usize>(), &stage.ended), (body, &vec![CloseReason::Done]));
         assert_eq!(fixture.shard.held(), (0, 0));
     }
 }
@@ -200,11 +200,11 @@ fn the_write_timeout_holds_for_offers() {
         fixture.run_turns();
         assert_eq!(fixture.shard.open(), 1, "after {seen} bytes");
     }
-    let told = fixture.shard.service().taken.len();
+    let told = fixture.shard.service().offer_sent.len();
     fixture.network.advance_to(fixture.network.now().after(WRITE_TIMEOUT * 3));
     fixture.run_turns();
     assert_eq!(fixture.shard.service().ended, [CloseReason::WriteTimeout]);
-    assert_eq!(fixture.shard.service().taken.len(), told, "no report of unsent bytes");
+    assert_eq!(fixture.shard.service().offer_sent.len(), told, "no report of unsent bytes");
     assert_eq!(fixture.shard.held(), (0, 0));
 }
 

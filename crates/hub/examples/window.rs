@@ -67,7 +67,7 @@ fn fill() -> (Duration, Duration) {
 }
 
 fn open(folder: &Path) -> Log<FileDisk> {
-    let disk = FileDisk::make(folder).expect("a folder");
+    let disk = FileDisk::open_or_create(folder).expect("a folder");
     let config = LogConfig { created_ns: START_NS, ..LogConfig::default() };
     Log::open(disk, "events", config).expect("it opens").0
 }

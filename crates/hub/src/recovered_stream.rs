@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use stilling_journal::{BatchView, Extent, Gap};
+use stilling_journal::{BatchView, Gap, LogStats};
 
 use crate::dedup::DedupWindow;
 use crate::hash_key::HashKey;
@@ -21,7 +21,7 @@ pub(crate) struct RecoveredParts {
     pub(crate) dedup: DedupWindow,
     pub(crate) newest_ns: Option<UnixNanos>,
     pub(crate) health: HealthLog,
-    pub(crate) extent: Option<Arc<Extent>>,
+    pub(crate) log_stats: Option<Arc<LogStats>>,
 }
 
 impl RecoveredStream {
@@ -33,13 +33,13 @@ impl RecoveredStream {
             dedup: DedupWindow::new(key, config.dedup_time_ns()),
             newest_ns: None,
             health: HealthLog::default(),
-            extent: None,
+            log_stats: None,
         }))
     }
 
     /// Sets the journal's counts of the stream's records on disk.
-    pub fn set_extent(&mut self, extent: Arc<Extent>) {
-        self.0.extent = Some(extent);
+    pub fn set_log_stats(&mut self, log_stats: Arc<LogStats>) {
+        self.0.log_stats = Some(log_stats);
     }
 
     /// As [`Hub::restore_ids`](crate::Hub::restore_ids).

@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use stilling_journal::limits::BLOCK_SIZE;
 use stilling_journal::{
-    Batch, BatchPushError, BatchView, Chunk, Extent, Frozen, Gap, GapCause, IdleBatches, LogConfig,
+    Batch, BatchPushError, BatchView, Chunk, Frozen, Gap, GapCause, IdleBatches, LogConfig, LogStats,
     ReadOrder, Record,
 };
 use stilling_ring::SharedBlock;
@@ -112,7 +112,7 @@ pub(crate) struct StreamWriter {
     pub(crate) closed: Option<Arc<str>>,
     skipped: SkippedRecords,
     /// The journal's counts of its records, once its directory is open.
-    pub(crate) extent: Option<Arc<Extent>>,
+    pub(crate) log_stats: Option<Arc<LogStats>>,
     memory: MemoryLog,
 }
 
@@ -158,7 +158,7 @@ impl StreamWriter {
             created_ns,
             closed: None,
             skipped: SkippedRecords::default(),
-            extent: None,
+            log_stats: None,
             memory: MemoryLog::default(),
         }
     }
@@ -465,8 +465,8 @@ impl StreamWriter {
     /// Continues at the end of the opened directory. Any records stored before (none are expected) keep their
     /// sequences.
     pub(crate) fn open(&mut self, found: RecoveredParts) {
-        let RecoveredParts { resumed, dedup, newest_ns, health, extent } = found;
-        self.extent = extent;
+        let RecoveredParts { resumed, dedup, newest_ns, health, log_stats } = found;
+        self.log_stats = log_stats;
         self.closed = None;
         self.health.open(health);
         if self.next == 1 && self.is_settled() {
@@ -573,12 +573,12 @@ impl StreamWriter {
 
     /// Returns the kept bytes and the times of the first and last record, as far as known.
     pub(crate) fn kept(&self) -> (u64, Option<UnixNanos>, Option<UnixNanos>) {
-        let Some(extent) = &self.extent else {
+        let Some(log_stats) = &self.log_stats else {
             return (self.memory.size(), self.memory.oldest_ns(), self.newest_ns);
         };
         let [first_ns, last_ns] =
-            [extent.first_ns(), extent.last_ns()].map(|known| known.map(UnixNanos::from_nanos));
-        (extent.bytes(), first_ns, self.newest_ns.or(last_ns))
+            [log_stats.first_ns(), log_stats.last_ns()].map(|known| known.map(UnixNanos::from_nanos));
+        (log_stats.bytes(), first_ns, self.newest_ns.or(last_ns))
     }
 
     /// Publishes figures and health for other threads.

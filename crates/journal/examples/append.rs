@@ -34,7 +34,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mebibytes = arguments.next().map_or(Ok(512), |text| text.parse::<usize>())?;
     let rounds = arguments.next().map_or(Ok(3), |text| text.parse::<usize>())?;
     let scratch = tempfile::tempdir_in(directory)?;
-    let disk = FileDisk::make(scratch.path())?;
+    let disk = FileDisk::open_or_create(scratch.path())?;
     let buffered = || WriteMethod::Buffered { reason: "measured".to_owned() };
     let mut ways = vec![("write, fdatasync", buffered(), FreshSpace::Unzeroed)];
     match disk.method().clone() {

@@ -23,7 +23,7 @@ use stilling_ring::{BlockWriter, SharedBlock};
 use crate::format::batch::{BATCH_HEADER_SIZE, BatchHeader};
 use crate::format::put;
 use crate::format::record::{Record, Records};
-use crate::limits::{BATCH_SIZE_MAX, BLOCK_SIZE, BUILT_LATER_SIZE_MIN};
+use crate::limits::{BATCH_SIZE_MAX, BLOCK_SIZE, DEFERRED_COPY_SIZE_MIN};
 use crate::unbuilt_payloads::UnbuiltPayloads;
 
 /// The reason why a record was not added to a batch.
@@ -131,7 +131,7 @@ impl Batch {
         Ok(self.next() - 1)
     }
 
-    /// Appends a record with its payload in a shared block. From [`BUILT_LATER_SIZE_MIN`] bytes on, the payload is
+    /// Appends a record with its payload in a shared block. From [`DEFERRED_COPY_SIZE_MIN`] bytes on, the payload is
     /// copied when the batch is [built](Batch::build), and the batch refers to its block until then.
     ///
     /// # Errors
@@ -145,7 +145,7 @@ impl Batch {
         block: &SharedBlock,
         range: Range<usize>,
     ) -> Result<u64, BatchPushError> {
-        if record.payload.len() < BUILT_LATER_SIZE_MIN {
+        if record.payload.len() < DEFERRED_COPY_SIZE_MIN {
             return self.push(record);
         }
         assert_eq!(block.bytes(range.clone()).len(), record.payload.len(), "the payload is {range:?}");

@@ -132,7 +132,7 @@ impl RequestReceiver {
         self.direct.is_closed() && self.built.is_closed()
     }
 
-    pub(crate) fn is_left(&self) -> bool {
+    pub(crate) fn is_sender_closed(&self) -> bool {
         self.direct.is_closed()
     }
 

@@ -76,7 +76,7 @@ pub use reader::{BatchView, Gap, GapCause, LogSource, ReadOutcome, Reader, Start
 pub use recovery::Recovery;
 pub use replay::{Chunk, ReadOrder, Replay, ReplayThread, ReplayWorker, read_chunk};
 pub use request::{JournalAnswer, StreamIndex};
-pub use segments::Extent;
+pub use segments::LogStats;
 pub use spare_thread::SpareThread;
 pub use thread::{IdleBatches, Journal, JournalLimits, JournalThreads};
 pub use worker::JournalWorker;

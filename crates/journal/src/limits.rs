@@ -21,15 +21,15 @@ pub const BATCH_SIZE_MAX: usize = 16 * 1024 * 1024;
 
 /// Smallest payload in bytes that stays in its shared block until its batch is built. Smaller payloads are copied at
 /// once.
-pub const BUILT_LATER_SIZE_MIN: usize = 1024;
+pub const DEFERRED_COPY_SIZE_MIN: usize = 1024;
 
 /// Most bytes of unbuilt payloads in a batch that the hub builds itself while the journal is idle, because waking the
 /// builder's thread would take longer. More: the builder builds it.
-pub const BUILT_AT_ONCE_SIZE_MAX: usize = 64 * 1024;
+pub const HUB_BUILD_IDLE_SIZE_MAX: usize = 64 * 1024;
 
 /// Most bytes of unbuilt payloads in a batch that the hub builds itself while the journal has other batches, because
 /// building costs no more than the wake. More: the builder builds it.
-pub const BUILT_BESIDE_SIZE_MAX: usize = 16 * 1024;
+pub const HUB_BUILD_BUSY_SIZE_MAX: usize = 16 * 1024;
 
 /// Batches per durable write. More are written with the next one.
 pub const WRITE_BATCHES_MAX: usize = 16;
@@ -54,7 +54,7 @@ pub const READ_SIZE: usize = 256 * 1024;
 
 /// Bytes between two entries of a segment's offset index, with which readers search a sequence. A search reads at most
 /// as many additional bytes; an entry uses 16 bytes of memory.
-pub const MARK_DISTANCE: u64 = 1024 * 1024;
+pub const INDEX_INTERVAL_SIZE: u64 = 1024 * 1024;
 
 /// Largest step in bytes by which fresh space is zeroed ahead of small durable writes, so that these do not change the
 /// extents of the file.

@@ -31,7 +31,7 @@ use crate::limits::{
 use crate::reader::LogSource;
 use crate::recovery::{Recovery, survey};
 use crate::scan::ExpectedSegment;
-use crate::segments::{Extent, PreviousSegment, Segment, SharedLog};
+use crate::segments::{LogStats, PreviousSegment, Segment, SharedLog};
 use crate::unsynced_tail;
 
 pub use self::retention::{LogRetention, RemovedSegments};
@@ -89,7 +89,7 @@ pub struct Log<D: Disk> {
     replaced: Option<Arc<Segment>>,
     removals: PendingRemovals,
     /// Whether the names of the directory and its ancestors are durable.
-    is_anchored: bool,
+    is_path_durable: bool,
     frozen: Option<Frozen>,
     failed_write: Option<Arc<str>>,
     /// The segment that [`check_files`](Log::check_files) checks next.
@@ -124,7 +124,7 @@ impl<D: Disk> Log<D> {
         }
         let recovery = survey.recovery;
         // A blank header would have the id zero.
-        let stream_id = survey.stream_id.unwrap_or_else(|| disk.unpredictable().max(1));
+        let stream_id = survey.stream_id.unwrap_or_else(|| disk.random_u64().max(1));
         let block = BLOCK_SIZE as u64;
         let segment_size = config.segment_size.clamp(2 * block, SEGMENT_SIZE_MAX).next_multiple_of(block);
         let log = Log {
@@ -142,7 +142,7 @@ impl<D: Disk> Log<D> {
             cut: survey.cut,
             replaced: None,
             removals: PendingRemovals::default(),
-            is_anchored: false,
+            is_path_durable: false,
             frozen: None,
             failed_write: None,
             next_checked: 0,
@@ -193,8 +193,8 @@ impl<D: Disk> Log<D> {
 
     /// The stream's size on disk, readable from other threads.
     #[must_use]
-    pub fn extent(&self) -> Arc<Extent> {
-        Arc::clone(self.shared.extent())
+    pub fn log_stats(&self) -> Arc<LogStats> {
+        Arc::clone(self.shared.log_stats())
     }
 
     /// The directory's location, for messages.
@@ -344,7 +344,7 @@ impl<D: Disk> Log<D> {
         active.offset += batches.iter().map(|batch| batch.size() as u64).sum::<u64>();
         (self.next, self.chain) = (next, chain);
         let newest_ns = batches.last().map_or(0, Batch::time_ns);
-        active.segment.mark(first, offset);
+        active.segment.add_to_index(first, offset);
         active.segment.grow(active.offset, next - 1, newest_ns);
         self.shared.add_written(active.offset - offset, newest_ns);
         self.active = Some(active);
@@ -409,7 +409,7 @@ impl<D: Disk> Log<D> {
         segment.grow(offset, self.next - 1, now_ns);
         let segment = Arc::new(segment);
         self.shared.list().push(Arc::clone(&segment));
-        self.shared.update_extent();
+        self.shared.update_stats();
         self.active = Some(ActiveSegment { file, segment, offset });
         Ok(())
     }
@@ -468,10 +468,10 @@ impl<D: Disk> Log<D> {
             self.disk.sync()?;
         }
         // The directory may have been created by a process that was killed before its name was durable.
-        if !self.is_anchored && !planted!("unsynced parent") {
+        if !self.is_path_durable && !planted!("unsynced parent") {
             self.disk.sync_ancestors()?;
         }
-        self.is_anchored = true;
+        self.is_path_durable = true;
         Ok(())
     }
 

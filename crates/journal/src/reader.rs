@@ -244,7 +244,7 @@ impl<D: Disk> Reader<D> {
             position.offset = position.end;
             return Ok(None);
         }
-        position.segment.mark(header.first, offset);
+        position.segment.add_to_index(header.first, offset);
         if header.count == 0 || header.last() < self.next {
             position.offset = behind;
             return Ok(None);
@@ -324,7 +324,7 @@ impl<D: Disk> Reader<D> {
     fn first_behind_removed(&self, segment: &Segment) -> Option<u64> {
         let list = self.source.shared.list();
         let kept = list.iter().find(|other| other.first > segment.first);
-        kept.filter(|_| segment.is_leaving()).map(|kept| kept.first)
+        kept.filter(|_| segment.is_being_removed()).map(|kept| kept.first)
     }
 
     /// Reports everything up to `last`, or the remainder of the segment, as missing.

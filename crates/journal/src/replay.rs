@@ -367,8 +367,8 @@ impl<D: Disk> OpenReaders<D> {
             self.reused -= usize::from(at >= self.readers.len() - self.reused);
             self.readers.remove(at).2
         });
-        let goes_on = |reader: &Reader<D>| StartAt::Sequence(reader.next_sequence()) == order.from;
-        let mut reader = open_readers.filter(goes_on).unwrap_or_else(|| source.read_from(order.from));
+        let is_at_start = |reader: &Reader<D>| StartAt::Sequence(reader.next_sequence()) == order.from;
+        let mut reader = open_readers.filter(is_at_start).unwrap_or_else(|| source.read_from(order.from));
         let chunk = read_chunk(&mut reader, order);
         if self.readers.len() == OPEN_READERS_MAX {
             self.readers.remove(0);
@@ -392,7 +392,7 @@ mod tests {
 
     /// A follower continues without searching, whatever the number of orders for single records meanwhile.
     #[test]
-    fn those_who_ask_once_put_out_nobody_who_asks_again() {
+    fn single_orders_do_not_evict_readers_used_repeatedly() {
         let (mut log, _) = Log::open(SimulatedDisk::new(), "s", LogConfig::default()).expect("it opens");
         let mut batch = Batch::new(65_536);
         batch.begin(1, 0);

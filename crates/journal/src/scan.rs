@@ -307,9 +307,9 @@ pub(crate) fn analyze_segment(
         analysis.last = proven;
     }
     if bad_range.written > 0 {
-        let told = bad_range.last.max(analysis.last);
+        let claimed = bad_range.last.max(analysis.last);
         let possible = analysis.last.saturating_add(bad_range.unknown / RECORD_HEADER_SIZE as u64);
-        analysis.torn = Some((bad_range.offset, told.max(possible).min(SEQUENCE_MAX)));
+        analysis.torn = Some((bad_range.offset, claimed.max(possible).min(SEQUENCE_MAX)));
     }
     analysis
 }

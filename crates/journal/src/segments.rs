@@ -7,11 +7,11 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::limits::{BLOCK_SIZE, MARK_DISTANCE, SEGMENT_SIZE_MAX};
+use crate::limits::{BLOCK_SIZE, INDEX_INTERVAL_SIZE, SEGMENT_SIZE_MAX};
 use crate::scan::ExpectedSegment;
 
 /// Entries of the offset index per segment. More: a search scans the remainder of the segment.
-const MARKS_MAX: usize = (SEGMENT_SIZE_MAX / MARK_DISTANCE) as usize;
+const INDEX_ENTRIES_MAX: usize = (SEGMENT_SIZE_MAX / INDEX_INTERVAL_SIZE) as usize;
 
 #[derive(Debug)]
 pub(crate) struct Segment {
@@ -26,9 +26,9 @@ pub(crate) struct Segment {
     end: AtomicU64,
     newest_ns: AtomicU64,
     /// Retention is removing its file, or has removed it.
-    is_leaving: AtomicBool,
+    is_being_removed: AtomicBool,
     /// The offset index: sequences and the offsets of their batches, in order.
-    marks: Mutex<Vec<(u64, u64)>>,
+    index_entries: Mutex<Vec<(u64, u64)>>,
 }
 
 /// The description of the previous segment in a header.
@@ -44,9 +44,9 @@ impl Segment {
     /// A segment with valid content up to the offset `end` and the sequence `last`.
     pub(crate) fn new(name: String, expected: ExpectedSegment, size: u64, last: u64, end: u64) -> Segment {
         // A segment has at most a gibibyte, unless a batch is longer.
-        let marks = usize::try_from(size / MARK_DISTANCE).unwrap_or(0).min(MARKS_MAX);
+        let index_entries = usize::try_from(size / INDEX_INTERVAL_SIZE).unwrap_or(0).min(INDEX_ENTRIES_MAX);
         Segment {
-            marks: Mutex::new(Vec::with_capacity(marks)),
+            index_entries: Mutex::new(Vec::with_capacity(index_entries)),
             name,
             first: expected.first,
             expected,
@@ -56,17 +56,17 @@ impl Segment {
             last: AtomicU64::new(last),
             end: AtomicU64::new(end),
             newest_ns: AtomicU64::new(0),
-            is_leaving: AtomicBool::new(false),
+            is_being_removed: AtomicBool::new(false),
         }
     }
 
-    pub(crate) fn is_leaving(&self) -> bool {
-        self.is_leaving.load(Ordering::Acquire)
+    pub(crate) fn is_being_removed(&self) -> bool {
+        self.is_being_removed.load(Ordering::Acquire)
     }
 
     /// Set before the file is removed, and reset if the removal fails.
-    pub(crate) fn set_leaving(&self, is_leaving: bool) {
-        self.is_leaving.store(is_leaving, Ordering::Release);
+    pub(crate) fn set_being_removed(&self, is_being_removed: bool) {
+        self.is_being_removed.store(is_being_removed, Ordering::Release);
     }
 
     pub(crate) fn last(&self) -> u64 {
@@ -95,23 +95,26 @@ impl Segment {
     }
 
     /// Adds the batch with `sequence` to the offset index, if the last entry is far enough before it.
-    pub(crate) fn mark(&self, sequence: u64, offset: u64) {
-        let mut marks = self.marks();
-        let (sequence_before, before) = marks.last().copied().unwrap_or((0, 0));
-        let is_behind = sequence > sequence_before && offset >= before + MARK_DISTANCE;
-        if is_behind && marks.len() < MARKS_MAX {
-            marks.push((sequence, offset));
+    pub(crate) fn add_to_index(&self, sequence: u64, offset: u64) {
+        let mut index_entries = self.index_entries();
+        let (sequence_before, before) = index_entries.last().copied().unwrap_or((0, 0));
+        let is_behind = sequence > sequence_before && offset >= before + INDEX_INTERVAL_SIZE;
+        if is_behind && index_entries.len() < INDEX_ENTRIES_MAX {
+            index_entries.push((sequence, offset));
         }
     }
 
     pub(crate) fn offset_before(&self, sequence: u64) -> u64 {
-        let marks = self.marks();
-        let behind = marks.partition_point(|(first, _)| *first <= sequence);
-        behind.checked_sub(1).and_then(|at| marks.get(at)).map_or(BLOCK_SIZE as u64, |(_, offset)| *offset)
+        let index_entries = self.index_entries();
+        let behind = index_entries.partition_point(|(first, _)| *first <= sequence);
+        behind
+            .checked_sub(1)
+            .and_then(|at| index_entries.get(at))
+            .map_or(BLOCK_SIZE as u64, |(_, offset)| *offset)
     }
 
-    fn marks(&self) -> MutexGuard<'_, Vec<(u64, u64)>> {
-        self.marks.lock().unwrap_or_else(PoisonError::into_inner)
+    fn index_entries(&self) -> MutexGuard<'_, Vec<(u64, u64)>> {
+        self.index_entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn grow(&self, end: u64, last: u64, newest_ns: u64) {
@@ -127,13 +130,13 @@ impl Segment {
 
 /// Size and time range of a stream on disk, readable from other threads. The journal's thread updates it.
 #[derive(Debug, Default)]
-pub struct Extent {
+pub struct LogStats {
     bytes: AtomicU64,
     first_ns: AtomicU64,
     last_ns: AtomicU64,
 }
 
-impl Extent {
+impl LogStats {
     /// Bytes written, without preallocated space.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
@@ -152,7 +155,7 @@ impl Extent {
 
 #[derive(Debug)]
 pub(crate) struct SharedLog {
-    extent: Arc<Extent>,
+    log_stats: Arc<LogStats>,
     durable: AtomicU64,
     /// The last sequence that a torn write may have used, as found when the stream was opened. Without such a write at
     /// most the last durable sequence of that time.
@@ -163,27 +166,28 @@ pub(crate) struct SharedLog {
 impl SharedLog {
     pub(crate) fn new(segments: Vec<Arc<Segment>>, durable: u64, torn_until: u64) -> SharedLog {
         let list = Mutex::new(segments);
-        let shared = SharedLog { extent: Arc::default(), durable: AtomicU64::new(durable), torn_until, list };
-        shared.update_extent();
+        let shared =
+            SharedLog { log_stats: Arc::default(), durable: AtomicU64::new(durable), torn_until, list };
+        shared.update_stats();
         shared
     }
 
-    pub(crate) fn extent(&self) -> &Arc<Extent> {
-        &self.extent
+    pub(crate) fn log_stats(&self) -> &Arc<LogStats> {
+        &self.log_stats
     }
 
-    pub(crate) fn update_extent(&self) {
+    pub(crate) fn update_stats(&self) {
         let list = self.list();
         let first_ns = list.first().map_or(0, |segment| segment.created_ns);
         let last_ns = list.last().map_or(0, |segment| segment.newest_ns());
-        self.extent.bytes.store(list.iter().map(|segment| segment.written()).sum(), Ordering::Relaxed);
-        self.extent.first_ns.store(first_ns, Ordering::Relaxed);
-        self.extent.last_ns.store(last_ns, Ordering::Relaxed);
+        self.log_stats.bytes.store(list.iter().map(|segment| segment.written()).sum(), Ordering::Relaxed);
+        self.log_stats.first_ns.store(first_ns, Ordering::Relaxed);
+        self.log_stats.last_ns.store(last_ns, Ordering::Relaxed);
     }
 
     pub(crate) fn add_written(&self, bytes: u64, newest_ns: u64) {
-        self.extent.bytes.fetch_add(bytes, Ordering::Relaxed);
-        self.extent.last_ns.store(newest_ns, Ordering::Relaxed);
+        self.log_stats.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.log_stats.last_ns.store(newest_ns, Ordering::Relaxed);
     }
 
     /// The end of the torn sequences after the durable ones, until the header of a following segment records them.

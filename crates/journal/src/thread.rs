@@ -22,7 +22,7 @@ use crate::disk::Disk;
 use crate::failure::Frozen;
 use crate::group_commit::GroupCommit;
 use crate::limits::{
-    BATCH_SIZE_DEFAULT, BUILT_AT_ONCE_SIZE_MAX, BUILT_BESIDE_SIZE_MAX, NOTICES_PER_STREAM, STREAMS_MAX,
+    BATCH_SIZE_DEFAULT, HUB_BUILD_BUSY_SIZE_MAX, HUB_BUILD_IDLE_SIZE_MAX, NOTICES_PER_STREAM, STREAMS_MAX,
 };
 use crate::log::{Log, LogRetention};
 use crate::request::{JournalAnswer, JournalReply, JournalRequest, StreamIndex};
@@ -281,7 +281,7 @@ impl Journal {
             }
             return Ok(());
         }
-        let at_once = if self.outstanding == 0 { BUILT_AT_ONCE_SIZE_MAX } else { BUILT_BESIDE_SIZE_MAX };
+        let at_once = if self.outstanding == 0 { HUB_BUILD_IDLE_SIZE_MAX } else { HUB_BUILD_BUSY_SIZE_MAX };
         let is_built = batch.unbuilt_size() <= at_once;
         if is_built {
             batch.build();
@@ -433,7 +433,7 @@ mod tests {
                 batch.begin(number + 1, 1);
                 batch.push(&Record::new(b"a", b"x")).expect("there is room");
                 if number == others {
-                    batch.spoil(BUILT_AT_ONCE_SIZE_MAX + 1);
+                    batch.spoil(HUB_BUILD_IDLE_SIZE_MAX + 1);
                 }
                 journal.append(0, batch).expect("it came from here");
             }

@@ -110,7 +110,7 @@ impl<D: Disk> JournalWorker<D> {
     /// Whether the [`Journal`](crate::Journal) was dropped. Requests that it queued may still be pending.
     #[must_use]
     pub fn is_closed(&self) -> bool {
-        if self.builder.is_some() { self.requests.is_left() } else { self.requests.is_closed() }
+        if self.builder.is_some() { self.requests.is_sender_closed() } else { self.requests.is_closed() }
     }
 
     /// Freezes streams that still cannot be written, and closes all streams. Returns the reasons of frozen streams.

@@ -18,7 +18,7 @@ static ALLOCATOR: CountingAllocator = CountingAllocator;
 #[test]
 fn a_record_costs_no_allocation_from_batch_to_watermark_and_back() {
     let directory = tempfile::tempdir().expect("a directory");
-    let disk = FileDisk::make(directory.path()).expect("it can be made");
+    let disk = FileDisk::open_or_create(directory.path()).expect("it can be made");
     let (log, _) = Log::open(disk, "events", LogConfig { segment_size: 64 << 20, ..LogConfig::default() })
         .expect("an empty one opens");
     let source = log.source();

@@ -394,7 +394,7 @@ fn serve(listener: &TcpListener, state: &Arc<Mutex<FakeServerState>>) {
         drop(now);
         let state = Arc::clone(state);
         threads.push(std::thread::spawn(move || {
-            serve_connection(number, ScriptedServer::from_stream(stream), &state)
+            serve_connection(number, ScriptedServer::from_stream(stream), &state);
         }));
     }
     for thread in threads {

@@ -63,7 +63,7 @@ impl Session for LongAnswer {
         bytes.len()
     }
 
-    fn taken(&mut self, count: usize, io: &mut Io<'_>, _: &mut CloseRecorder) {
+    fn offer_sent(&mut self, count: usize, io: &mut Io<'_>, _: &mut CloseRecorder) {
         self.left -= count;
         if self.left > 0 {
             io.offer(&[b'x'; LONG][..self.left]);

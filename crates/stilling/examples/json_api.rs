@@ -82,7 +82,7 @@ fn add(shop: &SharedShop, request: &Request<'_>) -> Result<Response, Response> {
     if items.items.len() >= ITEMS_MAX {
         return Err(json_error(
             Status::ServiceUnavailable,
-            format!("{ITEMS_MAX} items are all there is room for"),
+            format!("the maximum of {ITEMS_MAX} items is reached"),
         ));
     }
     items.last += 1;

@@ -59,7 +59,7 @@ pub struct ServeConfig {
     pub requests_held_max: usize,
     /// Bytes per shard of handlers' responses that wait for slow clients; further requests are answered 503. A
     /// streamed response counts as one piece, about 32 KiB, from its beginning to its end. Default: 256 MiB.
-    pub answers_held_max: usize,
+    pub responses_held_max: usize,
     /// Limits of the HTTP decoder.
     pub limits: HttpLimits,
     /// Timeouts for clients.
@@ -146,7 +146,7 @@ impl Default for ServeConfig {
             open_publish: false,
             admin: Admin::Everywhere,
             requests_held_max: 64 * 1024 * 1024,
-            answers_held_max: 256 * 1024 * 1024,
+            responses_held_max: 256 * 1024 * 1024,
             limits: HttpLimits::default(),
             timeouts: Timeouts::default(),
             engine: EngineConfig::default(),

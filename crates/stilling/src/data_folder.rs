@@ -179,7 +179,7 @@ mod tests {
     #[test]
     fn a_stream_in_use_is_named_with_its_process() {
         let folder = tempfile::tempdir().expect("a folder");
-        let disk = FileDisk::make(&folder.path().join("events")).expect("a folder");
+        let disk = FileDisk::open_or_create(&folder.path().join("events")).expect("a folder");
         let lock = disk.lock().expect("it is free");
         let data = of(folder.path()).expect("it exists");
         assert_eq!(data.holder(), Some(("events", std::process::id())));

@@ -145,12 +145,12 @@ impl OverviewCollector {
         gauge(to, "http_requests_held_bytes", help, held)?;
         let shed = overview.http(|c| &c.requests_shed);
         counter(to, "http_requests_shed", "Requests refused for lack of memory", shed)?;
-        let held = overview.http.iter().map(|counters| counters.answers_held()).sum();
+        let held = overview.http.iter().map(|counters| counters.responses_held()).sum();
         let help = "Answers of handlers and worker processes that wait for slow clients";
         gauge(to, "http_answers_held_bytes", help, held)?;
         let delegated = overview.http.iter().map(|counters| counters.delegated()).sum();
         gauge(to, "http_delegated", "Connections that hold a worker now, or wait for one", delegated)?;
-        let shed = overview.http(|c| &c.answers_shed);
+        let shed = overview.http(|c| &c.responses_shed);
         counter(to, "http_answers_shed", "Requests refused for lack of memory for responses", shed)?;
         let panics = overview.http(|c| &c.handler_panics);
         counter(to, "http_handler_panics", "Handlers that panicked in a shard", panics)
@@ -213,8 +213,9 @@ impl OverviewCollector {
         // "HTTP/1.1 200 OK": the code is at a fixed offset.
         let code =
             |status: Status| std::str::from_utf8(&status.line()["HTTP/1.1 ".len()..][..3]).unwrap_or("");
-        let answers = Status::ALL.iter().map(|status| (code(*status), self.0.http(|c| c.answers(*status))));
-        family(to, "http_answers", "HTTP answers, by status", "status", answers)
+        let responses =
+            Status::ALL.iter().map(|status| (code(*status), self.0.http(|c| c.responses(*status))));
+        family(to, "http_answers", "HTTP answers, by status", "status", responses)
     }
 
     fn encode_jobs(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
@@ -295,7 +296,7 @@ impl OverviewCollector {
             to,
             "app_answers_other",
             "Responses with a status without a counter of its own",
-            self.0.http(|c| &c.answers_other),
+            self.0.http(|c| &c.responses_other),
         )?;
         counter(
             to,

@@ -83,7 +83,7 @@ impl Overview {
             ("\u{2003}too long in the queue", work.expired),
             ("\u{2003}no answer in time, or it broke off", self.http(|c| &c.jobs_overdue)),
             ("\u{2003}no memory for requests", self.http(|c| &c.requests_shed)),
-            ("\u{2003}no memory for answers", self.http(|c| &c.answers_shed)),
+            ("\u{2003}no memory for answers", self.http(|c| &c.responses_shed)),
             ("\u{2003}publications: no room in time", publications),
             ("messages by NATS, syslog and custom protocols: refused, shed or lost", self.messages_lost()),
         ]
@@ -91,7 +91,7 @@ impl Overview {
 
     /// Requests that the server itself answered with 503.
     fn requests_refused(&self) -> u64 {
-        let all = self.http(|c| c.answers(Status::ServiceUnavailable));
+        let all = self.http(|c| c.responses(Status::ServiceUnavailable));
         all.saturating_sub(self.http(|c| &c.unavailable))
     }
 
@@ -112,9 +112,9 @@ impl Overview {
     pub(crate) fn totals(&self) -> CounterTotals {
         let work = self.work();
         let hub = self.hub.get();
-        let answers = |counters: &Arc<HttpCounters>| counters.all_answers();
+        let responses = |counters: &Arc<HttpCounters>| counters.all_responses();
         CounterTotals {
-            requests: self.http.iter().map(answers).sum(),
+            requests: self.http.iter().map(responses).sum(),
             messages: hub.map_or(0, |hub| hub.messages.get()),
             delivered: hub.map_or(0, |hub| hub.delivered()),
             refused: self.refused(),

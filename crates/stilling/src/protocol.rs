@@ -112,14 +112,14 @@ pub trait CustomSession {
     }
 
     /// `count` of the bytes that were [offered](Io::offer) have been sent, and more may be offered: see
-    /// [`Session::taken`](stilling_engine::Session::taken).
-    fn taken(&mut self, count: usize, io: &mut Io<'_>, cx: &mut CustomContext<'_>) {
+    /// [`Session::offer_sent`](stilling_engine::Session::offer_sent).
+    fn offer_sent(&mut self, count: usize, io: &mut Io<'_>, cx: &mut CustomContext<'_>) {
         let _ = (count, io, cx);
     }
 
     /// A publication may succeed again after [`PublishError::NoRoom`]; called once for any number of these errors. By
     /// default reading resumes.
-    fn has_room(&mut self, io: &mut Io<'_>, cx: &mut CustomContext<'_>) {
+    fn room_available(&mut self, io: &mut Io<'_>, cx: &mut CustomContext<'_>) {
         let _ = cx;
         io.resume();
     }
@@ -165,9 +165,9 @@ pub enum PublishError {
     /// The subject has wildcards, empty tokens or blanks, is too long, or is reserved.
     Subject,
     /// The message is longer than any stream accepts.
-    TooLong,
+    TooLarge,
     /// The shard's queue to the hub is full. The session should [pause](Io::pause) and try again when
-    /// [`has_room`](CustomSession::has_room) is called.
+    /// [`room_available`](CustomSession::room_available) is called.
     NoRoom,
 }
 
@@ -175,9 +175,9 @@ impl fmt::Display for PublishError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             PublishError::NoHub => "another server has taken over",
-            PublishError::Subject => "the subject cannot be published to",
-            PublishError::TooLong => "the message is too long",
-            PublishError::NoRoom => "there is no room for the message now",
+            PublishError::Subject => "invalid or reserved subject",
+            PublishError::TooLarge => "the message is too long",
+            PublishError::NoRoom => "no room for the message now: try again later",
         })
     }
 }
@@ -218,7 +218,7 @@ impl<'a> CustomContext<'a> {
             return Err(PublishError::Subject);
         }
         if payload.len() > hub.limits.payload_size_max as usize {
-            return Err(PublishError::TooLong);
+            return Err(PublishError::TooLarge);
         }
         if !hub.port.has_room_for(io.token()) {
             if !std::mem::replace(&mut self.awaits_room, true) {

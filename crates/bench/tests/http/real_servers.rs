@@ -40,7 +40,7 @@ fn check(path: &str, requests: u64, change: impl Fn(&mut HttpPlan)) {
         let report = http::run(&plan).expect("a report");
         let overview = server.end().expect("the server ends well");
         assert!(report.is_good(), "{driver:?}: {:?}", report.evidence);
-        let answered = overview.http(|http| http.answers(Status::Ok));
+        let answered = overview.http(|http| http.responses(Status::Ok));
         assert_eq!((report.requests, report.ok, answered), (requests, requests, requests), "{driver:?}");
         assert_eq!(report.bytes_received, overview.engine(|engine| &engine.sent_bytes), "{driver:?}");
         assert_eq!(report.bytes_sent, overview.engine(|engine| &engine.received_bytes), "{driver:?}");
@@ -150,7 +150,7 @@ fn a_run_for_a_time_reports_its_progress() {
     assert!(seen.is_sorted() && seen.last().is_some_and(|last| *last > 0), "{seen:?}");
     // The first request is answered, too.
     let overview = server.end().expect("the server ends well");
-    let answered = overview.http(|http| http.answers(Status::Ok));
+    let answered = overview.http(|http| http.responses(Status::Ok));
     assert_eq!(report.statuses, [(200, answered - 1)].into());
     assert_eq!(report.elapsed_s, 0.5);
 }

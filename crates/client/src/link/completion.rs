@@ -43,11 +43,11 @@ impl PublisherLink {
         };
         let was_interrupted = matches!(flight.stage, SendStage::Sent { cause: SendCause::Interrupted, .. });
         let response = parse_response(headers, payload);
-        let is_taken_again =
+        let is_accepted_again =
             flight.entry.rejection.is_some() && matches!(response, PublishResponse::Stored { .. });
         // Refunds the retry if its cause is over: a lost connection that was replaced, or a stream that accepts
         // messages again. A message that the server defers is not refunded: the server may still be overloaded.
-        if is_taken_again || was_interrupted && !matches!(response, PublishResponse::RetryLater(_)) {
+        if is_accepted_again || was_interrupted && !matches!(response, PublishResponse::RetryLater(_)) {
             self.budget.refund();
         }
         match response {
@@ -304,7 +304,7 @@ fn give_up_reason(
     if entry.is_cancelled() {
         return DropReason::TimedOut;
     }
-    DropReason::GaveUp {
+    DropReason::AttemptsExhausted {
         attempts: u32::try_from(entry.attempts_made(failed_connections)).unwrap_or(u32::MAX),
         connection_error,
     }

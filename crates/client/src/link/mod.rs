@@ -434,7 +434,7 @@ impl PublisherLink {
                 SendStage::Sent { end, .. }
                     if end <= flushed_total && self.config.mode == PublishMode::OneWay =>
                 {
-                    self.drop_token(token, DropReason::Unsure);
+                    self.drop_token(token, DropReason::Unconfirmed);
                     continue;
                 }
                 SendStage::Sent { end, .. } if end <= flushed_total => SendCause::Interrupted,

@@ -241,7 +241,7 @@ fn without_a_spool_a_message_is_dropped_after_the_ladders_attempts() {
     }
     // 8 attempts at first; 4 after the fourth failure.
     assert_eq!(failures, 4);
-    let Some(PublishOutcome::Dropped(DropReason::GaveUp {
+    let Some(PublishOutcome::Dropped(DropReason::AttemptsExhausted {
         attempts: 4,
         connection_error: Some(connection_error),
     })) = ticket.outcome()
@@ -453,7 +453,7 @@ fn a_lame_duck_gives_its_answers_and_is_left_for_the_next_server() {
 }
 
 #[test]
-fn what_the_server_says_in_anger_is_understood() {
+fn err_messages_are_classified() {
     let check = |said: &str, expected: fn(&ConnectionError) -> bool| {
         let mut fixture = LinkFixture::new(config());
         fixture.complete_handshake();
@@ -550,7 +550,7 @@ fn one_way_messages_are_counted_by_how_far_the_server_has_read() {
     let failures = fixture.failures();
     assert_eq!(
         failures.iter().map(|failure| failure.reason.clone()).collect::<Vec<_>>(),
-        [DropReason::Unsure]
+        [DropReason::Unconfirmed]
     );
     fixture.complete_handshake();
     assert_eq!(fixture.published().iter().map(|one| &one.payload[..]).collect::<Vec<_>>(), [b"not gone"]);
@@ -642,7 +642,7 @@ fn no_play_of_failures_loses_count_of_a_message() {
 }
 
 #[test]
-fn a_failure_is_told_once_to_whoever_is_there_to_hear_it() {
+fn a_failure_is_reported_exactly_once() {
     let refusal = br#"{"error":{"code":400,"err_code":10054,"description":"no"}}"#;
     let mut fixture = LinkFixture::new(config());
     fixture.complete_handshake();

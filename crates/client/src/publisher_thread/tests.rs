@@ -48,7 +48,7 @@ fn enqueue(shared: &SharedState, subject: &str) -> PublishTicket {
 
 /// After a suspended process or a slow callback: the server has answered meanwhile.
 #[test]
-fn a_thread_that_is_late_itself_calls_nobody_late() {
+fn a_late_thread_does_not_cause_timeouts() {
     let (listener, url) = listener();
     let server = std::thread::spawn(move || {
         let mut scripted = ScriptedServer::accept(&listener);

@@ -189,7 +189,7 @@ pub(crate) fn a_subject_without_a_stream_is_named(address: &str) {
 }
 
 /// A request gets its reply, and one without a subscriber fails at once.
-pub(crate) fn a_request_is_answered_or_told_that_nobody_listens(address: &str) {
+pub(crate) fn a_request_gets_its_reply_or_no_responders(address: &str) {
     let mut requester = Requester::new(server(address), None);
     assert_eq!(requester.request("nobody.listens", b"?", HANG), Err(RequesterError::NoResponders));
     let mut responder = listener(address, "question.>");

@@ -65,7 +65,7 @@ pub(super) enum PendingCall {
     Received,
     /// `received`, when this turn's output has been sent.
     AfterOutput,
-    /// `taken`, when it is known how many of the offered bytes were sent.
+    /// `offer_sent`, when it is known how many of the offered bytes were sent.
     Taken,
 }
 

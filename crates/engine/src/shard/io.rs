@@ -132,8 +132,7 @@ impl Io<'_> {
     ///
     /// # Errors
     /// [`OutputFull`]: `write` appended more than the room, and the connection is closed with `OutputFull`, because the
-    /// response is incomplete. Or the connection is disconnected as a slow consumer,
-    /// before or after a call of `write`.
+    /// response is incomplete. Or the connection is disconnected as a slow consumer, before or after a call of `write`.
     pub fn send_with(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> Result<(), OutputFull> {
         if self.connection.is_slow_consumer() {
             return Err(OutputFull);
@@ -172,11 +171,12 @@ impl Io<'_> {
     }
 
     /// Tries to send bytes once. Unsent bytes are not stored, so a long response needs no room in the store, however
-    /// slowly its peer reads: [`taken`](crate::Session::taken) reports how many were sent, when more can be sent. Until
-    /// then the session gets no input and cannot send. If it requests the end meanwhile, the unsent rest is dropped.
+    /// slowly its peer reads: [`offer_sent`](crate::Session::offer_sent) reports how many were sent, when more can be
+    /// sent. Until then the session gets no input and cannot send. If it requests the end meanwhile, the unsent rest is
+    /// dropped.
     ///
     /// At most [`OFFER_MAX`](crate::limits::OFFER_MAX) bytes are tried, and none while earlier output is held up;
-    /// `taken` is called in any case.
+    /// `offer_sent` is called in any case.
     pub fn offer(&mut self, bytes: &[u8]) {
         let held_up = !self.connection.output.is_empty();
         let count = if held_up { 0 } else { bytes.len().min(self.room()).min(OFFER_MAX) };

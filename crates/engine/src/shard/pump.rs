@@ -268,7 +268,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         // until its peer has received more.
         if connection.pending_call == PendingCall::Taken && connection.finish == CloseIntent::No {
             let count = connection.finish_offer();
-            self.call_session(token, |session, io, service| session.taken(count, io, service));
+            self.call_session(token, |session, io, service| session.offer_sent(count, io, service));
         }
         let connection = &mut self.slots.get(token).expect("a callback frees no slot").connection;
         if !connection.output.is_empty() {

@@ -118,7 +118,7 @@ pub trait Session: Sized {
 
     /// `count` of the offered bytes were sent, and more may be offered now: see [`Io::offer`]. Called once for each
     /// offer, in place of `flushed`.
-    fn taken(&mut self, count: usize, io: &mut Io<'_>, service: &mut Self::Service) {
+    fn offer_sent(&mut self, count: usize, io: &mut Io<'_>, service: &mut Self::Service) {
         let _ = (count, io, service);
     }
 
@@ -154,7 +154,7 @@ pub trait Session: Sized {
     /// A send failed; unsent bytes are lost. Returns whether to continue to receive, because the peer may have sent a
     /// response before it stopped reading; otherwise the connection is closed. `nothing_sent`: all earlier output had
     /// been sent, and no byte of this send was.
-    fn unsendable(&mut self, nothing_sent: bool) -> bool {
+    fn send_error(&mut self, nothing_sent: bool) -> bool {
         let _ = nothing_sent;
         false
     }

@@ -193,7 +193,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         let connection = &mut slot.connection;
         let nothing_sent = sent == 0 && !connection.blocked;
         let session = slot.session.as_mut().filter(|_| connection.finish == CloseIntent::No);
-        if session.is_some_and(|session| session.unsendable(nothing_sent)) {
+        if session.is_some_and(|session| session.send_error(nothing_sent)) {
             connection.output.clear(&mut self.held_output);
             (connection.blocked, connection.timer) = (false, ConnectionTimer::Never);
             connection.schedule_received();
@@ -305,7 +305,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
             self.pump(token);
         } else if connection.finish == CloseIntent::No && connection.is_offer_finished() {
             let count = connection.finish_offer();
-            self.call(token, |session, io, service| session.taken(count, io, service));
+            self.call(token, |session, io, service| session.offer_sent(count, io, service));
         } else if flushed {
             self.call(token, Session::flushed);
         } else {

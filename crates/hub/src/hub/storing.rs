@@ -14,7 +14,7 @@ use crate::stream::Durability;
 use crate::stream_writer::{AckTarget, ApplyError, PendingAck, StoreDecision};
 
 /// Deliveries may refer to the payloads that batches refer to.
-const _: () = assert!(SHARED_PAYLOAD_SIZE_MIN == stilling_journal::limits::BUILT_LATER_SIZE_MIN);
+const _: () = assert!(SHARED_PAYLOAD_SIZE_MIN == stilling_journal::limits::DEFERRED_COPY_SIZE_MIN);
 
 impl<S: Storage, O: Outlets> Hub<S, O> {
     /// Stores a message, parks it while the disk is busy, or refuses it after the stall timeout.

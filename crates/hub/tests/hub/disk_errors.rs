@@ -6,7 +6,7 @@ use stilling_hub::limits::{
     BATCHES_PER_STREAM_MAX, DISK_CHECK_EVERY_NS, DISK_STALL_TIMEOUT_NS, NOTICE_EVERY_NS,
 };
 use stilling_hub::{ClientId, Durability, HubRequest, Ingress, Loss, StreamCondition};
-use stilling_journal::disk::simulated::{DiskFaults, INPUT_OUTPUT, NO_SPACE, SimulatedDisk};
+use stilling_journal::disk::simulated::{DiskFaults, EIO, ENOSPC, SimulatedDisk};
 use stilling_journal::{JournalAnswer, LogRetention, RemovedSegments};
 
 use crate::consumers::{READER, api_request, create, fill};
@@ -31,7 +31,7 @@ fn a_stream_without_room_waits_refuses_and_continues() {
     let (mut rig, _) = HubFixture::on(&disk, 8, 1 << 20);
     rig.subscribe(ALICE, "inbox.>", "1");
     rig.hub.storage_mut().waits_for_room = true;
-    disk.fail(DiskFaults { create: Some(NO_SPACE), ..DiskFaults::default() });
+    disk.fail(DiskFaults { create: Some(ENOSPC), ..DiskFaults::default() });
     let id = "NATS/1.0\r\nNats-Msg-Id: q\r\n\r\n";
     rig.ask_all(
         ALICE,
@@ -114,7 +114,7 @@ fn a_freeze_is_reported_once() {
     rig.ask_all(ALICE, &[publish("disk.a", "before")]);
     rig.run_until_settled();
     assert!(notices(&mut rig).is_empty());
-    disk.fail(DiskFaults { writes: Some((0, INPUT_OUTPUT)), ..DiskFaults::default() });
+    disk.fail(DiskFaults { writes: Some((0, EIO)), ..DiskFaults::default() });
     for _ in 0..3 {
         rig.ask_all(ALICE, &[publish("disk.a", "lost")]);
         rig.run_until_settled();

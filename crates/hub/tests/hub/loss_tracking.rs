@@ -2,7 +2,7 @@
 
 use stilling_hub::limits::MARKER_EVERY_NS;
 use stilling_hub::{ClientId, HubRequest, Ingress, Loss, LossReport, UnixNanos};
-use stilling_journal::disk::simulated::{DiskFaults, INPUT_OUTPUT, SimulatedDisk};
+use stilling_journal::disk::simulated::{DiskFaults, EIO, SimulatedDisk};
 use stilling_journal::{ReadOutcome, RecordKind, StartAt};
 
 use crate::fixture_requests::{publish, publish_for};
@@ -110,7 +110,7 @@ fn what_no_stream_keeps_is_counted_only() {
     let last =
         |rig: &HubFixture| [0, 1, 2].map(|number: usize| rig.hub.counters().streams[number].last.get());
     assert_eq!(last(&rig), [0, 1, 0], "the one in memory is kept");
-    disk.fail(DiskFaults { writes: Some((0, INPUT_OUTPUT)), ..DiskFaults::default() });
+    disk.fail(DiskFaults { writes: Some((0, EIO)), ..DiskFaults::default() });
     rig.ask_all(ALICE, &[publish("disk.a", "x")]);
     rig.run_until_settled();
     rig.advance_time(MARKER_EVERY_NS);

@@ -5,7 +5,7 @@ use stilling_hub::limits::{
     PARKED_SIZE_MAX, UNPARKED_PER_TURN,
 };
 use stilling_hub::{ClientId, Durability, HubRequest, Ingress, Loss};
-use stilling_journal::disk::simulated::{DiskFaults, INPUT_OUTPUT, SimulatedDisk};
+use stilling_journal::disk::simulated::{DiskFaults, EIO, SimulatedDisk};
 
 use crate::fixture_requests::{publish, publish_for};
 use crate::rig::{ABLE, ConnectionOutput, HubFixture, ShardRequest, client, stream};
@@ -245,7 +245,7 @@ fn a_parked_publication_is_refused_when_its_stream_freezes() {
     let mut requests = vec![publish_for("disk.a", &payload, "alice.disk"); 4];
     requests.push(HubRequest::Barrier);
     assert_eq!(rig.send_until_parked(ALICE, &requests), 2);
-    disk.fail(DiskFaults { writes: Some((0, INPUT_OUTPUT)), ..DiskFaults::default() });
+    disk.fail(DiskFaults { writes: Some((0, EIO)), ..DiskFaults::default() });
     rig.run_until_settled();
     let received = rig.received(ALICE);
     let (before, behind) = received.split_once("PONG\r\n").expect("it is answered");

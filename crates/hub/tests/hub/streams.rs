@@ -7,7 +7,7 @@ use stilling_hub::{
     ClientId, ClientOptions, HubRequest, Ingress, Loss, Publication, PublishOutcome, RefusalReason,
     StreamCondition,
 };
-use stilling_journal::disk::simulated::{DiskFaults, INPUT_OUTPUT, SimulatedDisk};
+use stilling_journal::disk::simulated::{DiskFaults, EIO, SimulatedDisk};
 use stilling_journal::limits::BLOCK_SIZE;
 use stilling_journal::{Batch, Frozen, JournalAnswer, LogConfig};
 
@@ -199,7 +199,7 @@ fn a_disk_failure_freezes_the_stream_and_is_reported() {
     rig.ask_all(ALICE, &[publish_for("disk.a", "before", "inbox.0")]);
     rig.run_until_settled();
     assert_eq!(rig.received(ALICE), ack("inbox.0", r#"{"stream":"disk","seq":1}"#));
-    disk.fail(DiskFaults { writes: Some((0, INPUT_OUTPUT)), ..DiskFaults::default() });
+    disk.fail(DiskFaults { writes: Some((0, EIO)), ..DiskFaults::default() });
     rig.ask_all(ALICE, &[publish_for("disk.a", "lost", "inbox.1")]);
     rig.ask_all(ALICE, &[publish_for("disk.a", "lost", "inbox.2")]);
     rig.run_until_settled();

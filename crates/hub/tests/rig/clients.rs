@@ -21,7 +21,7 @@ use stilling_hub::{
     ClientId, ClientOptions, DeliveryBatch, DeliveryItem, HubRequest, Ingress, Loss, Payload, Publication,
     PublicationBatch, ShardTable, SubscriptionLimit,
 };
-use stilling_journal::disk::simulated::{DiskFaults, NO_SPACE, SimulatedDisk};
+use stilling_journal::disk::simulated::{DiskFaults, ENOSPC, SimulatedDisk};
 use stilling_ring::SharedBlock;
 use stilling_wire::nats::{ClientDecoder, ClientEvent, Connect, NatsLimits, ServerDecoder, ServerEvent};
 
@@ -156,7 +156,7 @@ pub(crate) fn play(mut script: &[u8]) -> ScriptCounts {
             14 => world.leave(number),
             // One step value in 256 fails the disk; most scripts do not contain it.
             _ if step == 255 => {
-                world.disk.fail(DiskFaults { writes: Some((2, NO_SPACE)), ..DiskFaults::default() });
+                world.disk.fail(DiskFaults { writes: Some((2, ENOSPC)), ..DiskFaults::default() });
             }
             _ => {}
         }

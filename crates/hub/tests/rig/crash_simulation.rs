@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use stilling_hub::limits::DELIVERY_BATCH_SIZE;
 use stilling_hub::{ClientId, HubRequest, Ingress, Loss};
-use stilling_journal::disk::simulated::{DiskFaults, INPUT_OUTPUT, NO_SPACE, SimulatedDisk};
+use stilling_journal::disk::simulated::{DiskFaults, EIO, ENOSPC, SimulatedDisk};
 use stilling_journal::{Log, ReadOutcome, StartAt};
 use stilling_ring::SplitMix64;
 
@@ -113,7 +113,7 @@ fn simulate_run(
     let fails_at = (random.below(3) == 0).then(|| random.below(60));
     for step in 0..40 + random.below(60) {
         if fails_at == Some(step) {
-            let error = if random.below(2) == 0 { INPUT_OUTPUT } else { NO_SPACE };
+            let error = if random.below(2) == 0 { EIO } else { ENOSPC };
             disk.fail(DiskFaults { writes: Some((random.below(3) as u32, error)), ..DiskFaults::default() });
         }
         match random.below(11) {

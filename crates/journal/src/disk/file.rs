@@ -61,7 +61,7 @@ impl FileDisk {
     ///
     /// # Errors
     /// The system's, with the path.
-    pub fn make(path: &Path) -> io::Result<FileDisk> {
+    pub fn open_or_create(path: &Path) -> io::Result<FileDisk> {
         make_directories(path).map_err(|error| path_error(path, "cannot be created", &error))?;
         restrict(path).map_err(|error| path_error(path, "cannot be restricted to its owner", &error))?;
         let method = probe(path).map_err(|error| path_error(path, "cannot be written", &error))?;
@@ -86,7 +86,7 @@ impl FileDisk {
     ///
     /// # Errors
     /// The system's, if it cannot be listed.
-    pub fn holds_stream(path: &Path) -> io::Result<bool> {
+    pub fn contains_stream(path: &Path) -> io::Result<bool> {
         for entry in fs::read_dir(path)? {
             let name = entry?.file_name();
             if name == LOCK_FILE || name.to_str().is_some_and(|name| first_of(name).is_some()) {
@@ -99,9 +99,9 @@ impl FileDisk {
     /// The directory `name` in this one, created if missing. It may be on another file system.
     ///
     /// # Errors
-    /// As [`make`](FileDisk::make).
+    /// As [`open_or_create`](FileDisk::open_or_create).
     pub fn directory(&self, name: &str) -> io::Result<FileDisk> {
-        FileDisk::make(&self.path.join(name))
+        FileDisk::open_or_create(&self.path.join(name))
     }
 
     /// The same directory with another method of durable writes, for measurements.
@@ -282,7 +282,7 @@ impl Disk for FileDisk {
         Ok(FileLock { file })
     }
 
-    fn unpredictable(&self) -> u64 {
+    fn random_u64(&self) -> u64 {
         RandomState::new().build_hasher().finish()
     }
 }
@@ -484,7 +484,7 @@ mod tests {
     #[test]
     fn a_copy_of_the_descriptor_does_not_keep_a_directory_locked() {
         let directory = tempfile::tempdir().expect("a directory");
-        let disk = FileDisk::make(directory.path()).expect("it is ours");
+        let disk = FileDisk::open_or_create(directory.path()).expect("it is ours");
         let lock = disk.lock().expect("nobody has it");
         let copy = lock.file.try_clone().expect("a descriptor");
         assert!(matches!(disk.lock(), Err(LockError::Held { .. })));

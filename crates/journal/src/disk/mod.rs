@@ -102,7 +102,7 @@ pub trait Disk: Clone + Send + Sync + 'static {
     fn lock(&self) -> Result<Self::Lock, LockError>;
 
     /// An unpredictable number.
-    fn unpredictable(&self) -> u64;
+    fn random_u64(&self) -> u64;
 }
 
 /// Metadata of an open file.

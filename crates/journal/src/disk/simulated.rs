@@ -111,13 +111,13 @@ pub struct DiskFaults {
 }
 
 /// Error number of a full disk.
-pub const NO_SPACE: i32 = 28;
+pub const ENOSPC: i32 = 28;
 /// Error number of an I/O error.
-pub const INPUT_OUTPUT: i32 = 5;
+pub const EIO: i32 = 5;
 /// Error number of a process with too many open files.
-pub const TOO_MANY_FILES: i32 = 24;
+pub const EMFILE: i32 = 24;
 /// Error number of an exhausted quota.
-pub const QUOTA: i32 = 122;
+pub const EDQUOT: i32 = 122;
 /// Makes the write panic, like a bug of the program.
 pub const PANIC: i32 = -1;
 
@@ -359,7 +359,7 @@ impl Disk for SimulatedDisk {
         Ok(SimulatedLock(self.clone()))
     }
 
-    fn unpredictable(&self) -> u64 {
+    fn random_u64(&self) -> u64 {
         let mut state = self.state();
         state.random_draws += 1;
         state.random_draws.wrapping_mul(0x9e37_79b9_7f4a_7c15)
@@ -414,12 +414,12 @@ impl DiskFile for SimulatedFile {
         let offset = usize::try_from(offset).map_err(|_| io::ErrorKind::FileTooLarge)?;
         let mut state = self.disk.state();
         let (fault, sync_fault) = state.faults.of_write();
-        let taken = if fault.is_some() { bytes.len() / 2 } else { bytes.len() };
+        let accepted = if fault.is_some() { bytes.len() / 2 } else { bytes.len() };
         // A failed write never passed the other bytes to the disk.
         let began = state.record(|| DiskEvent::Writing {
             file: self.file,
             offset,
-            bytes: Arc::from(&bytes[..taken]),
+            bytes: Arc::from(&bytes[..accepted]),
         });
         if fault == Some(PANIC) {
             drop(state);
@@ -427,13 +427,13 @@ impl DiskFile for SimulatedFile {
         }
         let is_changed = state.changed.contains(&self.file);
         let content = Arc::make_mut(&mut state.contents[self.file]);
-        if is_changed && content.len() < offset + taken {
-            content.resize(offset + taken, 0);
+        if is_changed && content.len() < offset + accepted {
+            content.resize(offset + accepted, 0);
         }
-        let Some(place) = content.get_mut(offset..offset + taken) else {
+        let Some(place) = content.get_mut(offset..offset + accepted) else {
             return Err(io::ErrorKind::InvalidInput.into());
         };
-        place.copy_from_slice(&bytes[..taken]);
+        place.copy_from_slice(&bytes[..accepted]);
         refuse(fault)?;
         refuse(sync_fault)?;
         if !planted!("missing sync") {
@@ -475,7 +475,7 @@ impl DiskHistory {
         let last_sync = done.iter().rposition(|(_, event)| *event == DiskEvent::DirectorySynced).unwrap_or(0);
         let acknowledged =
             self.events.get(point).map_or(self.acknowledged_at_end, |(acknowledged, _)| *acknowledged);
-        let is_anchored = done.iter().any(|(_, event)| *event == DiskEvent::AncestorsSynced);
+        let is_path_durable = done.iter().any(|(_, event)| *event == DiskEvent::AncestorsSynced);
         let mut crash =
             CrashPoint { acknowledged, names: BTreeMap::new(), contents: Vec::new(), pending: Vec::new() };
         for (at, (_, event)) in done.iter().enumerate() {
@@ -520,7 +520,7 @@ impl DiskHistory {
                 DiskEvent::Synced(_) | DiskEvent::DirectorySynced | DiskEvent::AncestorsSynced => {}
             }
         }
-        if !is_anchored {
+        if !is_path_durable {
             crash.pending.push(PendingDiskChange::Directory);
         }
         crash

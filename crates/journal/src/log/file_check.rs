@@ -46,7 +46,7 @@ impl<D: Disk> Log<D> {
 
     fn check_all_files(&mut self) -> Result<(), LogFailure> {
         if self.disk().is_in_place().is_ok_and(|is_in_place| !is_in_place) {
-            let what = "checking the folder".to_owned();
+            let what = "checking the directory".to_owned();
             return Err(LogFailure::of_files(what, "it is gone", io::ErrorKind::NotFound));
         }
         if let Some(active) = &self.active {

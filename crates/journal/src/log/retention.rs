@@ -56,15 +56,15 @@ impl<D: Disk> Log<D> {
         while let Some(segment) = self.removable(retention, now_ns, keep_from) {
             let (name, size) = (&segment.name, segment.size());
             // From here on, readers attribute a missing file to retention.
-            segment.set_leaving(true);
+            segment.set_being_removed(true);
             let outcome = self.disk().remove(name).or_else(ignore_not_found);
             outcome.map_err(|error| {
-                segment.set_leaving(false);
+                segment.set_being_removed(false);
                 let what = format!("cannot remove {}/{name}", self.disk().place());
                 self.removal_error(&what, &error)
             })?;
             self.shared().list().remove(0);
-            self.shared().update_extent();
+            self.shared().update_stats();
             self.removals.needs_sync = true;
             self.removals.unreported.segments += 1;
             self.removals.unreported.bytes += size;

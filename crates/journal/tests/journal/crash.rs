@@ -6,7 +6,7 @@ use crate::support::crash::{
     for_each_crash_state, restarted_run,
 };
 use crate::support::{XorShift64, batch, open};
-use stilling_journal::disk::simulated::{DiskFaults, INPUT_OUTPUT, SimulatedDisk};
+use stilling_journal::disk::simulated::{DiskFaults, EIO, SimulatedDisk};
 
 /// "≥ 100,000 states, 0 acknowledged lost, 0 seen-but-lost". Readers see exactly what the watermark covers, so one
 /// check covers both.
@@ -104,7 +104,7 @@ fn a_write_that_is_made_again_elsewhere_survives_a_crash_at_any_point() {
             let source = log.source();
             disk.observe_watermark(move || source.durable());
             append_calls(&mut log, 1, &CALLS[..at]);
-            let fault = Some((0, INPUT_OUTPUT));
+            let fault = Some((0, EIO));
             disk.fail(match is_sync {
                 true => DiskFaults { syncs: fault, writes_max: Some(1), ..DiskFaults::default() },
                 false => DiskFaults { writes: fault, writes_max: Some(1), ..DiskFaults::default() },

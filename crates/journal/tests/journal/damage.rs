@@ -150,7 +150,7 @@ fn a_payload_that_looks_like_a_batch_never_becomes_one() {
     let forged = other.files().remove(0).1;
     let disk = SimulatedDisk::new();
     // Another stream has another id; here the disk draws a second time.
-    stilling_journal::Disk::unpredictable(&disk);
+    stilling_journal::Disk::random_u64(&disk);
     let (mut log, _) = open(&disk, SEGMENT_SIZE);
     let mut batch = stilling_journal::Batch::new(1 << 17);
     batch.begin(1, 1);

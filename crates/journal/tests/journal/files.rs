@@ -27,7 +27,7 @@ fn streams_are_for_their_owner_alone() {
     let folder = tempfile::tempdir().expect("a folder");
     let (data, stream) = (folder.path().join("data"), folder.path().join("data/events"));
     for run in 0..2 {
-        let disk = FileDisk::make(&stream).expect("it can be made");
+        let disk = FileDisk::open_or_create(&stream).expect("it can be made");
         let (mut log, _) = open(&disk, 1 << 20);
         let next = batch(run, log.next(), 1, 10);
         log.append(&mut [next]).expect("there is room");
@@ -49,7 +49,7 @@ fn a_shared_folder_stays_shared() {
     fs::write(shared.join("notes"), "").expect("a file");
     set_mode(&shared, 0o777);
     set_mode(&shared.join("notes"), 0o666);
-    FileDisk::make(&shared).expect("it can be written");
+    FileDisk::open_or_create(&shared).expect("it can be written");
     assert_eq!((mode(&shared), mode(&shared.join("notes"))), (0o777, 0o666));
 }
 
@@ -72,7 +72,7 @@ fn nothing_is_acknowledged_into_a_folder_that_was_removed_moved_or_cut() {
     for (at, interfere) in interfere.into_iter().enumerate() {
         let folder = tempfile::tempdir().expect("a folder");
         let stream = folder.path().join("events");
-        let disk = FileDisk::make(&stream).expect("it can be made");
+        let disk = FileDisk::open_or_create(&stream).expect("it can be made");
         let (mut log, _) = open(&disk, 1 << 20);
         let first = batch(1, 1, 1, 10);
         log.append(&mut [first]).expect("there is room");
@@ -93,7 +93,7 @@ fn nothing_is_acknowledged_into_a_folder_that_was_removed_moved_or_cut() {
 #[test]
 fn a_file_that_finds_no_room_is_not_left_behind() {
     let folder = tempfile::tempdir().expect("a folder");
-    let disk = FileDisk::make(folder.path()).expect("it can be written");
+    let disk = FileDisk::open_or_create(folder.path()).expect("it can be written");
     // Longer than any file can be.
     let error = disk.create("00000000000000000001.segment", u64::MAX / 2).expect_err("there is no room");
     assert!(error.raw_os_error().is_some(), "{error}");

@@ -4,9 +4,7 @@
 use std::io::ErrorKind;
 
 use crate::support::{batch, content, open, payload};
-use stilling_journal::disk::simulated::{
-    DiskFaults, INPUT_OUTPUT, NO_SPACE, QUOTA, SimulatedDisk, TOO_MANY_FILES,
-};
+use stilling_journal::disk::simulated::{DiskFaults, EDQUOT, EIO, EMFILE, ENOSPC, SimulatedDisk};
 use stilling_journal::{AppendError, Log, LogConfig, OpenError};
 
 fn check(faults: DiskFaults, kind: ErrorKind) {
@@ -45,13 +43,13 @@ fn check(faults: DiskFaults, kind: ErrorKind) {
 /// A failed write is retried in the next segment; if that fails, the state is unknown.
 #[test]
 fn a_disk_that_refuses_freezes_the_stream_for_good() {
-    let kind = std::io::Error::from_raw_os_error(INPUT_OUTPUT).kind();
+    let kind = std::io::Error::from_raw_os_error(EIO).kind();
     for left in 0..3 {
-        check(DiskFaults { writes: Some((left, INPUT_OUTPUT)), ..DiskFaults::default() }, kind);
-        check(DiskFaults { syncs: Some((left, INPUT_OUTPUT)), ..DiskFaults::default() }, kind);
+        check(DiskFaults { writes: Some((left, EIO)), ..DiskFaults::default() }, kind);
+        check(DiskFaults { syncs: Some((left, EIO)), ..DiskFaults::default() }, kind);
     }
-    check(DiskFaults { create: Some(INPUT_OUTPUT), ..DiskFaults::default() }, kind);
-    check(DiskFaults { sync: Some(INPUT_OUTPUT), ..DiskFaults::default() }, kind);
+    check(DiskFaults { create: Some(EIO), ..DiskFaults::default() }, kind);
+    check(DiskFaults { sync: Some(EIO), ..DiskFaults::default() }, kind);
 }
 
 /// A stream on a full disk: nothing is lost, queued batches are written when there is space.
@@ -92,13 +90,13 @@ fn check_waiting(faults: DiskFaults) {
 /// written.
 #[test]
 fn a_stream_without_room_waits_and_goes_on() {
-    for number in [NO_SPACE, QUOTA] {
+    for number in [ENOSPC, EDQUOT] {
         for left in 0..6 {
             check_waiting(DiskFaults { writes: Some((left, number)), ..DiskFaults::default() });
         }
         check_waiting(DiskFaults { sync: Some(number), ..DiskFaults::default() });
     }
-    for number in [NO_SPACE, QUOTA, TOO_MANY_FILES] {
+    for number in [ENOSPC, EDQUOT, EMFILE] {
         check_waiting(DiskFaults { create: Some(number), ..DiskFaults::default() });
     }
 }
@@ -114,7 +112,7 @@ fn a_write_that_fails_once_is_made_again_in_a_new_segment() {
             let mut records = 0;
             for at in 0..12 {
                 if at == left {
-                    let fault = Some((0, INPUT_OUTPUT));
+                    let fault = Some((0, EIO));
                     disk.fail(match is_sync {
                         true => DiskFaults { syncs: fault, writes_max: Some(1), ..DiskFaults::default() },
                         false => DiskFaults { writes: fault, writes_max: Some(1), ..DiskFaults::default() },
@@ -139,7 +137,7 @@ fn a_write_that_fails_once_is_made_again_in_a_new_segment() {
 #[test]
 fn a_directory_that_cannot_be_read_is_named() {
     let disk = SimulatedDisk::new();
-    disk.fail(DiskFaults { list: Some(INPUT_OUTPUT), ..DiskFaults::default() });
+    disk.fail(DiskFaults { list: Some(EIO), ..DiskFaults::default() });
     let error = Log::open(disk.clone(), "events", LogConfig::default()).expect_err("it cannot be read");
     assert!(matches!(error, OpenError::Disk { .. }) && error.to_string().contains("the simulated disk"));
     assert!(matches!(Log::open(disk, "", LogConfig::default()), Err(OpenError::Name(_))));
@@ -153,7 +151,7 @@ fn a_directory_that_cannot_be_made_is_named() {
     let directory = tempfile::tempdir().expect("a directory");
     std::fs::write(directory.path().join("file"), "").expect("a file");
     let below = directory.path().join("file/below");
-    let error = FileDisk::make(&below).expect_err("a file is no directory").to_string();
+    let error = FileDisk::open_or_create(&below).expect_err("a file is no directory").to_string();
     assert!(error.contains(&below.display().to_string()), "{error}");
     let absent = directory.path().join("absent");
     let error = FileDisk::existing(&absent).expect_err("it is absent").to_string();

@@ -65,7 +65,7 @@ fn a_segment_or_folder_that_is_gone_is_noticed_without_a_write() {
     }
     let (disk, log, _) = log();
     disk.fail(DiskFaults { is_moved: true, ..DiskFaults::default() });
-    check_detected(log, &["folder", "gone"]);
+    check_detected(log, &["directory", "gone"]);
 }
 
 /// Removals by retention and the cut of a clean close are no findings.

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::{Arc, Mutex};
 
 use crate::support::{XorShift64, batch, content, content_from, open, time_of};
-use stilling_journal::disk::simulated::{DiskFaults, INPUT_OUTPUT, SimulatedDisk};
+use stilling_journal::disk::simulated::{DiskFaults, EIO, SimulatedDisk};
 use stilling_journal::disk::{DirectoryEntry, WriteMethod};
 use stilling_journal::{
     Disk, Finding, Gap, GapCause, LockError, Log, LogConfig, LogRetention, ReadOutcome, RemovedSegments,
@@ -158,8 +158,8 @@ impl Disk for CallbackDisk {
         self.disk.lock()
     }
 
-    fn unpredictable(&self) -> u64 {
-        self.disk.unpredictable()
+    fn random_u64(&self) -> u64 {
+        self.disk.random_u64()
     }
 }
 
@@ -305,7 +305,7 @@ fn what_a_crash_brings_back_behind_a_sealed_segment_does_not_count() {
 fn a_segment_that_cannot_be_removed_is_reported() {
     let (disk, mut log) = ten_segments();
     let retention = LogRetention { records: Some(12), ..LogRetention::default() };
-    disk.fail(DiskFaults { remove: Some(INPUT_OUTPUT), ..DiskFaults::default() });
+    disk.fail(DiskFaults { remove: Some(EIO), ..DiskFaults::default() });
     let error = log.retain(&retention, 0, u64::MAX).expect_err("the disk refuses").to_string();
     let (first, _) = disk.files().swap_remove(0);
     assert!(error.contains("cannot remove") && error.contains(&first) && error.contains("events"), "{error}");
@@ -325,7 +325,7 @@ fn a_removal_that_could_not_be_synced_is_synced_later() {
     disk.record();
     let (mut log, _) = open(&disk, SEGMENT_SIZE);
     let retention = LogRetention { records: Some(12), ..LogRetention::default() };
-    disk.fail(DiskFaults { sync: Some(INPUT_OUTPUT), ..DiskFaults::default() });
+    disk.fail(DiskFaults { sync: Some(EIO), ..DiskFaults::default() });
     for _ in 0..2 {
         let error = log.retain(&retention, 0, u64::MAX).expect_err("the disk refuses").to_string();
         assert!(error.contains("cannot sync") && error.contains("events"), "{error}");

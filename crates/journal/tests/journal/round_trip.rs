@@ -72,7 +72,7 @@ fn files_of_the_machine_keep_the_same_promises() {
     use stilling_journal::WriteMethod;
     use stilling_journal::disk::file::{FileDisk, FreshSpace};
     let directory = tempfile::tempdir().expect("a directory");
-    let disk = FileDisk::make(&directory.path().join("a/b")).expect("it can be made");
+    let disk = FileDisk::open_or_create(&directory.path().join("a/b")).expect("it can be made");
     check_runs(&disk, 80);
     let buffered = WriteMethod::Buffered { reason: "a test".to_owned() };
     let disk = disk.directory("c").expect("it can be made").with(buffered, FreshSpace::Unzeroed);
@@ -150,7 +150,8 @@ fn a_directory_has_one_writer() {
     #[cfg(target_os = "linux")]
     {
         let directory = tempfile::tempdir().expect("a directory");
-        let disk = stilling_journal::disk::file::FileDisk::make(directory.path()).expect("it can be made");
+        let disk =
+            stilling_journal::disk::file::FileDisk::open_or_create(directory.path()).expect("it can be made");
         let (log, _) = open(&disk, 8192);
         check(Log::open(disk.clone(), "events", LogConfig::default()).map(|_| ()));
         drop(log);

@@ -4,9 +4,7 @@ use std::sync::Arc;
 use std::thread;
 
 use crate::support::{content, open, time_of};
-use stilling_journal::disk::simulated::{
-    DiskFaults, INPUT_OUTPUT, NO_SPACE, PANIC, SimulatedDisk, TOO_MANY_FILES,
-};
+use stilling_journal::disk::simulated::{DiskFaults, EIO, EMFILE, ENOSPC, PANIC, SimulatedDisk};
 use stilling_journal::{Disk, Journal, JournalAnswer, JournalLimits, Log, LogRetention, Record};
 use stilling_ring::Wake;
 
@@ -152,7 +150,7 @@ fn a_frozen_stream_leaves_the_others_alone() {
     writer.append(0, &mut next[0], 1);
     writer.append(1, &mut next[1], 1);
     writer.drain();
-    disks[0].fail(DiskFaults { writes: Some((0, INPUT_OUTPUT)), ..DiskFaults::default() });
+    disks[0].fail(DiskFaults { writes: Some((0, EIO)), ..DiskFaults::default() });
     for _ in 0..20 {
         writer.append(0, &mut next[0], 1);
         writer.append(1, &mut next[1], 1);
@@ -173,9 +171,9 @@ fn a_frozen_stream_leaves_the_others_alone() {
 #[test]
 fn a_stream_without_room_is_tried_again_while_the_others_are_written() {
     let faults = [
-        DiskFaults { create: Some(NO_SPACE), ..DiskFaults::default() },
-        DiskFaults { create: Some(TOO_MANY_FILES), ..DiskFaults::default() },
-        DiskFaults { writes: Some((0, NO_SPACE)), ..DiskFaults::default() },
+        DiskFaults { create: Some(ENOSPC), ..DiskFaults::default() },
+        DiskFaults { create: Some(EMFILE), ..DiskFaults::default() },
+        DiskFaults { writes: Some((0, ENOSPC)), ..DiskFaults::default() },
     ];
     for fault in faults {
         let disks = [SimulatedDisk::new(), SimulatedDisk::new()];
@@ -217,7 +215,7 @@ fn a_stream_without_room_does_not_keep_the_journal_from_ending() {
     let disk = SimulatedDisk::new();
     let mut writer =
         JournalWriter::start(vec![open(&disk, 16_384).0], JournalLimits { batches: 4, batch_size: 4096 });
-    disk.fail(DiskFaults { create: Some(NO_SPACE), ..DiskFaults::default() });
+    disk.fail(DiskFaults { create: Some(ENOSPC), ..DiskFaults::default() });
     let mut next = 1;
     writer.append(0, &mut next, 1);
     while writer.waits[0].0 == 0 {
@@ -237,7 +235,7 @@ fn a_write_that_failed_and_was_made_again_is_reported() {
     let mut next = 1;
     writer.append(0, &mut next, 1);
     writer.drain();
-    let writes = Some((0, INPUT_OUTPUT));
+    let writes = Some((0, EIO));
     disk.fail(DiskFaults { writes, writes_max: Some(1), ..DiskFaults::default() });
     writer.append(0, &mut next, 1);
     writer.drain();
@@ -257,7 +255,7 @@ fn a_failed_write_that_then_waits_for_room_is_reported_as_both() {
     let mut next = 1;
     writer.append(0, &mut next, 1);
     writer.drain();
-    let (writes, create) = (Some((0, INPUT_OUTPUT)), Some(NO_SPACE));
+    let (writes, create) = (Some((0, EIO)), Some(ENOSPC));
     disk.fail(DiskFaults { writes, writes_max: Some(1), create, ..DiskFaults::default() });
     writer.append(0, &mut next, 1);
     while writer.waits[0].0 == 0 {

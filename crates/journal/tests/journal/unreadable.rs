@@ -2,7 +2,7 @@
 //! is cut off.
 
 use crate::support::{LogContent, batch, content, open};
-use stilling_journal::disk::simulated::{DiskFaults, INPUT_OUTPUT, SimulatedDisk};
+use stilling_journal::disk::simulated::{DiskFaults, EIO, SimulatedDisk};
 use stilling_journal::inspect::Inspection;
 use stilling_journal::{
     Disk, Finding, Gap, GapCause, Log, LogConfig, LogSource, OpenError, ReadOrder, ReadOutcome, StartAt,
@@ -27,7 +27,7 @@ fn written() -> (SimulatedDisk, LogContent) {
 
 /// Fails two reads in a row, since a failed long read is retried as a short one.
 fn failing(disk: &SimulatedDisk, after: u32) {
-    disk.fail(DiskFaults { reads: Some((after, 2, INPUT_OUTPUT)), ..DiskFaults::default() });
+    disk.fail(DiskFaults { reads: Some((after, 2, EIO)), ..DiskFaults::default() });
 }
 
 fn copy(disk: &SimulatedDisk) -> SimulatedDisk {
@@ -183,7 +183,7 @@ fn a_foreign_segment_that_hides_others_is_damage() {
     let (disk, _) = written();
     let other = SimulatedDisk::new();
     // Another stream of this name: its id is drawn again.
-    let _ = other.unpredictable();
+    let _ = other.random_u64();
     let (mut log, _) = open(&other, SEGMENT_SIZE);
     let first = batch(1, 1, 1, 10);
     log.append(&mut [first]).expect("nothing fails");

@@ -98,7 +98,7 @@ impl HttpWorldParameters {
             has_workers: threads > 0,
             queue_age_max,
             routes: Arc::new(test_routes::routes()),
-            answers_held_max: 1 << 30,
+            responses_held_max: 1 << 30,
             requests_held_max: if is_short_of_memory {
                 random.between(2000, 10_000) as usize
             } else {

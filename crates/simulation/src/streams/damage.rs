@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use stilling_journal::disk::simulated::{DiskFaults, INPUT_OUTPUT, SimulatedDisk};
+use stilling_journal::disk::simulated::{DiskFaults, EIO, SimulatedDisk};
 
 use super::ledger::{StreamContent, StreamLedger};
 use crate::SplitMix64;
@@ -46,11 +46,9 @@ impl DiskDamage {
     pub(super) fn faults(self) -> Option<DiskFaults> {
         match self {
             DiskDamage::ReadsFail { after, times, .. } => {
-                Some(DiskFaults { reads: Some((after, times, INPUT_OUTPUT)), ..DiskFaults::default() })
+                Some(DiskFaults { reads: Some((after, times, EIO)), ..DiskFaults::default() })
             }
-            DiskDamage::ListFails { .. } => {
-                Some(DiskFaults { list: Some(INPUT_OUTPUT), ..DiskFaults::default() })
-            }
+            DiskDamage::ListFails { .. } => Some(DiskFaults { list: Some(EIO), ..DiskFaults::default() }),
             DiskDamage::SegmentRemoved { .. } | DiskDamage::ByteFlipped { .. } => None,
         }
     }

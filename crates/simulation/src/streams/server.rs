@@ -339,7 +339,7 @@ impl ServerPlan {
             has_workers: false,
             queue_age_max: Duration::from_secs(1),
             routes: Arc::new(Routes::new()),
-            answers_held_max: 1 << 30,
+            responses_held_max: 1 << 30,
             requests_held_max: 1 << 20,
             write_timeout: engine.write_timeout,
             has_app: false,

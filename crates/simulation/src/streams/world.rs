@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::time::Duration;
 
-use stilling_journal::disk::simulated::{DiskFaults, INPUT_OUTPUT, NO_SPACE, SimulatedDisk};
+use stilling_journal::disk::simulated::{DiskFaults, EIO, ENOSPC, SimulatedDisk};
 use stilling_ring::Time;
 
 use super::client::{ClientTotals, StreamsClient, StreamsClientContext};
@@ -529,26 +529,26 @@ impl RunProgress {
         match step_disk_failures {
             DiskFailure::WritesFail { disk, after, times } => {
                 events.failures += 1;
-                let (writes, writes_max) = (Some((after, INPUT_OUTPUT)), Some(times));
+                let (writes, writes_max) = (Some((after, EIO)), Some(times));
                 disks[disk].fail(DiskFaults { writes, writes_max, ..DiskFaults::default() });
             }
             DiskFailure::WritesNotSynced { disk, after, times } => {
                 events.failures += 1;
-                let (syncs, writes_max) = (Some((after, INPUT_OUTPUT)), Some(times));
+                let (syncs, writes_max) = (Some((after, EIO)), Some(times));
                 disks[disk].fail(DiskFaults { syncs, writes_max, ..DiskFaults::default() });
             }
             DiskFailure::ReadsFail { disk, times } => {
                 events.failures += 1;
-                let reads = Some((0, times, INPUT_OUTPUT));
+                let reads = Some((0, times, EIO));
                 disks[disk].fail(DiskFaults { reads, ..DiskFaults::default() });
             }
             DiskFailure::SyncFails { disk } => {
                 events.failures += 1;
-                disks[disk].fail(DiskFaults { sync: Some(INPUT_OUTPUT), ..DiskFaults::default() });
+                disks[disk].fail(DiskFaults { sync: Some(EIO), ..DiskFaults::default() });
             }
             DiskFailure::Full { disk, span } => {
                 events.full += 1;
-                disks[disk].fail(DiskFaults { create: Some(NO_SPACE), ..DiskFaults::default() });
+                disks[disk].fail(DiskFaults { create: Some(ENOSPC), ..DiskFaults::default() });
                 self.room_at[disk] = Some(now.after(span));
             }
             DiskFailure::Hangs { span } => {

@@ -7,7 +7,7 @@ pub(super) type Weight = u16;
 
 /// How specific a media range is; the most specific range decides (RFC 9110 §12.5.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Precision {
+pub(super) enum Specificity {
     All,
     Type,
     Subtype,
@@ -28,26 +28,26 @@ pub(super) struct MediaType {
 ///
 /// A range with a different `version` or `charset` does not match; its other parameters are ignored. Elements that
 /// are no media ranges are ignored.
-pub(super) fn weight(head: &RequestHead<'_>, media: &MediaType) -> Option<(Weight, Precision)> {
+pub(super) fn weight(head: &RequestHead<'_>, media: &MediaType) -> Option<(Weight, Specificity)> {
     let fields = head.headers().filter(|(name, _)| name.eq_ignore_ascii_case(b"accept"));
     let ranges =
         fields.flat_map(|(_, value)| split(value, b',')).filter_map(|range| match_range(range, media));
     // Among equally specific ranges, the greatest weight decides.
-    ranges.max_by_key(|&(weight, precision)| (precision, weight))
+    ranges.max_by_key(|&(weight, specificity)| (specificity, weight))
 }
 
-fn match_range(range: &[u8], media: &MediaType) -> Option<(Weight, Precision)> {
+fn match_range(range: &[u8], media: &MediaType) -> Option<(Weight, Specificity)> {
     let mut parts = split(range, b';');
     let name = parts.next()?;
     let slash = name.iter().position(|&byte| byte == b'/')?;
     let (kind, subtype) = (&name[..slash], &name[slash + 1..]);
-    let mut precision = match (kind, subtype) {
-        (b"*", b"*") => Precision::All,
-        (_, b"*") if kind.eq_ignore_ascii_case(media.kind.as_bytes()) => Precision::Type,
+    let mut specificity = match (kind, subtype) {
+        (b"*", b"*") => Specificity::All,
+        (_, b"*") if kind.eq_ignore_ascii_case(media.kind.as_bytes()) => Specificity::Type,
         _ if kind.eq_ignore_ascii_case(media.kind.as_bytes())
             && subtype.eq_ignore_ascii_case(media.subtype.as_bytes()) =>
         {
-            Precision::Subtype
+            Specificity::Subtype
         }
         _ => return None,
     };
@@ -67,9 +67,9 @@ fn match_range(range: &[u8], media: &MediaType) -> Option<(Weight, Precision)> {
         if !value.eq_ignore_ascii_case(ours.as_bytes()) {
             return None;
         }
-        precision = precision.max(Precision::Parameters);
+        specificity = specificity.max(Specificity::Parameters);
     }
-    Some((weight, precision))
+    Some((weight, specificity))
 }
 
 /// The greatest weight of a media range, in thousandths (RFC 9110, section 12.4.2).
@@ -123,7 +123,7 @@ mod tests {
 
     const TEXT: MediaType = MediaType { kind: "text", subtype: "plain", version: "0.0.4" };
 
-    fn parsed_weight(fields: &str) -> Option<(Weight, Precision)> {
+    fn parsed_weight(fields: &str) -> Option<(Weight, Specificity)> {
         let request = format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
         let mut decoder = RequestDecoder::default();
         match decoder.decode(&HttpLimits::default(), request.as_bytes()).expect("a head").event {
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn the_most_exact_range_gives_the_weight() {
-        use Precision::{All, Parameters, Subtype, Type};
+        use Specificity::{All, Parameters, Subtype, Type};
         for (fields, expected) in [
             ("", None),
             ("Accept:\r\n", None),

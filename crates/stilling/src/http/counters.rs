@@ -13,9 +13,9 @@ use crate::memory::{MemoryReservation, MemoryUsage};
 #[repr(align(128))]
 pub struct HttpCounters {
     /// By index in [`Status::ALL`].
-    answers: [Counter; Status::ALL.len()],
+    responses: [Counter; Status::ALL.len()],
     /// Responses of worker processes with a status that has no counter of its own.
-    pub answers_other: Counter,
+    pub responses_other: Counter,
     /// Requests that a worker process had when their clients left or timed out.
     pub app_requests_abandoned: Counter,
     /// Events of worker processes' responses to datagrams, dropped because the protocol of the socket accepts none.
@@ -33,13 +33,13 @@ pub struct HttpCounters {
     /// Requests answered 503 because the memory for requests that wait for bodies or workers was exhausted.
     pub requests_shed: Counter,
     /// Requests answered 503 because the memory for responses that wait for slow clients was exhausted.
-    pub answers_shed: Counter,
+    pub responses_shed: Counter,
     /// 503 responses of `/readyz`, handlers and worker processes, which do not count as refusals by the server.
     pub unavailable: Counter,
     /// Handlers that panicked in the shard.
     pub handler_panics: Counter,
     requests_held: Arc<MemoryUsage>,
-    answers_held: Arc<MemoryUsage>,
+    responses_held: Arc<MemoryUsage>,
     /// Decremented by the workers that serve the connections.
     delegated: AtomicU64,
 }
@@ -56,8 +56,8 @@ impl HttpCounters {
     }
 
     /// Bytes of responses that wait for their clients.
-    pub fn answers_held(&self) -> u64 {
-        self.answers_held.bytes()
+    pub fn responses_held(&self) -> u64 {
+        self.responses_held.bytes()
     }
 
     pub(super) fn reserve_for_request(&self) -> MemoryReservation {
@@ -65,36 +65,36 @@ impl HttpCounters {
     }
 
     /// A reservation for a response; `None` if all responses together would hold more than `max` bytes.
-    pub(super) fn reserve_for_answer(&self, bytes: usize, max: usize) -> Option<MemoryReservation> {
-        let mut reservation = MemoryReservation::new(&self.answers_held);
+    pub(super) fn reserve_for_response(&self, bytes: usize, max: usize) -> Option<MemoryReservation> {
+        let mut reservation = MemoryReservation::new(&self.responses_held);
         reservation.grow(bytes, max).then_some(reservation)
     }
 
     /// The number of responses with `status`.
-    pub fn answers(&self, status: Status) -> &Counter {
+    pub fn responses(&self, status: Status) -> &Counter {
         let at = Status::ALL.iter().position(|counted| *counted == status);
-        &self.answers[at.expect("every status stands in the list of all")]
+        &self.responses[at.expect("`ALL` lists every status")]
     }
 
     /// The number of final responses.
-    pub(crate) fn all_answers(&self) -> u64 {
-        let counted = Status::ALL.iter().zip(&self.answers).filter(|(status, _)| status.code() >= 200);
-        counted.map(|(_, count)| count.get()).sum::<u64>() + self.answers_other.get()
+    pub(crate) fn all_responses(&self) -> u64 {
+        let counted = Status::ALL.iter().zip(&self.responses).filter(|(status, _)| status.code() >= 200);
+        counted.map(|(_, count)| count.get()).sum::<u64>() + self.responses_other.get()
     }
 
-    pub(super) fn count_answer(&self, status: Status) {
-        self.answers(status).add(1);
+    pub(super) fn count_status(&self, status: Status) {
+        self.responses(status).add(1);
     }
 
     /// Counts a response. `is_refusal`: the server itself refuses the request.
     pub(super) fn count_response(&self, status: Status, is_refusal: bool) {
-        self.count_answer(status);
+        self.count_status(status);
         self.unavailable.add(u64::from(status == Status::ServiceUnavailable && !is_refusal));
     }
 
-    pub(super) fn count_app_answer(&self, code: u16) {
+    pub(super) fn count_app_response(&self, code: u16) {
         let at = Status::ALL.iter().position(|counted| counted.code() == code);
-        at.map_or(&self.answers_other, |at| &self.answers[at]).add(1);
+        at.map_or(&self.responses_other, |at| &self.responses[at]).add(1);
         self.unavailable.add(u64::from(code == Status::ServiceUnavailable.code()));
     }
 }
@@ -102,8 +102,8 @@ impl HttpCounters {
 impl Default for HttpCounters {
     fn default() -> Self {
         HttpCounters {
-            answers: [const { Counter::new() }; Status::ALL.len()],
-            answers_other: Counter::new(),
+            responses: [const { Counter::new() }; Status::ALL.len()],
+            responses_other: Counter::new(),
             app_requests_abandoned: Counter::new(),
             app_replies_dropped: Counter::new(),
             jobs: Counter::new(),
@@ -112,11 +112,11 @@ impl Default for HttpCounters {
             jobs_overdue: Counter::new(),
             late_results: Counter::new(),
             requests_shed: Counter::new(),
-            answers_shed: Counter::new(),
+            responses_shed: Counter::new(),
             unavailable: Counter::new(),
             handler_panics: Counter::new(),
             requests_held: Arc::default(),
-            answers_held: Arc::default(),
+            responses_held: Arc::default(),
             delegated: AtomicU64::new(0),
         }
     }

@@ -10,7 +10,7 @@ use stilling_engine::{Detached, net};
 use super::counters::DelegatedGuard;
 use super::delegated_connection::{Delegate, DelegatedConnection};
 use super::session::HttpSession;
-use super::shard::{HttpShard, JobOutcome, JobProduct};
+use super::shard::{HttpShard, JobOutcome, JobOutput};
 
 impl HttpShard {
     /// Submits a detached connection to a worker. If the queue is full, the connection is closed; this is rare, because
@@ -27,7 +27,7 @@ impl HttpShard {
             if let Ok(stream) = prepare(socket, timeouts) {
                 serve(DelegatedConnection::new(stream, unread));
             }
-            JobOutcome(JobProduct::DelegatedConnection)
+            JobOutcome(JobOutput::DelegatedConnection)
         };
         self.counters.jobs.add(1);
         if self.lane.submit(u64::MAX, job).is_err() {

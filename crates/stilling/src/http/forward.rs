@@ -23,7 +23,7 @@ use super::session::{ActiveRequest, HttpSession, HttpWait};
 use super::shard::{HttpContext, Timeouts};
 use crate::memory::MemoryReservation;
 use crate::upstream::limits::{
-    ANSWER_HELD_MAX, CLIENT_CHECK_INTERVAL, MEMORY_RESERVE_DIVISOR, PIECE_SIZE_MAX, SLOT_RATE_MIN,
+    CLIENT_CHECK_INTERVAL, MEMORY_RESERVE_DIVISOR, PIECE_SIZE_MAX, RESPONSE_HELD_MAX, SLOT_RATE_MIN,
 };
 use crate::upstream::{
     BodyFraming, ClientMessage, RequestId, ResponsePiece, UpstreamEvent, UpstreamFailure, UpstreamRequest,
@@ -215,7 +215,7 @@ impl HttpSession {
                 };
                 self.refuse_forward(status, io, cx);
             }
-            UpstreamEvent::Broken => io.abort(CloseReason::AnswerBroken),
+            UpstreamEvent::Aborted => io.abort(CloseReason::ResponseAborted),
         }
     }
 
@@ -258,15 +258,15 @@ impl HttpSession {
         let mut reservation = None;
         if !(fits && piece.is_last) {
             let behind = if piece.is_last { 0 } else { PIECE_SIZE_MAX };
-            let (cost, max) = (piece.bytes.len() + behind, cx.http.config.answers_held_max);
-            reservation = cx.http.counters.reserve_for_answer(cost, max);
+            let (cost, max) = (piece.bytes.len() + behind, cx.http.config.responses_held_max);
+            reservation = cx.http.counters.reserve_for_response(cost, max);
             if reservation.is_none() {
-                cx.http.counters.answers_shed.add(1);
+                cx.http.counters.responses_shed.add(1);
                 self.discard_request(cx);
                 return self.refuse_forward(Status::ServiceUnavailable, io, cx);
             }
         }
-        cx.http.counters.count_app_answer(status);
+        cx.http.counters.count_app_response(status);
         let is_cut_short = self.decoder.in_body();
         let persistent =
             self.terms.persistent && framing != BodyFraming::Close && !is_cut_short && !cx.http.is_draining();
@@ -325,16 +325,16 @@ impl HttpSession {
         if forwarded.pieces.len() == 1 {
             self.resume_forwarded_response(io, cx);
         } else {
-            self.ask_for_piece(cx);
+            self.request_next_piece(cx);
         }
     }
 
     /// Requests the next piece of the response, if no piece is unsent or more may be held.
-    fn ask_for_piece(&mut self, cx: &mut HttpContext<'_>) {
-        let max = cx.http.config.answers_held_max / MEMORY_RESERVE_DIVISOR;
+    fn request_next_piece(&mut self, cx: &mut HttpContext<'_>) {
+        let max = cx.http.config.responses_held_max / MEMORY_RESERVE_DIVISOR;
         let ActiveRequest::Forwarded(forwarded) = &mut self.active_request else { return };
         let may_grow = |reservation: &MemoryReservation| {
-            reservation.bytes() < ANSWER_HELD_MAX as u64 && reservation.has_room(PIECE_SIZE_MAX, max)
+            reservation.bytes() < RESPONSE_HELD_MAX as u64 && reservation.has_room(PIECE_SIZE_MAX, max)
         };
         let has_room = forwarded.pieces.is_empty() || forwarded.reservation.as_ref().is_some_and(may_grow);
         if has_room && std::mem::take(&mut forwarded.next_piece_due) {
@@ -380,7 +380,7 @@ impl HttpSession {
                 self.waiting_for = HttpWait::SendRoom;
                 // The engine applies the write timeout to offered bytes.
                 io.set_deadline(None);
-                return self.ask_for_piece(cx);
+                return self.request_next_piece(cx);
             }
             if !rest.is_empty() {
                 let _ = io.send(rest);
@@ -394,7 +394,7 @@ impl HttpSession {
                 let is_cut_short = self.decoder.in_body();
                 return self.finish_forward(self.terms.persistent, is_cut_short, io, cx);
             }
-            self.ask_for_piece(cx);
+            self.request_next_piece(cx);
         }
         io.pause();
         self.wait_for_upstream(HttpWait::UpstreamProgress, io, cx);

@@ -33,7 +33,7 @@ impl PendingPublication {
         self.received == self.expected
     }
 
-    pub(super) fn record_verdict(&mut self, outcome: PublishOutcome) {
+    pub(super) fn record_outcome(&mut self, outcome: PublishOutcome) {
         self.received += 1;
         match outcome {
             PublishOutcome::Stored { stream, sequence, duplicate } => {
@@ -92,9 +92,7 @@ fn rejection(refusal: RefusalReason, stream: &str) -> PublishRejection {
     match refusal {
         RefusalReason::Frozen { .. } => PublishRejection::new(
             Status::ServiceUnavailable,
-            format!(
-                "the stream {stream} is frozen after an error of its disk, until the server starts again"
-            ),
+            format!("the stream {stream} is frozen after a disk error until the server restarts"),
         ),
         RefusalReason::Closed { .. } => PublishRejection::new(
             Status::ServiceUnavailable,
@@ -124,7 +122,7 @@ fn rejection(refusal: RefusalReason, stream: &str) -> PublishRejection {
         ),
         RefusalReason::UnknownCondition { .. } => PublishRejection::new(
             Status::BadRequest,
-            format!("the stream {stream} does not know one of the conditions"),
+            format!("the stream {stream} does not support one of the conditions"),
         ),
     }
 }
@@ -140,11 +138,11 @@ mod tests {
         PublishOutcome::Stored { stream: 0, sequence, duplicate: false }
     }
 
-    fn answer(verdicts: &[PublishOutcome]) -> (Status, String) {
-        let mut published = PendingPublication::new(verdicts.len() as u32);
-        for &outcome in verdicts {
+    fn answer(outcomes: &[PublishOutcome]) -> (Status, String) {
+        let mut published = PendingPublication::new(outcomes.len() as u32);
+        for &outcome in outcomes {
             assert!(!published.is_complete());
-            published.record_verdict(outcome);
+            published.record_outcome(outcome);
         }
         assert!(published.is_complete());
         let response = published.response_with_names(|stream| ["orders", "events"][stream as usize]);
@@ -170,9 +168,9 @@ mod tests {
     #[test]
     fn a_rejection_after_stored_messages_gives_their_range() {
         for refused_at in 0..3 {
-            let mut verdicts = vec![stored(41), stored(42)];
-            verdicts.insert(refused_at, HUNG);
-            let (status, text) = answer(&verdicts);
+            let mut outcomes = vec![stored(41), stored(42)];
+            outcomes.insert(refused_at, HUNG);
+            let (status, text) = answer(&outcomes);
             assert_eq!(status, Status::ServiceUnavailable);
             assert!(text.starts_with("the disk of the stream events does not answer"), "{text}");
             assert!(text.ends_with("; 2 of 3 messages were stored, from 41 to 42\n"), "{text}");
@@ -195,13 +193,13 @@ mod tests {
     #[test]
     fn the_fewest_subscriptions_of_a_message_are_reported() {
         let passed = |subscriptions| PublishOutcome::Forwarded { subscriptions };
-        for (verdicts, fewest) in [
+        for (outcomes, fewest) in [
             (vec![passed(3)], 3),
             (vec![passed(3), passed(1), passed(2)], 1),
             (vec![passed(0), passed(2)], 0),
             (vec![passed(2), passed(5)], 2),
         ] {
-            let (status, text) = answer(&verdicts);
+            let (status, text) = answer(&outcomes);
             assert_eq!(status, Status::Ok);
             let begin = format!("{{\"stream\":null,\"subscriptions\":{fewest},");
             assert!(text.starts_with(&begin), "{text}");

@@ -167,15 +167,15 @@ impl HttpSession {
                 };
                 hub.port.put_back(deliveries);
                 if let Some(outcome) = outcome {
-                    self.handle_verdict(outcome, io, cx);
+                    self.handle_publish_outcome(outcome, io, cx);
                 }
             }
         }
     }
 
-    fn handle_verdict(&mut self, outcome: PublishOutcome, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
+    fn handle_publish_outcome(&mut self, outcome: PublishOutcome, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         let ActiveRequest::PendingPublication(published) = &mut self.active_request else { return };
-        published.record_verdict(outcome);
+        published.record_outcome(outcome);
         if published.is_complete() {
             let response = published.response(&cx.http.overview);
             self.finish_publication(response, io, cx);
@@ -193,7 +193,7 @@ impl HttpSession {
     }
 
     /// Answers 503: not all outcomes arrived in time. Later ones are ignored.
-    pub(super) fn verdict_timed_out(&mut self, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
+    pub(super) fn publish_outcome_timed_out(&mut self, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         if let Some(hub) = cx.hub.as_deref() {
             hub.counters.publications_unanswered.add(1);
         }
@@ -267,21 +267,21 @@ fn check_messages(
         count += 1;
     }
     match count {
-        0 => Err(PublishRejection::new(Status::BadRequest, "no line of this body holds a message")),
+        0 => Err(PublishRejection::new(Status::BadRequest, "the body contains no message")),
         1..=LINES_MAX => {
             let size = count * (publish_request.subject.len() + publish_request.headers.len()) + body.len();
             if size <= LINES_SIZE_MAX {
                 return Ok(());
             }
             let reason = format!(
-                "{count} messages with the same subject and headers each come to {size} bytes, more than {LINES_SIZE_MAX}. \
+                "{count} messages, each with a copy of subject and headers, have {size} bytes; the maximum is {LINES_SIZE_MAX}. \
                  Nothing was published"
             );
             Err(PublishRejection::new(Status::ContentTooLarge, reason))
         }
         _ => {
             let reason =
-                format!("{count} messages in one body are more than {LINES_MAX}. Nothing was published");
+                format!("the body has {count} messages; the maximum is {LINES_MAX}. Nothing was published");
             Err(PublishRejection::new(Status::ContentTooLarge, reason))
         }
     }

@@ -69,7 +69,7 @@ impl From<PublishRejection> for Response {
 /// Whether this request may publish; its body may still be on the way. `is_open`: its listener accepts publications.
 pub(super) fn admit(head: &RequestHead<'_>, hub: &HubHandle, is_open: bool) -> Result<(), PublishRejection> {
     if !is_open {
-        let reason = "publishing at an address that other machines reach needs users ([[user]]), or --open-publish; loopback \
+        let reason = "publishing at a non-loopback address requires users ([[user]]) or --open-publish; loopback \
                    addresses need neither";
         return Err(PublishRejection::new(Status::Forbidden, reason));
     }
@@ -78,8 +78,8 @@ pub(super) fn admit(head: &RequestHead<'_>, hub: &HubHandle, is_open: bool) -> R
         return Err(PublishRejection::new(Status::Forbidden, reason));
     }
     if is_rebindable(head) && hub.users.initial_access() != UserAccess::Unauthenticated {
-        let reason = "a page under a name may publish only where users are known ([[user]]): any page can have its own name lead to \
-                   this address; localhost and plain addresses are free of that";
+        let reason = "a page at a host name may publish only if users are configured ([[user]]), because any site can let its name resolve to \
+                   this address (DNS rebinding); localhost and IP addresses are exempt";
         return Err(PublishRejection::new(Status::Forbidden, reason));
     }
     let access = authenticate(head.header("Authorization"), &hub.users);
@@ -160,14 +160,14 @@ fn conditions(head: &RequestHead<'_>, is_lines: bool) -> Result<Vec<u8>, Publish
             )));
         }
         if name == EXPECTED_LAST_SEQUENCE && value.parse::<u64>().is_err() {
-            return Err(PublishRejection::bad_request(format!("{name} is no number")));
+            return Err(PublishRejection::bad_request(format!("{name} is not a number")));
         }
         fields.push((name, value));
     }
     let mut block = Vec::new();
     if !fields.is_empty() {
         encode_headers(&mut block, None, &fields).map_err(|error| {
-            PublishRejection::bad_request(format!("the conditions cannot go along: {error}"))
+            PublishRejection::bad_request(format!("cannot encode the conditions: {error}"))
         })?;
     }
     Ok(block)
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_go_along_and_unknown_ones_are_refused() {
+    fn conditions_are_forwarded_and_unknown_ones_are_rejected() {
         let check = |fields: &str, is_lines| with_head(fields, |head| conditions(head, is_lines));
         assert_eq!(check("X-Nats-Msg-Id: 1\r\n", false), Ok(Vec::new()));
         assert_eq!(
@@ -324,7 +324,7 @@ mod tests {
         for (fields, is_lines, expected) in [
             ("Nats-Msg-Id: a\r\n", true, "is about one message"),
             ("Nats-Expected-Last-Sequence: 1\r\n", true, "is about one message"),
-            ("Nats-Expected-Last-Sequence: x\r\n", false, "is no number"),
+            ("Nats-Expected-Last-Sequence: x\r\n", false, "is not a number"),
             ("Nats-Msg-Id: a\r\nNats-Msg-Id: b\r\n", false, "Nats-Msg-Id is given twice"),
             ("Nats-Rollup: all\r\n", false, "unknown header Nats-Rollup"),
         ] {

@@ -77,7 +77,7 @@ impl<'a> Request<'a> {
     }
 
     /// The client's address, which may be that of a proxy. `None` without
-    /// [`Routes::with_peers`](super::Routes::with_peers), and with direct descriptors, for which the system reports no
+    /// [`Routes::with_peer_addresses`](super::Routes::with_peer_addresses), and with direct descriptors, for which the system reports no
     /// address.
     pub fn peer(&self) -> Option<IpAddr> {
         self.peer

@@ -12,7 +12,7 @@ use super::job_input::{CancellableInput, JobInput};
 use super::response::{Response, ResponseBody};
 use super::response_writer;
 use super::session::{ActiveRequest, HttpSession, HttpWait, ResponseStarted};
-use super::shard::{HttpContext, JobOutcome, JobProduct};
+use super::shard::{HttpContext, JobOutcome, JobOutput};
 use super::stream::BodyStream;
 use super::unsent_body::{BodyProgress, UnsentBody};
 use crate::upstream::limits::CLIENT_CHECK_INTERVAL;
@@ -48,9 +48,9 @@ impl HttpSession {
         let mut reservation = None;
         if cost > 0 {
             let http = &*cx.http;
-            reservation = http.counters.reserve_for_answer(cost, http.config.answers_held_max);
+            reservation = http.counters.reserve_for_response(cost, http.config.responses_held_max);
             if reservation.is_none() {
-                cx.http.counters.answers_shed.add(1);
+                cx.http.counters.responses_shed.add(1);
                 let persistent =
                     response_writer::send_status(&self.terms, Status::ServiceUnavailable, io, cx);
                 return self.finish_response(persistent, io, cx);
@@ -126,7 +126,7 @@ impl HttpSession {
         match unsent_body.into_progress() {
             BodyProgress::Done => self.finish_response(self.terms.persistent, io, cx),
             BodyProgress::Piece(stream) => self.read_next_piece(stream, io, cx),
-            BodyProgress::Broken => io.abort(CloseReason::AnswerBroken),
+            BodyProgress::Failed => io.abort(CloseReason::ResponseAborted),
         }
     }
 
@@ -139,7 +139,7 @@ impl HttpSession {
             }));
             let Ok(stream) = read else {
                 cx.http.counters.handler_panics.add(1);
-                return io.abort(CloseReason::AnswerBroken);
+                return io.abort(CloseReason::ResponseAborted);
             };
             self.active_request = ActiveRequest::Response(UnsentBody::new(ResponseBody::Stream(stream)));
             self.waiting_for = HttpWait::SendRoom;
@@ -159,14 +159,14 @@ impl HttpSession {
         let submitted = self.submit_job(ResponseStarted::Yes, io, cx, move |_| {
             let mut stream = stream.take().expect("the stream of a withdrawn job is not read");
             stream.next_piece();
-            JobOutcome(JobProduct::Piece(stream))
+            JobOutcome(JobOutput::Piece(stream))
         });
         match submitted {
             Some(position) => {
                 self.waiting_for = HttpWait::Piece { position };
                 self.wait_for_piece(position, io, cx);
             }
-            None => io.abort(CloseReason::AnswerBroken),
+            None => io.abort(CloseReason::ResponseAborted),
         }
     }
 
@@ -186,18 +186,18 @@ impl HttpSession {
         cx: &mut HttpContext<'_>,
     ) {
         match outcome {
-            JobResult::Done(JobOutcome(JobProduct::Piece(stream))) => {
+            JobResult::Done(JobOutcome(JobOutput::Piece(stream))) => {
                 self.active_request = ActiveRequest::Response(UnsentBody::new(ResponseBody::Stream(stream)));
                 io.resume();
                 self.resume_response(io, cx);
             }
             // The source is lost with the job, so the rest of the response is too.
-            _ => io.abort(CloseReason::AnswerBroken),
+            _ => io.abort(CloseReason::ResponseAborted),
         }
     }
 
     /// Handles that `count` offered bytes were sent.
-    pub(crate) fn taken(&mut self, count: usize, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
+    pub(crate) fn offer_sent(&mut self, count: usize, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         let ActiveRequest::Response(unsent_body) = &mut self.active_request else {
             return self.forward_bytes_sent(count, io, cx);
         };

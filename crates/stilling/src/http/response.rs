@@ -159,7 +159,7 @@ impl Response {
     pub(super) fn read_ahead(mut self) -> Self {
         if let ResponseBody::Stream(mut stream) = self.body {
             stream.fill();
-            self.body = match stream.into_short() {
+            self.body = match stream.into_complete() {
                 Ok(bytes) => ResponseBody::Bytes(bytes),
                 Err(stream) if stream.has_failed() => {
                     return Response::status_line(Status::InternalServerError);

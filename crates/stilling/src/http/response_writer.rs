@@ -88,7 +88,7 @@ pub(super) fn send_with_cached_head(
         connection: connection(persistent, terms.keep_alive_10),
         content_type,
         length: body.len() as u64,
-        is_dated: persistent || !terms.route.is_of_server_demo(),
+        is_dated: persistent || !terms.route.is_demo(),
     };
     let now = io.now();
     let mut is_kept = true;
@@ -114,12 +114,12 @@ pub(super) fn send(
     io: &mut Io<'_>,
     cx: &mut HttpContext<'_>,
 ) -> bool {
-    debug_assert!(body.len() <= RESPONSE_ROOM_MIN / 2, "what is long goes out by `send_head`");
-    cx.http.counters.count_answer(status);
+    debug_assert!(body.len() <= RESPONSE_ROOM_MIN / 2, "long bodies are sent by `send_head`");
+    cx.http.counters.count_status(status);
     let persistent = terms.persistent && !cx.http.is_draining();
     let date = cx.http.date(io.now());
     let allowed = match terms.route {
-        Route::OtherMethods(methods) => methods,
+        Route::MethodNotAllowed(methods) => methods,
         _ => MethodSet::default(),
     };
     let (list, allow);

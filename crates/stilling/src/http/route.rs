@@ -2,7 +2,7 @@
 
 use stilling_wire::http1::{Method, RequestHead, Status};
 
-use super::accept::{self, MediaType, Precision};
+use super::accept::{self, MediaType, Specificity};
 use super::method_set::MethodSet;
 use super::publish_admission;
 use super::routes::{RouteMatch, Routes};
@@ -56,7 +56,7 @@ pub(super) enum Route {
     /// No such resource, or an unsupported method.
     Refused(Status),
     /// The resource exists, but only for these methods.
-    OtherMethods(MethodSet),
+    MethodNotAllowed(MethodSet),
     Handler(u16),
     App,
     /// `/publish/<subject>`: the hub.
@@ -101,7 +101,7 @@ impl Route {
     ) -> Route {
         match routes.find(head) {
             RouteMatch::Handler(number) => Route::Handler(number),
-            RouteMatch::OtherMethods(methods) => Route::OtherMethods(methods),
+            RouteMatch::MethodNotAllowed(methods) => Route::MethodNotAllowed(methods),
             // Also where publishing is disabled, unless there is a fallback: `publish_admission::admit` answers 403
             // with the reason.
             RouteMatch::Nothing if publishes && (endpoint.publishes || routes.fallback().is_none()) => {
@@ -117,7 +117,7 @@ impl Route {
     }
 
     /// Whether it is a demo route: on a closing connection its response has no `Date` (`OK_CLOSE` of server-demo).
-    pub(super) fn is_of_server_demo(self) -> bool {
+    pub(super) fn is_demo(self) -> bool {
         matches!(self, Route::Fast | Route::Slow)
     }
 
@@ -125,7 +125,7 @@ impl Route {
         match head.method {
             Method::Post => Route::Publish,
             Method::Other(_) | Method::Connect => Route::Refused(Status::NotImplemented),
-            _ => Route::OtherMethods(MethodSet::POST),
+            _ => Route::MethodNotAllowed(MethodSet::POST),
         }
     }
 
@@ -147,8 +147,10 @@ impl Route {
             Method::Post if matches!(route, Route::Fast | Route::Slow) => route,
             Method::Other(_) | Method::Connect => Route::Refused(Status::NotImplemented),
             _ if matches!(route, Route::Refused(_)) => route,
-            _ if matches!(route, Route::Fast | Route::Slow) => Route::OtherMethods(MethodSet::GET_AND_POST),
-            _ => Route::OtherMethods(MethodSet::GET),
+            _ if matches!(route, Route::Fast | Route::Slow) => {
+                Route::MethodNotAllowed(MethodSet::GET_AND_POST)
+            }
+            _ => Route::MethodNotAllowed(MethodSet::GET),
         }
     }
 }
@@ -162,7 +164,9 @@ fn metrics_format(head: &RequestHead<'_>) -> MetricsFormat {
     let text = accept::weight(head, &TEXT).map_or(0, |(weight, _)| weight);
     match accept::weight(head, &OPENMETRICS) {
         Some((weight, _)) if weight > text => MetricsFormat::OpenMetrics,
-        Some((weight, precision)) if weight == text && weight > 0 && precision >= Precision::Subtype => {
+        Some((weight, specificity))
+            if weight == text && weight > 0 && specificity >= Specificity::Subtype =>
+        {
             MetricsFormat::OpenMetrics
         }
         _ => MetricsFormat::Text,

@@ -65,7 +65,7 @@ pub struct Routes {
     handlers: Vec<Handler>,
     /// The index of the handler for unmatched paths.
     fallback: Option<u16>,
-    wants_peers: bool,
+    needs_peer_addresses: bool,
 }
 
 impl fmt::Debug for Routes {
@@ -80,7 +80,7 @@ pub(super) enum RouteMatch {
     /// The index of a handler.
     Handler(u16),
     /// The path has handlers, but only for these methods.
-    OtherMethods(MethodSet),
+    MethodNotAllowed(MethodSet),
     Nothing,
 }
 
@@ -205,12 +205,12 @@ impl Routes {
     /// Makes client addresses available to handlers ([`Request::peer`]). This costs a system call per connection.
     /// With direct descriptors the addresses are not available.
     #[must_use]
-    pub fn with_peers(self) -> Self {
-        Routes { wants_peers: true, ..self }
+    pub fn with_peer_addresses(self) -> Self {
+        Routes { needs_peer_addresses: true, ..self }
     }
 
-    pub(super) fn wants_peers(&self) -> bool {
-        self.wants_peers
+    pub(super) fn needs_peer_addresses(&self) -> bool {
+        self.needs_peer_addresses
     }
 
     pub(super) fn fallback(&self) -> Option<u16> {
@@ -244,7 +244,7 @@ impl Routes {
         };
         match handler {
             Some((_, number)) => RouteMatch::Handler(*number),
-            None => RouteMatch::OtherMethods(methods.iter().map(|(method, _)| *method).collect()),
+            None => RouteMatch::MethodNotAllowed(methods.iter().map(|(method, _)| *method).collect()),
         }
     }
 

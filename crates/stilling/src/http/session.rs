@@ -24,7 +24,7 @@ use super::response::{Response, TEXT};
 use super::response_writer::{self, RESPONSE_ROOM_MIN, ResponseTerms};
 use super::route::{HttpEndpoint, Route};
 use super::routes::Handler;
-use super::shard::{HttpContext, JobOutcome, JobProduct};
+use super::shard::{HttpContext, JobOutcome, JobOutput};
 use super::status_page;
 use super::unsent_body::UnsentBody;
 use crate::upstream::limits::CLIENT_CHECK_INTERVAL;
@@ -130,7 +130,7 @@ impl HttpSession {
     }
 
     fn handle_head(&mut self, head: &RequestHead<'_>, raw: &[u8], io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
-        let has_hub = cx.hub.is_some() || cx.has_left_hub;
+        let has_hub = cx.hub.is_some() || cx.hub_handed_over;
         self.terms = ResponseTerms::of(head, Route::of(head, &cx.http.config, self.endpoint, has_hub));
         if self.terms.route == Route::App && nominates_too_many(head.headers()) {
             self.terms.route = Route::Refused(Status::BadRequest);
@@ -147,7 +147,7 @@ impl HttpSession {
         if head.expect_continue {
             let refused = match self.terms.route {
                 Route::Refused(status) => Some(status),
-                Route::OtherMethods(_) => Some(Status::MethodNotAllowed),
+                Route::MethodNotAllowed(_) => Some(Status::MethodNotAllowed),
                 _ => None,
             };
             if let Some(status) = refused {
@@ -167,7 +167,7 @@ impl HttpSession {
         if head.expect_continue {
             // `received` decodes only with `RESPONSE_ROOM_MIN` of room.
             let _ = io.send(CONTINUE);
-            cx.http.counters.count_answer(Status::Continue);
+            cx.http.counters.count_status(Status::Continue);
         }
         self.waiting_for = HttpWait::Body;
         self.since = io.now();
@@ -248,7 +248,7 @@ impl HttpSession {
                 return self.submit(io, cx, move |context| {
                     assert!(!panics, "the demonstration of a panic in a job");
                     context.sleep(span);
-                    JobOutcome(JobProduct::Demo)
+                    JobOutcome(JobOutput::Demo)
                 });
             }
             Route::Fast | Route::Slow => return self.respond(Response::new(Status::Ok), io, cx),
@@ -261,7 +261,9 @@ impl HttpSession {
             Route::Live => response_writer::send(&terms, Status::Ok, TEXT, b"alive\n", io, cx),
             Route::Ready => pages::ready(&terms, io, cx),
             Route::Refused(status) => response_writer::send_status(&terms, status, io, cx),
-            Route::OtherMethods(_) => response_writer::send_status(&terms, Status::MethodNotAllowed, io, cx),
+            Route::MethodNotAllowed(_) => {
+                response_writer::send_status(&terms, Status::MethodNotAllowed, io, cx)
+            }
         };
         self.finish_response(persistent, io, cx);
     }
@@ -284,7 +286,7 @@ impl HttpSession {
                     let request = request.take().expect("the request of a withdrawn job is not run");
                     let answer = routes.handler(number).answer();
                     let response = answer(&request.view(&limits, &routes));
-                    JobOutcome(JobProduct::Response(Box::new(response.read_ahead())))
+                    JobOutcome(JobOutput::Response(Box::new(response.read_ahead())))
                 });
             }
             handler => {
@@ -434,15 +436,15 @@ impl HttpSession {
         cx: &mut HttpContext<'_>,
     ) {
         match outcome {
-            JobResult::Done(JobOutcome(JobProduct::Demo)) => {
+            JobResult::Done(JobOutcome(JobOutput::Demo)) => {
                 io.resume();
                 self.respond(Response::new(Status::Ok), io, cx);
             }
-            JobResult::Done(JobOutcome(JobProduct::Response(response))) => {
+            JobResult::Done(JobOutcome(JobOutput::Response(response))) => {
                 io.resume();
                 self.respond(*response, io, cx);
             }
-            JobResult::Done(JobOutcome(JobProduct::Piece(_) | JobProduct::DelegatedConnection)) => {
+            JobResult::Done(JobOutcome(JobOutput::Piece(_) | JobOutput::DelegatedConnection)) => {
                 unreachable!("no request waits for a piece or a delegated connection in this state")
             }
             JobResult::Panicked => self.respond_and_resume(Status::InternalServerError, io, cx),
@@ -659,7 +661,7 @@ impl HttpSession {
             }
             HttpWait::Upstream | HttpWait::UpstreamProgress => self.check_forward(io, cx),
             HttpWait::HubRoom => self.hub_room_timed_out(io, cx),
-            HttpWait::PublishOutcome => self.verdict_timed_out(io, cx),
+            HttpWait::PublishOutcome => self.publish_outcome_timed_out(io, cx),
             HttpWait::SendRoom => {}
         }
     }

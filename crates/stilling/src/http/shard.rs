@@ -76,7 +76,7 @@ pub struct HttpConfig {
     /// Bytes of requests that may wait for their bodies or for workers, or that workers may process; then 503.
     pub requests_held_max: usize,
     /// Bytes of responses that may wait for their clients; then 503.
-    pub answers_held_max: usize,
+    pub responses_held_max: usize,
     /// Whether worker processes answer everything but the server's own pages.
     pub has_app: bool,
 }
@@ -86,10 +86,10 @@ const DATE_STALE_MAX: Duration = Duration::from_millis(50);
 
 /// The result of a job.
 #[derive(Debug)]
-pub struct JobOutcome(pub(super) JobProduct);
+pub struct JobOutcome(pub(super) JobOutput);
 
 #[derive(Debug)]
-pub(super) enum JobProduct {
+pub(super) enum JobOutput {
     /// The simulated work of the demo routes.
     Demo,
     Response(Box<Response>),
@@ -120,7 +120,7 @@ pub(crate) struct HttpContext<'a> {
     pub(crate) http: &'a mut HttpShard,
     pub(crate) hub: Option<&'a mut HubHandle>,
     /// There was a hub, which a successor has taken over.
-    pub(crate) has_left_hub: bool,
+    pub(crate) hub_handed_over: bool,
     pub(crate) upstream: Option<UpstreamHandle<'a>>,
 }
 
@@ -148,8 +148,8 @@ impl HttpShard {
         }
     }
 
-    pub(crate) fn wants_peers(&self) -> bool {
-        self.config.has_app || self.config.routes.wants_peers()
+    pub(crate) fn needs_peer_addresses(&self) -> bool {
+        self.config.has_app || self.config.routes.needs_peer_addresses()
     }
 
     pub(crate) fn idle_timeout(&self) -> Duration {

@@ -80,13 +80,13 @@ fn page(overview: &Overview, ready: bool, now: Time) -> String {
     work(&mut page, overview);
     connections(&mut page, overview);
     messages(&mut page, overview);
-    let answers: Vec<_> = (Status::ALL.iter())
+    let responses: Vec<_> = (Status::ALL.iter())
         .map(|status| {
-            (format!("{} {}", status.code(), status.reason()), overview.http(|c| c.answers(*status)))
+            (format!("{} {}", status.code(), status.reason()), overview.http(|c| c.responses(*status)))
         })
         .collect();
     let is_shown = |(name, count): &&(String, u64)| *count > 0 || name.starts_with("200");
-    let rows = answers.iter().filter(is_shown).map(|(name, count)| (name.as_str(), *count));
+    let rows = responses.iter().filter(is_shown).map(|(name, count)| (name.as_str(), *count));
     table(&mut page, "Answers", rows, |name| name.starts_with("503"));
     let closed = CloseReason::ALL.map(|reason| (reason.name(), overview.engine(|c| c.closed(reason))));
     table(&mut page, "Closed connections", closed, |_| false);
@@ -135,7 +135,7 @@ fn work(page: &mut String, overview: &Overview) {
         ("done", pool.done),
         ("refused, queue full", pool.refused),
         ("expired in the queue", pool.expired),
-        ("shed of them", pool.shed),
+        ("of them shed", pool.shed),
         ("cancelled, client gone", pool.cancelled),
         ("panicked", pool.panicked),
         ("run by accept threads", pool.inline),
@@ -145,14 +145,14 @@ fn work(page: &mut String, overview: &Overview) {
         ("worker threads refused by the system", pool.threads_failed),
     ];
     table(page, "Work", rows, |name| {
-        ["refused, queue full", "expired in the queue", "shed of them", "panicked"].contains(&name)
+        ["refused, queue full", "expired in the queue", "of them shed", "panicked"].contains(&name)
     });
     let Some(app) = &overview.app else { return };
     let counters = app.counters();
     let rows = [
         ("ready now", counters.ready),
         ("wanted", counters.configured),
-        ("waiting to be started again", counters.backing_off),
+        ("waiting to restart", counters.backing_off),
         ("started", counters.started),
         ("died", counters.exited),
         ("killed", counters.killed),
@@ -167,7 +167,7 @@ fn connections(page: &mut String, overview: &Overview) {
         ("capacity", u64::from(overview.capacity) * overview.engines.len() as u64),
         ("accepted", overview.engine(|c| &c.accepted)),
         ("refused, no descriptors", overview.engine(|c| &c.refused_descriptors)),
-        ("refused, no room", overview.engine(|c| &c.refused_full)),
+        ("refused, at capacity", overview.engine(|c| &c.refused_full)),
         ("pauses of accepting", overview.engine(|c| &c.gate_closed)),
     ];
     table(page, "Connections", rows, |name| name.starts_with("refused"));

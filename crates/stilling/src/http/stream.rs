@@ -115,7 +115,7 @@ impl BodyStream {
     }
 
     /// The whole body, if the first piece contains it.
-    pub(super) fn into_short(mut self: Box<Self>) -> Result<Vec<u8>, Box<Self>> {
+    pub(super) fn into_complete(mut self: Box<Self>) -> Result<Vec<u8>, Box<Self>> {
         if self.state == SourceState::More && self.length.is_none() && self.piece_len() < PIECE_SIZE / 2 {
             return Err(self);
         }

@@ -18,7 +18,7 @@ pub(super) enum BodyProgress {
     /// The next piece is to be read.
     Piece(Box<BodyStream>),
     /// The source has failed: the response cannot be completed.
-    Broken,
+    Failed,
 }
 
 impl UnsentBody {
@@ -52,7 +52,7 @@ impl UnsentBody {
 
     pub(super) fn into_progress(self) -> BodyProgress {
         match self.body {
-            ResponseBody::Stream(stream) if stream.has_failed() => BodyProgress::Broken,
+            ResponseBody::Stream(stream) if stream.has_failed() => BodyProgress::Failed,
             ResponseBody::Stream(stream) if !stream.is_last() => BodyProgress::Piece(stream),
             ResponseBody::Stream(_)
             | ResponseBody::Static(_)

@@ -110,7 +110,7 @@ impl StreamStore for StreamFolder {
         created_ns: UnixNanos,
     ) -> Result<(Log<FileDisk>, Recovery), OpenError> {
         let path = self.path.join(name);
-        let disk = FileDisk::make(&path)
+        let disk = FileDisk::open_or_create(&path)
             .map_err(|source| OpenError::Disk { place: path.display().to_string(), source })?;
         let disk = match self.write_method {
             WriteMethodChoice::Auto => disk,

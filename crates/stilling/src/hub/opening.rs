@@ -285,7 +285,7 @@ pub(super) fn recover<D: Disk>(
     let (first, created_ns) = (recovery.first.max(1), UnixNanos::from_nanos(log.created_ns()));
     let resumed = ResumePoint { first, next: recovery.next, created_ns };
     let mut recovered = RecoveredStream::new(stream, key, resumed);
-    recovered.set_extent(log.extent());
+    recovered.set_log_stats(log.log_stats());
     // The window contained nothing before this sequence when the segment was made; ids that have expired since are
     // skipped by time.
     let from = if stream.dedup_time.is_zero() { recovery.next } else { recovery.deduplicate_from.max(1) };

@@ -19,7 +19,7 @@ pub(super) fn encode(overview: &Overview, to: &mut DescriptorEncoder<'_>) -> fmt
     counter_with_unit(
         to,
         "hub_received",
-        "Bytes of their headers and payloads",
+        "Bytes of headers and payloads received by the hub",
         &Unit::Bytes,
         hub.bytes.get(),
     )?;
@@ -44,7 +44,7 @@ pub(super) fn encode(overview: &Overview, to: &mut DescriptorEncoder<'_>) -> fmt
         registrations,
     )?;
     let refused = hub.registrations_refused.get();
-    counter(to, "hub_registrations_refused", "Registrations for which there was no room", refused)?;
+    counter(to, "hub_registrations_refused", "Registrations refused at capacity", refused)?;
     gauge(to, "hub_parked", "Connections that are not read because their stream is full", hub.parked.get())?;
     let requests = hub.parked_requests.get();
     counter(to, "hub_parked_requests", "Requests that waited for a full stream", requests)?;
@@ -57,7 +57,7 @@ pub(super) fn encode(overview: &Overview, to: &mut DescriptorEncoder<'_>) -> fmt
     let (name, help) = ("hub_stream_message_ids", "Message ids in the de-duplication window");
     gauge_per_stream(&hub.streams, (name, help), |stream| stream.ids.get(), to)?;
     counters_per_stream(&hub.streams, to)?;
-    encode_passed_over(&hub.streams, to)
+    encode_skipped(&hub.streams, to)
 }
 
 fn encode_streams(streams: &[StreamCounters], to: &mut DescriptorEncoder<'_>) -> fmt::Result {
@@ -80,7 +80,7 @@ fn encode_streams(streams: &[StreamCounters], to: &mut DescriptorEncoder<'_>) ->
     Ok(())
 }
 
-fn encode_passed_over(streams: &[StreamCounters], to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+fn encode_skipped(streams: &[StreamCounters], to: &mut DescriptorEncoder<'_>) -> fmt::Result {
     let help = "Records skipped by consumers because they were removed or damaged, by reason";
     let kind = ConstCounter::new(0_u64).metric_type();
     let mut family = to.encode_descriptor("hub_stream_skipped", help, None, kind)?;
@@ -142,7 +142,12 @@ fn encode_hub_handles(overview: &Overview, to: &mut DescriptorEncoder<'_>) -> fm
     let help = "Publications over NATS that were dropped because of an invalid subject or reply subject";
     counter(to, "hub_publications_invalid", help, invalid)?;
     let shed = sum(|handle| handle.publications_shed.get());
-    counter(to, "hub_publications_shed", "Publications by HTTP that found no room in time", shed)?;
+    counter(
+        to,
+        "hub_publications_shed",
+        "Publications by HTTP shed because the hub had no room in time",
+        shed,
+    )?;
     let unanswered = sum(|handle| handle.publications_unanswered.get());
     let help = "Publications by HTTP not confirmed in time";
     counter(to, "hub_publications_unanswered", help, unanswered)
@@ -152,27 +157,21 @@ fn counters_per_stream(streams: &[StreamCounters], to: &mut DescriptorEncoder<'_
     type Count = fn(&StreamCounters) -> u64;
     let counts: [(&str, &str, Count); 8] = [
         ("waits", "Times that the stream waited for room on its disk", |stream| stream.waits.get()),
-        ("failed_writes", "Writes that failed and are done again in a new segment", |stream| {
-            stream.failed_writes.get()
-        }),
+        ("failed_writes", "Failed writes, retried in a new segment", |stream| stream.failed_writes.get()),
         ("slow_writes", "Writes that took longer than a second", |stream| stream.slow_writes.get()),
-        ("damaged_records", "Records that are not what was written, each counted once", |stream| {
-            stream.damaged.get()
-        }),
-        ("torn_records", "Sequences of writes that crashes cut off, each counted once", |stream| {
-            stream.torn.get()
-        }),
-        ("read_failures", "Reads that the system failed, to be tried again", |stream| {
-            stream.read_failures.get()
-        }),
-        ("retention_failures", "Rounds of retention that could not remove everything", |stream| {
+        ("damaged_records", "Damaged records, each counted once", |stream| stream.damaged.get()),
+        (
+            "torn_records",
+            "Sequences that writes cut off by crashes may have had, each counted once",
+            |stream| stream.torn.get(),
+        ),
+        ("read_failures", "Failed reads, to be retried", |stream| stream.read_failures.get()),
+        ("retention_failures", "Retention passes that could not remove everything", |stream| {
             stream.retention_failures.get()
         }),
-        (
-            "message_ids_evicted",
-            "Message ids forgotten before their time because there were too many",
-            |stream| stream.ids_evicted.get(),
-        ),
+        ("message_ids_evicted", "Message ids evicted early from a full de-duplication window", |stream| {
+            stream.ids_evicted.get()
+        }),
     ];
     let kind = ConstCounter::new(0_u64).metric_type();
     for (name, help, count) in counts {

@@ -14,7 +14,7 @@ pub(crate) struct CustomConnection {
     /// `None`: it has panicked, or is closed.
     session: Option<Box<dyn CustomSession>>,
     /// When the session last received input.
-    input_shown_at: Time,
+    last_input_at: Time,
     /// The deadline of the idle timeout, as long as the session has not set its own.
     idle_deadline: Option<Time>,
     /// Set when the connection is to finish once its peer is silent, or the drain's read time is used up.
@@ -43,7 +43,7 @@ impl CustomConnection {
     pub(crate) fn accept(protocol: &dyn CustomProtocol, peer: Option<IpAddr>) -> CustomConnection {
         CustomConnection {
             session: catch_panic(|| protocol.accept(peer)),
-            input_shown_at: Time::ZERO,
+            last_input_at: Time::ZERO,
             idle_deadline: None,
             quiet_wait: None,
             awaits_room: false,
@@ -60,7 +60,7 @@ impl CustomConnection {
             hub.publisher_connections += 1;
             self.is_counted = true;
         }
-        self.input_shown_at = io.now();
+        self.last_input_at = io.now();
         self.set_idle_deadline(io, cx);
         self.call(io, cx, CustomSession::opened);
         if cx.is_draining() {
@@ -70,7 +70,7 @@ impl CustomConnection {
     }
 
     pub(crate) fn received(&mut self, bytes: &[u8], io: &mut Io<'_>, cx: &mut CustomContext<'_>) -> usize {
-        self.input_shown_at = io.now();
+        self.last_input_at = io.now();
         if self.idle_deadline.is_some() {
             self.set_idle_deadline(io, cx);
         }
@@ -86,17 +86,17 @@ impl CustomConnection {
         self.call(io, cx, CustomSession::flushed);
     }
 
-    pub(crate) fn taken(&mut self, count: usize, io: &mut Io<'_>, cx: &mut CustomContext<'_>) {
-        self.call(io, cx, |session, io, cx| session.taken(count, io, cx));
+    pub(crate) fn offer_sent(&mut self, count: usize, io: &mut Io<'_>, cx: &mut CustomContext<'_>) {
+        self.call(io, cx, |session, io, cx| session.offer_sent(count, io, cx));
     }
 
-    pub(crate) fn has_room(&mut self, io: &mut Io<'_>, cx: &mut CustomContext<'_>) {
+    pub(crate) fn room_available(&mut self, io: &mut Io<'_>, cx: &mut CustomContext<'_>) {
         self.awaits_room = false;
         if let Some(wait) = &mut self.quiet_wait {
-            wait.extend(self.input_shown_at, io.now());
-            self.input_shown_at = io.now();
+            wait.extend(self.last_input_at, io.now());
+            self.last_input_at = io.now();
         }
-        self.call(io, cx, CustomSession::has_room);
+        self.call(io, cx, CustomSession::room_available);
     }
 
     pub(crate) fn deadline(&mut self, io: &mut Io<'_>, cx: &mut CustomContext<'_>) {
@@ -156,14 +156,14 @@ impl CustomConnection {
             return self.leave_hub(cx);
         }
         if cx.finishes_when_quiet && self.quiet_wait.is_none() {
-            self.input_shown_at = io.now();
+            self.last_input_at = io.now();
             self.quiet_wait = Some(QuietWait::begin(io.now()));
             io.keep_deadline();
         }
         match self.quiet_wait {
             // Replaces the deadline of the session, if any.
             Some(wait) => {
-                let at = wait.next_check(io.now(), self.input_shown_at, self.waits_for_room(cx));
+                let at = wait.next_check(io.now(), self.last_input_at, self.waits_for_room(cx));
                 io.set_deadline(Some(at.unwrap_or(io.now())));
             }
             None if io.deadline() != self.idle_deadline => self.idle_deadline = None,
@@ -188,14 +188,14 @@ impl CustomConnection {
             // Its input is held back: the peer may read the held output first.
             wait.end_after(now)
         } else {
-            wait.next_check(now, self.input_shown_at, self.waits_for_room(cx))
+            wait.next_check(now, self.last_input_at, self.waits_for_room(cx))
         };
         if again.is_some() {
             return io.set_deadline(again);
         }
         if io.is_paused() && wait.end_after(now).is_some() {
             // Only the session has paused it: there may be unread input.
-            self.input_shown_at = now;
+            self.last_input_at = now;
             io.resume();
             return io.set_deadline(Some(wait.check_after(now)));
         }

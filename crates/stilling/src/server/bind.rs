@@ -297,7 +297,7 @@ fn http_config(config: &ServeConfig, routes: Routes, has_app: bool) -> HttpConfi
         queue_age_max: config.queue_age_max,
         routes: Arc::new(routes),
         requests_held_max: config.requests_held_max,
-        answers_held_max: config.answers_held_max,
+        responses_held_max: config.responses_held_max,
         write_timeout: config.engine.write_timeout,
         has_app,
     }

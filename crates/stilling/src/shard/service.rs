@@ -59,7 +59,7 @@ pub struct ShardService {
     syslog: SyslogShard,
     pub(super) hub: Option<Box<HubHandle>>,
     /// There was a hub, which a successor has taken over.
-    has_left_hub: bool,
+    hub_handed_over: bool,
     upstream: Option<Box<UpstreamPool>>,
     overview: Arc<Overview>,
     lifecycle: Arc<Lifecycle>,
@@ -89,7 +89,7 @@ impl ShardService {
             nats: NatsShard::default(),
             syslog: SyslogShard::default(),
             hub: None,
-            has_left_hub: false,
+            hub_handed_over: false,
             upstream: None,
             overview,
             lifecycle,
@@ -141,7 +141,7 @@ impl ShardService {
         HttpContext {
             http: &mut self.http,
             hub: self.hub.as_deref_mut(),
-            has_left_hub: self.has_left_hub,
+            hub_handed_over: self.hub_handed_over,
             upstream: self.upstream.as_deref_mut().map(UpstreamHandle::new),
         }
     }
@@ -221,7 +221,7 @@ impl ShardService {
         let abandoned_requests = upstream.as_ref().map_or(0, |pool| pool.abandoned_requests_open());
         let had_hub = hub.is_some();
         let again = drain.turn(hub, syslog, abandoned_requests, lifecycle, control);
-        self.has_left_hub |= had_hub && self.hub.is_none();
+        self.hub_handed_over |= had_hub && self.hub.is_none();
         again
     }
 }
@@ -238,7 +238,7 @@ impl Service for ShardService {
         ShardSession(match &self.endpoints[listener as usize] {
             &Endpoint::Http(endpoint) => {
                 let mut session = HttpSession::new(endpoint);
-                if self.http.wants_peers() {
+                if self.http.needs_peer_addresses() {
                     session.set_peer(peer());
                 }
                 SessionKind::Http(session)

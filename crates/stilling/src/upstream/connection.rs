@@ -127,7 +127,7 @@ impl UpstreamConnection {
         }
     }
 
-    pub(crate) fn commanded(
+    pub(crate) fn handle_command(
         &mut self,
         command: ConnectionCommand,
         io: &mut Io<'_>,
@@ -183,7 +183,7 @@ impl UpstreamConnection {
         self.error = Some(error.kind());
     }
 
-    pub(crate) fn unsendable(&mut self, nothing_sent: bool) -> bool {
+    pub(crate) fn send_error(&mut self, nothing_sent: bool) -> bool {
         let Some(request) = &mut self.request else { return false };
         let may_be_answered = request.is_cut_short(nothing_sent && self.was_used);
         self.nothing_sent = !may_be_answered;

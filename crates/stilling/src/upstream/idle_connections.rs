@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn connections_to_a_former_life_are_released_first_for_others_that_want_one() {
+    fn connections_to_an_earlier_generation_are_released_first() {
         let mut idle = IdleConnections::new(2);
         for (process, number, generation) in [(0, 1, 1), (0, 2, 2), (0, 3, 2), (1, 4, 7)] {
             let since = Time::ZERO;

@@ -13,7 +13,7 @@ pub const FIRST_BODY_MAX: usize = 64 * 1024;
 pub const BODY_HELD_MAX: usize = 8 * 1024 * 1024;
 /// Bytes of a response that are read from the process before its client takes them, as long as half of the memory for
 /// responses is free. Reached: the rest continues piece by piece while the slot is held.
-pub const ANSWER_HELD_MAX: usize = 8 * 1024 * 1024;
+pub const RESPONSE_HELD_MAX: usize = 8 * 1024 * 1024;
 /// Divisor of the memory for requests, and of that for responses: long bodies use at most this fraction, and the rest
 /// stays free for others.
 pub const MEMORY_RESERVE_DIVISOR: usize = 2;

@@ -2,7 +2,7 @@
 
 /// An event that the pool sends to the client of a request. These end the request: [`Response`](Self::Response) and
 /// [`Piece`](Self::Piece) with `is_last`, [`Expired`](Self::Expired), [`Failed`](Self::Failed),
-/// [`Broken`](Self::Broken).
+/// [`Aborted`](Self::Aborted).
 #[derive(Debug)]
 pub(crate) enum UpstreamEvent {
     Response(UpstreamResponse),
@@ -11,7 +11,7 @@ pub(crate) enum UpstreamEvent {
     Expired,
     Failed(UpstreamFailure),
     /// The response has begun and cannot be completed.
-    Broken,
+    Aborted,
 }
 
 /// A message from the client's session to the connection to the process.

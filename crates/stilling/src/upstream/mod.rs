@@ -18,7 +18,7 @@
 //!
 //! A slow client holds no slot: its body is received before the request is queued, and the response is read as fast as
 //! the process sends it. Bodies and responses beyond the limits ([`limits::BODY_HELD_MAX`],
-//! [`limits::ANSWER_HELD_MAX`], or the memory for all) continue piece by piece: the sender is read only as fast as the
+//! [`limits::RESPONSE_HELD_MAX`], or the memory for all) continue piece by piece: the sender is read only as fast as the
 //! receiver reads, and the client must keep to [`limits::SLOT_RATE_MIN`] meanwhile.
 //!
 //! A reset by the client is noticed within [`limits::CLIENT_CHECK_INTERVAL`]; a client that has only shut down its

@@ -223,7 +223,7 @@ impl PendingRequest {
     /// The event for the client of a request that has failed.
     pub(super) fn failure_event(&self, failure: UpstreamFailure) -> UpstreamEvent {
         let has_begun = self.response.as_ref().is_some_and(ResponseBuilder::has_begun);
-        if has_begun { UpstreamEvent::Broken } else { UpstreamEvent::Failed(failure) }
+        if has_begun { UpstreamEvent::Aborted } else { UpstreamEvent::Failed(failure) }
     }
 
     /// Restarts the process's timeout for the next step.

@@ -306,10 +306,11 @@ impl UpstreamPool {
     pub(super) fn dispatch(&mut self, now: Time) {
         loop {
             let idle = &self.idle;
-            let Some(called) = self.queue.poll_admission(now, |process| idle.has_connection(process)) else {
+            let Some(admission) = self.queue.poll_admission(now, |process| idle.has_connection(process))
+            else {
                 return;
             };
-            match called {
+            match admission {
                 AdmissionOutcome::Expired(id) => {
                     if let Some(entry) = self.requests.remove(id) {
                         self.outbox.send_event(entry.reply_to, id, UpstreamEvent::Expired);

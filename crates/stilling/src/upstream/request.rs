@@ -174,7 +174,7 @@ mod tests {
 
     /// Row 1.3.
     #[test]
-    fn a_client_cannot_say_where_it_comes_from_or_what_it_has_asked_for() {
+    fn forwarding_fields_of_the_client_are_dropped() {
         let ours = "GET / HTTP/1.1\r\nHost: shop.example\r\nX-Forwarded-For: 192.0.2.9\r\n\
                     X-Forwarded-Proto: http\r\nX-Forwarded-Host: shop.example\r\nVia: 1.1 stilling\r\n";
         assert_eq!(rewritten(""), ours);

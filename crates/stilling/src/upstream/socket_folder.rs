@@ -186,7 +186,7 @@ mod tests {
 
     /// Row 1.24: servers that start and end at the same time do not remove each other's folders.
     #[test]
-    fn a_folder_that_is_being_made_is_not_taken_for_left_behind() {
+    fn a_folder_that_is_being_created_is_not_removed_as_stale() {
         let parent = tempfile::tempdir().unwrap();
         std::thread::scope(|scope| {
             for _ in 0..4 {

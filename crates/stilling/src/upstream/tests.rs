@@ -245,7 +245,7 @@ fn a_long_body_and_a_long_answer_go_piece_by_piece(driver: DriverChoice) {
             send_text(stream, &format!("{LONG:x}\r\n{}\r\n0\r\n\r\n", "x".repeat(LONG)));
         });
         let configure = |config: &mut ServeConfig| {
-            (config.requests_held_max, config.answers_held_max) = (150_000, 150_000);
+            (config.requests_held_max, config.responses_held_max) = (150_000, 150_000);
         };
         let fixture = UpstreamFixture::configured(driver, HANG, 1, configure, |listener| {
             run_scripts(listener, vec![script])
@@ -467,7 +467,7 @@ fn a_client_that_reads_a_response_too_slowly_is_disconnected(driver: DriverChoic
         config.timeouts.body_rate_min = u64::MAX;
         config.send_buffer = Some(16_384);
         // Only the pieces in flight are held.
-        config.answers_held_max = 200_000;
+        config.responses_held_max = 200_000;
     };
     let scripts = vec![respond_long(LONG), respond_ok()];
     let fixture =
@@ -492,7 +492,7 @@ fn a_client_that_reads_a_response_too_slowly_is_disconnected(driver: DriverChoic
 }
 
 fn a_long_answer_without_room_is_refused_before_it_begins(driver: DriverChoice) {
-    let configure = |config: &mut ServeConfig| config.answers_held_max = 10_000;
+    let configure = |config: &mut ServeConfig| config.responses_held_max = 10_000;
     let scripts = vec![respond_long(1 << 20), respond_ok()];
     let fixture =
         UpstreamFixture::configured(driver, HANG, 1, configure, |listener| run_scripts(listener, scripts));

@@ -135,7 +135,7 @@ fn what_cannot_be_published_is_answered_with_its_reason(driver: DriverChoice) {
     let mut peer = TestPeer::connect(hub_server.at("custom"));
     for subject in ["a.*", "a..b", "$JS.API.INFO"] {
         peer.send(format!("{subject} x\n"));
-        let expected = b"the subject cannot be published to\n";
+        let expected = b"invalid or reserved subject\n";
         assert_eq!(peer.read_exactly(expected.len()), expected, "{subject}");
     }
     drop(peer);
@@ -221,7 +221,7 @@ impl CustomSession for RetryingSession {
         consumed
     }
 
-    fn has_room(&mut self, io: &mut Io<'_>, _: &mut CustomContext<'_>) {
+    fn room_available(&mut self, io: &mut Io<'_>, _: &mut CustomContext<'_>) {
         self.0.rooms.fetch_add(1, Relaxed);
         io.resume();
     }
@@ -295,7 +295,7 @@ impl CustomSession for OfferingSession {
         bytes.len()
     }
 
-    fn taken(&mut self, count: usize, io: &mut Io<'_>, _: &mut CustomContext<'_>) {
+    fn offer_sent(&mut self, count: usize, io: &mut Io<'_>, _: &mut CustomContext<'_>) {
         self.0 += count;
         if self.0 < OfferingSession::SIZE {
             self.offer(io);

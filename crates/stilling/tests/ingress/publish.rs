@@ -83,7 +83,7 @@ fn each_line_is_a_message(driver: DriverChoice) {
     }
     let typed = post("/publish/events.a", "content-type: Application/X-NDJSON ; charset=utf-8\r\n", "x\ny\n");
     is(&peer.ask(typed), 200, "{\"stream\":\"events\",\"first\":4,\"last\":5}");
-    says(&peer.ask(lines("/publish/events.a", "\n \r\n")), 400, "no line of this body holds a message");
+    says(&peer.ask(lines("/publish/events.a", "\n \r\n")), 400, "the body contains no message");
     // The maximum number of messages, which takes several publication batches; then one more.
     let most = "x\n".repeat(10_000);
     is(
@@ -269,7 +269,7 @@ fn pages_of_other_origins_are_refused(driver: DriverChoice) {
         let request = post("/publish/quick.a", &format!("Origin: http://{host}\r\n"), "x");
         hub_server.connect().ask(request.replace("Host: a\r\n", &format!("Host: {host}\r\n")))
     };
-    says(&own("a"), 403, "a page under a name may publish only where users are known");
+    says(&own("a"), 403, "a page at a host name may publish only if users are configured");
     is(&own("127.0.0.1:80"), 200, "{\"stream\":\"quick\",\"first\":1,\"last\":1}");
     hub_server.finish();
 }

@@ -224,7 +224,7 @@ impl NatsSubscriber {
 
 /// All records of the stream `events` on disk: kind, subject, payload.
 pub(crate) fn records(data: &Path) -> Vec<(RecordKind, String, String)> {
-    let disk = FileDisk::make(&data.join("events")).expect("the folder");
+    let disk = FileDisk::open_or_create(&data.join("events")).expect("the folder");
     let (log, _) = Log::open(disk, "events", LogConfig::default()).expect("the stream");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let mut reader = log.source().read_from(StartAt::Sequence(1));

@@ -22,7 +22,7 @@ fn peer_of(request: &Request<'_>) -> String {
 fn handlers_know_where_clients_come_from_if_they_ask(driver: DriverChoice) {
     let routes = Routes::new().inline(Method::Get, "/in", peer_of).worker(Method::Post, "/job", peer_of);
     let known = format!("{:?}", Some(IpAddr::from(Ipv4Addr::LOCALHOST)));
-    for (routes, expected) in [(routes.clone(), "None"), (routes.with_peers(), known.as_str())] {
+    for (routes, expected) in [(routes.clone(), "None"), (routes.with_peer_addresses(), known.as_str())] {
         let server = HttpTestServer::start(driver, routes);
         let mut peer = server.connect();
         for _ in 0..2 {

@@ -98,7 +98,7 @@ fn a_source_that_fails_in_the_middle_ends_the_connection(driver: DriverChoice) {
             let text = |part: &[u8]| body.windows(part.len()).any(|window| window == part);
             assert!(!text(b"0\r\n\r\n") && !text(b"HTTP/"), "{way}: what was cut off looks complete");
             assert!(body.len() <= 201_000, "{way}: {} bytes", body.len());
-            server.until_closed(CloseReason::AnswerBroken, number);
+            server.until_closed(CloseReason::ResponseAborted, number);
         }
         assert_eq!(server.connect().ask(get("/good")).text(), "good");
         server.finish();

@@ -133,12 +133,12 @@ fn answers_beyond_the_memory_for_them_are_refused(driver: DriverChoice) {
         .inline(Method::Get, "/good", |_| "good");
     let server = HttpTestServer::with(driver, routes, |config| {
         (config.shards, config.worker_threads) = (1, 1);
-        (config.send_buffer, config.answers_held_max) = (Some(16_384), MOST);
+        (config.send_buffer, config.responses_held_max) = (Some(16_384), MOST);
     });
-    let shed = || server.overview().http(|counters| &counters.answers_shed);
+    let shed = || server.overview().http(|counters| &counters.responses_shed);
     let mut slow = TestPeer::connect_with_small_buffer(server.address());
     slow.send(get("/in"));
-    eventually("the answer waits", || (server.answers_held() == LONG as u64).then_some(()));
+    eventually("the answer waits", || (server.responses_held() == LONG as u64).then_some(()));
     // A stream counts as one piece, however long it is; streams use the remaining memory.
     let mut streams = Vec::new();
     while shed() == 0 {
@@ -146,7 +146,7 @@ fn answers_beyond_the_memory_for_them_are_refused(driver: DriverChoice) {
         stream.send(get(["/open", "/sized"][streams.len() % 2]));
         let head = stream.head();
         streams.push((stream, head));
-        assert!(server.answers_held() <= MOST as u64);
+        assert!(server.responses_held() <= MOST as u64);
     }
     let (mut last, refused) = streams.pop().expect("one was refused");
     assert_eq!((refused.status, refused.field("Retry-After")), (503, Some("1")));
@@ -170,7 +170,7 @@ fn answers_beyond_the_memory_for_them_are_refused(driver: DriverChoice) {
     }
     assert!(body == pattern(LONG));
     drop((slow, open, last, streams));
-    eventually("all is given back", || (server.answers_held() == 0).then_some(()));
+    eventually("all is given back", || (server.responses_held() == 0).then_some(()));
     server.finish();
 }
 
@@ -180,24 +180,24 @@ fn pages_that_wait_for_slow_clients_count_like_answers(driver: DriverChoice) {
     let routes = Routes::new().inline(Method::Get, "/good", |_| "good");
     let server = HttpTestServer::with(driver, routes, |config| {
         (config.shards, config.worker_threads) = (1, 1);
-        (config.send_buffer, config.answers_held_max) = (Some(4096), MOST);
+        (config.send_buffer, config.responses_held_max) = (Some(4096), MOST);
         // Output in the engine's store is not counted here, so the store is minimal.
         config.engine.output_bytes_max = 65_536;
     });
-    let shed = || server.overview().http(|counters| &counters.answers_shed);
+    let shed = || server.overview().http(|counters| &counters.responses_shed);
     let mut slow = Vec::new();
     while shed() == 0 {
         assert!(slow.len() < 100, "pages wait and are not counted");
         let mut peer = TestPeer::connect_with_small_buffer(server.address());
         peer.send(get(["/metrics", "/status"][slow.len() % 2]).repeat(20));
         let head = peer.head();
-        assert!(server.answers_held() <= MOST as u64, "{} bytes are held", server.answers_held());
+        assert!(server.responses_held() <= MOST as u64, "{} bytes are held", server.responses_held());
         slow.push((peer, head));
     }
     assert!(slow.iter().any(|(_, head)| head.status == 200), "none was answered");
     assert_eq!(server.connect().ask(get("/good")).status, 200);
     drop(slow);
-    eventually("all is given back", || (server.answers_held() == 0).then_some(()));
+    eventually("all is given back", || (server.responses_held() == 0).then_some(()));
     assert_eq!(server.connect().ask(get("/metrics")).status, 200);
     server.finish();
 }

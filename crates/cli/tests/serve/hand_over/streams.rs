@@ -114,7 +114,7 @@ pub(super) struct FakePredecessor {
 
 impl FakePredecessor {
     pub(super) fn new(control_folder: &ControlFolder, data: &Path) -> FakePredecessor {
-        let disk = FileDisk::make(&data.join("events")).expect("a folder");
+        let disk = FileDisk::open_or_create(&data.join("events")).expect("a folder");
         let (log, _) = Log::open(disk, "events", LogConfig::default()).expect("nobody else has it");
         let queue = TcpListener::bind("127.0.0.1:0").expect("a free port");
         FakePredecessor { control_socket: ControlPeer::control_socket(&control_folder.path), queue, log }

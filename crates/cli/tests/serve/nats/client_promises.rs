@@ -29,6 +29,6 @@ kept! {
     a_stream_is_followed_from_any_place,
     a_large_message_arrives_whole,
     a_subject_without_a_stream_is_named,
-    a_request_is_answered_or_told_that_nobody_listens,
+    a_request_gets_its_reply_or_no_responders,
     what_a_publisher_leaves_in_its_directory_the_next_one_delivers,
 }

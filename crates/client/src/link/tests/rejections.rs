@@ -29,7 +29,7 @@ fn submit_rejected(fixture: &mut LinkFixture) {
 
 /// Row 0.17: more other messages than the window holds pass it.
 #[test]
-fn one_message_that_nobody_takes_holds_up_none_of_those_behind_it() {
+fn a_rejected_message_does_not_delay_others() {
     let mut fixture = LinkFixture::new(config());
     fixture.complete_handshake();
     let submit_rejected = fixture.submit("nobody", b"x");
@@ -49,7 +49,7 @@ fn one_message_that_nobody_takes_holds_up_none_of_those_behind_it() {
 /// A continuous series of rejected messages: the maximum is parked, the next ones fill the window, and all others wait.
 /// None is dropped before its deadline, and then the others continue.
 #[test]
-fn messages_that_nobody_takes_may_come_ever_on() {
+fn a_continuous_series_of_rejected_messages_is_bounded() {
     let mut fixture = LinkFixture::new(crate::PublisherConfig {
         mode: PublishMode::NoWait,
         unacknowledged: 100,

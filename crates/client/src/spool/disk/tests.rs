@@ -1,7 +1,7 @@
 //! Crashes and damage of the spool: no committed, uncompleted message is lost, none is delivered twice in one run, no
 //! foreign one appears, and the order holds.
 
-use stilling_journal::disk::simulated::{DiskFaults, INPUT_OUTPUT, NO_SPACE, SimulatedDisk};
+use stilling_journal::disk::simulated::{DiskFaults, EIO, ENOSPC, SimulatedDisk};
 
 use super::*;
 
@@ -234,8 +234,7 @@ fn messages_that_cannot_be_read_now_are_not_lost() {
     let mut spool = open(&disk).spool;
     push(&mut spool, 0..40, 100_000);
     drop(spool);
-    let fail =
-        |after| disk.fail(DiskFaults { reads: Some((after, 2, INPUT_OUTPUT)), ..DiskFaults::default() });
+    let fail = |after| disk.fail(DiskFaults { reads: Some((after, 2, EIO)), ..DiskFaults::default() });
     let mut failed = 0;
     for after in 0..30 {
         fail(after);
@@ -266,8 +265,8 @@ fn a_spool_takes_messages_again_when_the_disk_has_room() {
     let disk = SimulatedDisk::new();
     let mut spool = open(&disk).spool;
     for fault in [
-        DiskFaults { create: Some(NO_SPACE), ..DiskFaults::default() },
-        DiskFaults { writes: Some((0, NO_SPACE)), ..DiskFaults::default() },
+        DiskFaults { create: Some(ENOSPC), ..DiskFaults::default() },
+        DiskFaults { writes: Some((0, ENOSPC)), ..DiskFaults::default() },
     ] {
         disk.fail(fault);
         let mut refused = Vec::new();

@@ -1,6 +1,6 @@
 //! Power failures at every point of a history, with every set of sectors that may have reached the disk.
 
-use stilling_journal::disk::simulated::{CrashPoint, DiskFaults, INPUT_OUTPUT, SimulatedDisk};
+use stilling_journal::disk::simulated::{CrashPoint, DiskFaults, EIO, SimulatedDisk};
 use stilling_journal::{GapCause, Log};
 
 use super::{XorShift64, batch, content, open, payload};
@@ -65,7 +65,7 @@ pub(crate) fn restarted_run(at: usize) -> (SimulatedDisk, u64) {
     let source = log.source();
     disk.observe_watermark(move || source.durable());
     append_calls(&mut log, 1, &CALLS[..at]);
-    disk.fail(DiskFaults { syncs: Some((0, INPUT_OUTPUT)), ..DiskFaults::default() });
+    disk.fail(DiskFaults { syncs: Some((0, EIO)), ..DiskFaults::default() });
     let next = log.next();
     let mut batches = [batch(1, next, 2, 700), batch(1, next + 2, 1, 3000)];
     log.append(&mut batches).expect_err("the disk refuses");

@@ -7,7 +7,7 @@ use std::time::Duration;
 use stilling::parts::{
     PredecessorDrain, PredecessorEvent, PredecessorState, SharedDisks, Succession, SuccessionAction,
 };
-use stilling_journal::disk::simulated::{DiskFaults, INPUT_OUTPUT, NO_SPACE, SimulatedDisk};
+use stilling_journal::disk::simulated::{DiskFaults, EIO, ENOSPC, SimulatedDisk};
 use stilling_ring::Time;
 
 use super::drawing::{draw_network, draw_plan};
@@ -569,12 +569,12 @@ impl SuccessionWorld {
             DiskCondition::Healthy => {}
             DiskCondition::Hung => self.hangs_until = now.after(span),
             DiskCondition::Full => {
-                self.trouble = Some(DiskFaults { create: Some(NO_SPACE), ..DiskFaults::default() });
+                self.trouble = Some(DiskFaults { create: Some(ENOSPC), ..DiskFaults::default() });
             }
             DiskCondition::WritesFail => {
                 let after = self.random.below(4) as u32;
                 let times = self.random.between(1, 20) as u32;
-                let (writes, writes_max) = (Some((after, INPUT_OUTPUT)), Some(times));
+                let (writes, writes_max) = (Some((after, EIO)), Some(times));
                 self.trouble = Some(DiskFaults { writes, writes_max, ..DiskFaults::default() });
             }
         }

@@ -87,7 +87,7 @@ impl OpeningTestHub {
 
 /// Writes records of another process to the stream `events`, with message ids from 0 on.
 fn write_records(data: &Path, count: u64) {
-    let disk = FileDisk::make(&data.join("events")).expect("a directory");
+    let disk = FileDisk::open_or_create(&data.join("events")).expect("a directory");
     let (mut log, _) = Log::open(disk, "events", LogConfig::default()).expect("it opens");
     let mut batch = Batch::new(256 * 1024);
     batch.begin(log.next(), 1);

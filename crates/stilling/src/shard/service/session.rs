@@ -88,10 +88,10 @@ impl Session for ShardSession {
         on_session!(self, service, flushed(io));
     }
 
-    fn taken(&mut self, count: usize, io: &mut Io<'_>, service: &mut ShardService) {
+    fn offer_sent(&mut self, count: usize, io: &mut Io<'_>, service: &mut ShardService) {
         match &mut self.0 {
-            SessionKind::Http(session) => session.taken(count, io, &mut service.http()),
-            SessionKind::Custom(session) => session.taken(count, io, &mut service.custom()),
+            SessionKind::Http(session) => session.offer_sent(count, io, &mut service.http()),
+            SessionKind::Custom(session) => session.offer_sent(count, io, &mut service.custom()),
             // These sessions offer nothing.
             SessionKind::Upstream(_) | SessionKind::Nats(_) | SessionKind::Syslog(_) => {}
         }
@@ -109,7 +109,7 @@ impl Session for ShardSession {
                 session.hub_mail(mail, io, &mut service.http());
             }
             (SessionKind::Upstream(session), MailKind::UpstreamCommand(command)) => {
-                session.commanded(command, io, &mut service.upstream());
+                session.handle_command(command, io, &mut service.upstream());
             }
             (SessionKind::Nats(session), MailKind::Hub(mail)) => {
                 session.delivered(mail, io, &mut service.nats());
@@ -118,7 +118,7 @@ impl Session for ShardSession {
                 session.delivered(mail, io, &mut service.syslog());
             }
             (SessionKind::Custom(session), MailKind::Hub(HubMail::Room)) => {
-                session.has_room(io, &mut service.custom());
+                session.room_available(io, &mut service.custom());
             }
             (SessionKind::Http(_), MailKind::UpstreamCommand(_))
             | (
@@ -147,9 +147,9 @@ impl Session for ShardSession {
         }
     }
 
-    fn unsendable(&mut self, nothing_sent: bool) -> bool {
+    fn send_error(&mut self, nothing_sent: bool) -> bool {
         match &mut self.0 {
-            SessionKind::Upstream(session) => session.unsendable(nothing_sent),
+            SessionKind::Upstream(session) => session.send_error(nothing_sent),
             SessionKind::Http(_) | SessionKind::Nats(_) | SessionKind::Syslog(_) | SessionKind::Custom(_) => {
                 false
             }

@@ -28,7 +28,7 @@ fn service(pool: UpstreamPool) -> ShardService {
         routes: Arc::default(),
         write_timeout: Default::default(),
         requests_held_max: 0,
-        answers_held_max: 0,
+        responses_held_max: 0,
         has_app: true,
     };
     let wakes = vec![Arc::new(Wake::new(|| ()))];

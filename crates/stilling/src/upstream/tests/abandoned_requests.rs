@@ -260,7 +260,7 @@ fn a_process_that_refuses_is_given_no_more_time_than_for_an_answer(driver: Drive
 fn events_of_an_abandoned_request_are_not_part_of_the_next_response(driver: DriverChoice) {
     // The last bytes arrive together with those that fill the first piece: both pieces are in the mail at once.
     let length = crate::upstream::limits::PIECE_SIZE_MAX + 50;
-    let configure = |config: &mut ServeConfig| config.answers_held_max = 10_000;
+    let configure = |config: &mut ServeConfig| config.responses_held_max = 10_000;
     let answers: ConnectionScript = Box::new(move |stream| {
         read_head(stream);
         let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n");

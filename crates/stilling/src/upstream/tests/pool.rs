@@ -83,7 +83,7 @@ fn failure(pool: &mut UpstreamPool) -> Option<(Recipient, UpstreamFailure)> {
 
 /// Row 3.27: without a connection slot in the server, the client is answered 503, and the process is not killed.
 #[test]
-fn a_connection_without_a_place_is_answered_503_and_not_held_against_the_process() {
+fn a_request_without_a_connection_slot_is_answered_503_and_the_process_is_kept() {
     let (mut pool, processes) = pool();
     for client in [CLIENT, Recipient::Connection(Token::new(71, 1))] {
         let pending = connecting(&mut pool, client, Time::ZERO);

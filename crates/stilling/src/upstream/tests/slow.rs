@@ -13,7 +13,7 @@ use super::fixture::{
     run_scripts, send_text,
 };
 use crate::http::{Method, Response, Routes, Status};
-use crate::upstream::limits::{ANSWER_HELD_MAX, PIECE_SIZE_MAX};
+use crate::upstream::limits::{PIECE_SIZE_MAX, RESPONSE_HELD_MAX};
 use crate::{DriverChoice, ServeConfig, Server};
 
 on_both_drivers! {
@@ -39,8 +39,8 @@ fn held_request_bytes(fixture: &UpstreamFixture) -> u64 {
     fixture.server.overview().http.iter().map(|counters| counters.requests_held()).sum()
 }
 
-fn answers_held(fixture: &UpstreamFixture) -> u64 {
-    fixture.server.overview().http.iter().map(|counters| counters.answers_held()).sum()
+fn responses_held(fixture: &UpstreamFixture) -> u64 {
+    fixture.server.overview().http.iter().map(|counters| counters.responses_held()).sum()
 }
 
 fn has_ended(fixture: &UpstreamFixture, reason: CloseReason) -> bool {
@@ -129,17 +129,17 @@ fn a_slow_reader_holds_no_slot(driver: DriverChoice) {
         });
         let slow = send_without_reading(&fixture);
         eventually("the process is through with it", || fixture.requests().done == 1);
-        assert!(answers_held(&fixture) > ANSWER as u64 / 2, "{}", answers_held(&fixture));
+        assert!(responses_held(&fixture) > ANSWER as u64 / 2, "{}", responses_held(&fixture));
         (0..3).for_each(|_| fixture.assert_ok(POST));
         let (status, body) = read(slow);
         assert_eq!((status, body.iter().filter(|byte| **byte == b'x').count()), (200, ANSWER));
-        assert_eq!(answers_held(&fixture), 0);
+        assert_eq!(responses_held(&fixture), 0);
         fixture.finish();
     }
 }
 
 fn a_very_long_answer_is_taken_as_it_is_read(driver: DriverChoice) {
-    const ANSWER: usize = 3 * ANSWER_HELD_MAX;
+    const ANSWER: usize = 3 * RESPONSE_HELD_MAX;
     let script: ConnectionScript = Box::new(move |stream| {
         read_head(stream);
         send_text(stream, &format!("HTTP/1.1 200 OK\r\nContent-Length: {ANSWER}\r\n\r\n"));
@@ -156,19 +156,19 @@ fn a_very_long_answer_is_taken_as_it_is_read(driver: DriverChoice) {
         run_scripts(listener, vec![script])
     });
     let slow = send_without_reading(&fixture);
-    let least = (ANSWER_HELD_MAX - PIECE_SIZE_MAX) as u64;
-    eventually("as much is held as may be", || answers_held(&fixture) >= least);
+    let least = (RESPONSE_HELD_MAX - PIECE_SIZE_MAX) as u64;
+    eventually("as much is held as may be", || responses_held(&fixture) >= least);
     // The last piece was requested when there was room for it, and is counted before it arrives.
-    let most = (ANSWER_HELD_MAX + 2 * PIECE_SIZE_MAX) as u64;
+    let most = (RESPONSE_HELD_MAX + 2 * PIECE_SIZE_MAX) as u64;
     for _ in 0..20 {
-        assert!(answers_held(&fixture) <= most, "{}", answers_held(&fixture));
+        assert!(responses_held(&fixture) <= most, "{}", responses_held(&fixture));
         std::thread::sleep(Duration::from_millis(5));
     }
     assert_eq!((fixture.requests().busy, fixture.requests().done), (1, 0), "it holds the slot");
     let (status, body) = read(slow);
     assert_eq!((status, body.len()), (200, ANSWER));
     assert!(body.iter().all(|byte| *byte == b'x'));
-    assert_eq!(answers_held(&fixture), 0);
+    assert_eq!(responses_held(&fixture), 0);
     fixture.assert_ok(POST);
     fixture.finish();
 }
@@ -226,7 +226,7 @@ fn an_answer_503_of_a_program_or_handler_is_no_refusal(driver: DriverChoice) {
         driver,
         shards: 1,
         worker_threads: 1,
-        answers_held_max: 10_000,
+        responses_held_max: 10_000,
         ..ServeConfig::default()
     };
     let server = Server::bind(config, routes).expect("a free port").start().expect("a thread");

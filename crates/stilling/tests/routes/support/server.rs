@@ -65,8 +65,8 @@ impl HttpTestServer {
     }
 
     /// Bytes of handlers' responses that wait for their clients.
-    pub(crate) fn answers_held(&self) -> u64 {
-        self.overview().http.iter().map(|counters| counters.answers_held()).sum()
+    pub(crate) fn responses_held(&self) -> u64 {
+        self.overview().http.iter().map(|counters| counters.responses_held()).sum()
     }
 
     /// Bytes of responses that the system has not taken.
@@ -81,7 +81,7 @@ impl HttpTestServer {
 
     /// Responses with this status.
     pub(crate) fn answered(&self, status: Status) -> u64 {
-        self.overview().http(|counters| counters.answers(status))
+        self.overview().http(|counters| counters.responses(status))
     }
 
     /// Waits until so many connections have this close reason.
@@ -122,7 +122,7 @@ impl HttpTestServer {
         assert_eq!(overview.engine(|counters| &counters.output_held), 0);
         let held: u64 = overview.http.iter().map(|counters| counters.requests_held()).sum();
         assert_eq!(held, 0, "bytes of requests are held at the end");
-        let held: u64 = overview.http.iter().map(|counters| counters.answers_held()).sum();
+        let held: u64 = overview.http.iter().map(|counters| counters.responses_held()).sum();
         assert_eq!(held, 0, "bytes of answers are held at the end");
         overview
     }

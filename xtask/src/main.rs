@@ -63,7 +63,7 @@ enum XtaskCommand {
     Crash(crash::CrashArguments),
     /// Restart the server under load and account for every message
     Restarts(restarts::RestartsArguments),
-    /// Run a long load and check that resources stay level
+    /// Run a long load and check that resources return to their earlier level
     Soak(soak::SoakArguments),
 }
 

@@ -22,7 +22,7 @@ pub(crate) const GUNICORN: PythonPackage = PythonPackage { folder: "gunicorn", v
 
 pub(crate) const NATS_PY: PythonPackage = PythonPackage { folder: "nats-py", version: "nats-py==2.16.0" };
 
-/// The program that runs all cases on it.
+/// The test client on nats-py, which runs all cases.
 pub(crate) const NATS_CASES: &str = "crates/cli/tests/serve/nats/foreign/conformance/client.py";
 
 impl PythonPackage {

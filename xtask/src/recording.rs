@@ -53,7 +53,7 @@ pub(crate) fn run_commands() -> XtaskResult {
     tree::write(PICTURE, &svg(&lines))
 }
 
-/// The server; ends with the value.
+/// The server process; dropping it ends it.
 struct Server(Child);
 
 impl Drop for Server {

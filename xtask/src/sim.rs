@@ -20,7 +20,7 @@ pub(crate) struct SimCommandArguments {
     /// `sequential` (restarts of one server after the other)
     #[arg(long, value_name = "NAME", default_value = "http")]
     world: String,
-    /// Print all events
+    /// Print the events (the last 50,000)
     #[arg(long)]
     verbose: bool,
 }

@@ -65,7 +65,7 @@ fn repeated_type_names<'a>(sources: impl Iterator<Item = &'a TextFile>) -> Vec<S
         .collect()
 }
 
-/// The name of the type that a line defines. Associated types of a trait or an implementation are indented and do not count.
+/// The name of the type that a line defines. Associated types are indented and do not count.
 fn defined_type(line: &str) -> Option<&str> {
     let item = line.trim_start();
     let item = match item.strip_prefix("pub") {

@@ -26,7 +26,7 @@ impl TestArguments {
     }
 }
 
-/// The steps; `ci` appends them to its own.
+/// The steps of the tests; `ci` runs them after its own.
 pub(crate) fn stages(steps: &mut StepRunner, quick: bool) -> XtaskResult {
     steps.run_step("programs", || packages::install(&packages::FOR_TESTS))?;
     steps.run_step("gunicorn", || python::GUNICORN.install())?;

@@ -10,7 +10,7 @@
 //! use stilling_bench::http::{self, HttpPlan, RunLength, Url};
 //!
 //! let mut plan = HttpPlan::new(Url::parse("http://127.0.0.1:9000/test/fast")?);
-//! plan.length = RunLength::For(Duration::from_secs(5));
+//! plan.length = RunLength::Duration(Duration::from_secs(5));
 //! plan.rate = Some(10_000.0);
 //! let report = http::run(&plan)?;
 //! println!("{:.0} answers/s, p99 {:.0} µs", report.rate_per_s, report.latency.p99_us);

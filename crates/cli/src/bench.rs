@@ -60,7 +60,7 @@ struct HttpArguments {
     #[arg(long, value_name = "DEPTH", default_value_t = 1, conflicts_with = "close", value_parser = clap::value_parser!(u16).range(1..=4096))]
     pipeline: u16,
     /// Open loop: requests per second in all, started by the clock; latency counts from the intended start of a request
-    #[arg(short, long, value_name = "R", value_parser = rate())]
+    #[arg(short, long, value_name = "R", value_parser = crate::publish::rate())]
     rate: Option<f64>,
     /// Open loop with a changing rate: requests per second and seconds, such as 400:2,8000:5,400:5; each step is
     /// reported separately
@@ -137,13 +137,6 @@ fn seconds_from(least: f64) -> impl TypedValueParser<Value = Duration> {
     })
 }
 
-fn rate() -> impl TypedValueParser<Value = f64> {
-    clap::builder::StringValueParser::new().try_map(|text| match text.parse::<f64>() {
-        Ok(rate) if rate > 0.0 && rate <= 1e9 => Ok(rate),
-        _ => Err(format!("`{text}` is not a rate above 0 and up to 1e9")),
-    })
-}
-
 impl BenchArguments {
     /// Runs the load. A report with failures is printed, then returned as an error.
     pub(crate) fn run(self) -> Result<(), Box<dyn Error>> {
@@ -163,7 +156,7 @@ impl HttpArguments {
             // The same output as for a conflict that clap detects.
             let mut command = crate::StillingArguments::command();
             command.error(clap::error::ErrorKind::ArgumentConflict, contradiction).print()?;
-            return Err(Box::new(crate::WrongUsage));
+            return Err(Box::new(crate::ConflictingOptions));
         }
         let report = run_with_progress(&plan)?;
         let mut out = std::io::stdout().lock();
@@ -183,9 +176,9 @@ impl HttpArguments {
         let stepped = steps.iter().fold(Duration::ZERO, |sum, step| sum.saturating_add(step.span));
         let length = match (self.requests, self.duration, self.hold) {
             (Some(count), _, _) => RunLength::Requests(count),
-            (_, Some(span), _) => RunLength::For(span),
+            (_, Some(span), _) => RunLength::Duration(span),
             (_, _, Some(span)) => RunLength::Hold(span),
-            (None, None, None) if !steps.is_empty() => RunLength::For(stepped),
+            (None, None, None) if !steps.is_empty() => RunLength::Duration(stepped),
             (None, None, None) => defaults.length,
         };
         Ok(HttpPlan {
@@ -227,7 +220,7 @@ fn run_with_progress(plan: &HttpPlan) -> Result<HttpBenchReport, HttpBenchError>
     let begun = Instant::now();
     let bar = match plan.length {
         RunLength::Requests(count) => ProgressBar::new(count).with_style(style("{pos}/{len} requests")),
-        RunLength::For(span) => {
+        RunLength::Duration(span) => {
             let whole = (plan.warmup + span).as_millis() as u64;
             ProgressBar::new(whole).with_style(style("{elapsed}"))
         }
@@ -236,7 +229,7 @@ fn run_with_progress(plan: &HttpPlan) -> Result<HttpBenchReport, HttpBenchError>
     let report = http::run_watched(plan, |progress: &HttpProgress| {
         bar.set_position(match plan.length {
             RunLength::Requests(_) => progress.ok + progress.shed + progress.failures,
-            RunLength::For(_) => begun.elapsed().as_millis() as u64,
+            RunLength::Duration(_) => begun.elapsed().as_millis() as u64,
             RunLength::Hold(_) => progress.open,
         });
         let holding = if progress.holding { ", holding" } else { "" };
@@ -313,17 +306,17 @@ fn table(report: &HttpBenchReport) -> String {
         line("not sent", dropped.total().to_string());
         line("  backlog full", dropped.backlog_full.to_string());
         line("  waited too long", dropped.waited_too_long.to_string());
-        line("  left at the end", dropped.at_end.to_string());
+        line("  not started at end", dropped.at_end.to_string());
     }
     let statuses: Vec<String> =
         report.statuses.iter().map(|(status, count)| format!("{status}: {count}")).collect();
     line("answers by status", statuses.join(", "));
     line("bytes", format!("{} received, {} sent", report.bytes_received, report.bytes_sent));
-    line("connections", format!("{} opened, {} again", report.connected, report.reconnects));
+    line("connections", format!("{} opened, {} reopened", report.connected, report.reconnects));
     if asked.hold_s.is_some() {
         line("held to the end", report.held.to_string());
     }
-    line("processor time", format!("{:.3} s of this program", report.cpu_s));
+    line("CPU time", format!("{:.3} s of the generator", report.cpu_s));
     line("", spread_heading());
     line("latency (ms)", spread_row(&report.latency));
     if let Some(service) = &report.service_time {

@@ -136,8 +136,8 @@ fn describe_user(user: &UserConfig) -> String {
 fn describe_data(data: &DataFolder) -> String {
     let mebibytes = data.free() >> 20;
     if data.is_there() {
-        format!("is there, {mebibytes} MiB free")
+        format!("exists, {mebibytes} MiB free")
     } else {
-        format!("made at the first durable publish, {mebibytes} MiB free in {}", data.existing().display())
+        format!("created at the first durable publish, {mebibytes} MiB free in {}", data.existing().display())
     }
 }

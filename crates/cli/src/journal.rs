@@ -156,7 +156,7 @@ fn resolve_path(path: &Path) -> Result<PathTarget, JournalError> {
     let is_directory = fs::metadata(path).map_err(refused)?.is_dir();
     if !is_directory {
         return Err(JournalError::Unreadable(format!(
-            "{} is a file: name the stream's folder that it is in, or the folder of all streams",
+            "{} is a file: name its stream's folder, or the data folder",
             path.display()
         )));
     }
@@ -166,7 +166,7 @@ fn resolve_path(path: &Path) -> Result<PathTarget, JournalError> {
     let streams = streams_in(path).map_err(refused)?;
     if streams.is_empty() {
         return Err(JournalError::Unreadable(format!(
-            "{} holds no stream: a server keeps its streams where its --data says (by default ./stilling-data), from the first durable message on",
+            "{} contains no stream: streams are in the folder of the server's --data (default ./stilling-data), from the first durable message on",
             path.display()
         )));
     }
@@ -209,9 +209,9 @@ fn describe_path_error(path: &Path, error: &io::Error) -> String {
     match error.kind() {
         ErrorKind::NotFound => {}
         ErrorKind::PermissionDenied => {
-            return format!("{shown} cannot be read by this user: use the one that the server runs as");
+            return format!("cannot read {shown} as this user: run as the user of the server");
         }
-        _ => return format!("{shown} cannot be read: {error}"),
+        _ => return format!("cannot read {shown}: {error}"),
     }
     let above = path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let streams = streams_in(above).unwrap_or_default();
@@ -221,7 +221,7 @@ fn describe_path_error(path: &Path, error: &io::Error) -> String {
         .collect();
     if names.is_empty() {
         return format!(
-            "{shown} is not there: name the folder that a server was given as --data (by default ./stilling-data), or a stream in it"
+            "{shown} does not exist: name the folder of the server's --data (default ./stilling-data), or a stream in it"
         );
     }
     let wanted = path.file_name().unwrap_or_default().to_string_lossy().into_owned();

@@ -56,15 +56,15 @@ enum CliCommand {
 
 /// Valid options that contradict each other; the explanation is already printed.
 #[derive(Debug)]
-struct WrongUsage;
+struct ConflictingOptions;
 
-impl std::fmt::Display for WrongUsage {
+impl std::fmt::Display for ConflictingOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("the options contradict each other")
     }
 }
 
-impl std::error::Error for WrongUsage {}
+impl std::error::Error for ConflictingOptions {}
 
 /// An argument that passes the parser but not the command, such as a subject with an empty token.
 #[derive(Debug)]
@@ -110,7 +110,7 @@ fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         // The explanation is already printed.
-        Err(error) if error.is::<WrongUsage>() => ExitCode::from(EXIT_USAGE),
+        Err(error) if error.is::<ConflictingOptions>() => ExitCode::from(EXIT_USAGE),
         Err(error) if error.is::<journal::JournalError>() => {
             let stop = error.downcast_ref::<journal::JournalError>();
             if let Some(stop) = stop.filter(|stop| stop.has_message()) {

@@ -18,7 +18,7 @@ use stilling_client::{
 };
 use stilling_wire::nats::{Subject, SubjectLimits};
 
-use crate::WrongUsage;
+use crate::ConflictingOptions;
 
 /// Maximum bytes of a message from standard input. Longer: it is rejected before anything is sent.
 const INPUT_SIZE_MAX: u64 = 64 * 1024 * 1024;
@@ -27,7 +27,7 @@ const INPUT_SIZE_MAX: u64 = 64 * 1024 * 1024;
 const NO_STREAM_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Interval of checks for a connection error to report. A connection that succeeds within it reports nothing.
-const TROUBLE_INTERVAL: Duration = Duration::from_millis(500);
+const CONNECTION_ERROR_INTERVAL: Duration = Duration::from_millis(500);
 
 #[derive(Args)]
 pub(crate) struct PublishArguments {
@@ -111,9 +111,9 @@ impl fmt::Display for MessagesSpooled {
 impl Error for MessagesSpooled {}
 
 /// Prints why the server is unreachable, once per reason, until the messages are delivered or dropped.
-fn report_trouble(publisher: &Publisher, ended: Receiver<()>) {
+fn report_connection_errors(publisher: &Publisher, ended: Receiver<()>) {
     let mut reported = None;
-    while ended.recv_timeout(TROUBLE_INTERVAL) == Err(RecvTimeoutError::Timeout) {
+    while ended.recv_timeout(CONNECTION_ERROR_INTERVAL) == Err(RecvTimeoutError::Timeout) {
         let connection_error = publisher.connection_error();
         if let Some(connection_error) =
             connection_error.filter(|connection_error| reported.as_ref() != Some(connection_error))
@@ -142,10 +142,10 @@ fn header() -> impl TypedValueParser<Value = (String, String)> {
     })
 }
 
-fn rate() -> impl TypedValueParser<Value = f64> {
+pub(crate) fn rate() -> impl TypedValueParser<Value = f64> {
     clap::builder::StringValueParser::new().try_map(|text| match text.parse::<f64>() {
-        Ok(rate) if rate > 0.0 && rate <= 1e9 => Ok(rate),
-        _ => Err(format!("`{text}` is not a rate above 0 and up to 1e9")),
+        Ok(rate) if (1e-6..=1e9).contains(&rate) => Ok(rate),
+        _ => Err(format!("`{text}` is not a rate from 1e-6 to 1e9 per second")),
     })
 }
 
@@ -191,7 +191,7 @@ impl PublishArguments {
         if self.mode == ModeOption::OneWay && self.spool.is_some() {
             let words = "one-way messages are not kept: leave out --spool, or choose another --mode";
             crate::StillingArguments::command().error(ErrorKind::ArgumentConflict, words).print()?;
-            return Err(Box::new(WrongUsage));
+            return Err(Box::new(ConflictingOptions));
         }
         let publisher = Publisher::new(self.config())?;
         for finding in &publisher.findings().entries {
@@ -202,7 +202,7 @@ impl PublishArguments {
         let open = std::thread::scope(|scope| {
             // The closure drops the sender when it ends, which ends the thread.
             let (_delivering, ended) = mpsc::channel::<()>();
-            scope.spawn(|| report_trouble(&publisher, ended));
+            scope.spawn(|| report_connection_errors(&publisher, ended));
             let open = match &self.subject {
                 Some(subject) => self.publish_all(&publisher, subject, begun, &mut summary),
                 None => Ok(VecDeque::new()),
@@ -320,7 +320,7 @@ impl PublishArguments {
                         too_long = (too_long.0 + 1, size);
                         writeln!(
                             std::io::stderr(),
-                            "stilling: a line of {size} bytes is dropped: {INPUT_SIZE_MAX} are taken"
+                            "stilling: a line of {size} bytes is dropped: the maximum is {INPUT_SIZE_MAX} bytes"
                         )?;
                     }
                 }
@@ -368,11 +368,11 @@ impl PublishArguments {
             writeln!(out, "{}", as_json(counts, summary, elapsed))?;
         } else if total(counts) <= 1 && counts.delivered == total(counts) {
             match &summary.last {
-                _ if counts.delivered == 0 => writeln!(out, "nothing waits")?,
+                _ if counts.delivered == 0 => writeln!(out, "no messages")?,
                 Some((stream, sequence, false)) if !stream.is_empty() => {
                     writeln!(out, "{stream} {sequence}")?;
                 }
-                Some((stream, sequence, true)) => writeln!(out, "{stream} {sequence} (was there already)")?,
+                Some((stream, sequence, true)) => writeln!(out, "{stream} {sequence} (duplicate)")?,
                 _ => writeln!(out, "delivered")?,
             }
         } else if total(counts) > 1 {
@@ -442,16 +442,16 @@ fn table(counts: &PublisherCounts, summary: &PublishSummary, elapsed: Duration) 
     line("messages", given);
     line("delivered", format!("{} ({:.2}/s)", counts.delivered, counts.delivered as f64 / seconds));
     if counts.duplicates > 0 {
-        line("  there already", counts.duplicates.to_string());
+        line("  duplicates", counts.duplicates.to_string());
     }
     let megabytes = counts.delivered_bytes as f64 / 1e6;
     line("megabytes", format!("{megabytes:.2} ({:.2}/s)", megabytes / seconds));
     line("dropped", counts.dropped.to_string());
     line("waiting", counts.held.to_string());
     line("sent again", counts.retried.to_string());
-    line("connections", format!("{} made, {} failed", counts.connected, counts.connection_failures));
+    line("connections", format!("{} opened, {} failed", counts.connected, counts.connection_failures));
     if counts.hints > 0 {
-        line("asked to wait", counts.hints.to_string());
+        line("backpressure hints", counts.hints.to_string());
     }
     let ms = |span: Duration| span.as_secs_f64() * 1e3;
     let spread = (counts.send_time_min.unwrap_or_default(), counts.send_time_max.unwrap_or_default());

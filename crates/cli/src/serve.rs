@@ -22,7 +22,7 @@ use crate::warnings::warnings;
 
 const SOURCES_HELP: &str = "\
 Each option is also a key of the file and a variable of the environment: max-queue and STILLING_MAX_QUEUE for --max-queue. \
-Options win over variables, variables over the file. `stilling options` lists all, `stilling check` verifies them.";
+Options override variables, variables override the file. `stilling options` lists all, `stilling check` verifies them.";
 
 /// Options of `serve`. Capital short names are those of server-demo.
 #[derive(Args)]
@@ -374,7 +374,7 @@ impl ServeArguments {
         if verbose {
             write!(std::io::stdout(), "{}", resolved.toml)?;
         }
-        let _ = stilling_engine::driver::allocator::join_freed_blocks_at_once();
+        let _ = stilling_engine::driver::allocator::disable_fastbins();
         let server = Server::bind(config, Routes::new())?;
         for warning in warnings(&resolved, server.exposures()) {
             log_line(&format!("warning: {warning}"));

@@ -29,7 +29,7 @@ pub(crate) struct SubscribeArguments {
     #[arg(long, value_name = "NAME")]
     stream: Option<String>,
     /// Start position: a sequence, a time such as 2026-01-31T12:00:00Z, a span back such as 10m, all, or new
-    #[arg(long, value_name = "PLACE", requires = "stream", default_value = "all", value_parser = place())]
+    #[arg(long, value_name = "PLACE", requires = "stream", default_value = "all", value_parser = position())]
     from: FollowStart,
     /// Share the messages with all other subscribers of this queue
     #[arg(short, long, value_name = "NAME", conflicts_with = "stream")]
@@ -48,7 +48,7 @@ pub(crate) struct SubscribeArguments {
     json: bool,
 }
 
-fn place() -> impl TypedValueParser<Value = FollowStart> {
+fn position() -> impl TypedValueParser<Value = FollowStart> {
     clap::builder::StringValueParser::new().try_map(|text| {
         if let Ok(sequence) = text.parse() {
             return Ok(FollowStart::Sequence(sequence));
@@ -62,7 +62,7 @@ fn place() -> impl TypedValueParser<Value = FollowStart> {
                 Ok(FollowStart::Time(time))
             }
             _ => Err(
-                "it is a sequence, a time such as 2026-01-31T12:00:00Z, a span back such as 10m, all, or new",
+                "expected a sequence, a time such as 2026-01-31T12:00:00Z, a span back such as 10m, all, or new",
             ),
         }
     })
@@ -112,7 +112,7 @@ impl SubscribeArguments {
                 }
                 Some(SubscriberEvent::Recreated { last }) => writeln!(
                     std::io::stderr(),
-                    "stilling: the stream was recreated: {last} messages of the old one were received; following the new one from its first message"
+                    "stilling: the stream was recreated after sequence {last} was received; following the new one from its first message"
                 )?,
                 Some(SubscriberEvent::Connected) => said = None,
                 None => {}
@@ -134,13 +134,13 @@ impl SubscribeArguments {
         } else if self.json {
             writeln!(out, "{}", as_json(message))?;
         } else {
-            if let Some(place) = &message.position {
-                let time = humantime::format_rfc3339_millis(place.time());
-                write!(out, "{} {} {time} ", place.stream, place.sequence)?;
+            if let Some(position) = &message.position {
+                let time = humantime::format_rfc3339_millis(position.time());
+                write!(out, "{} {} {time} ", position.stream, position.sequence)?;
             }
             write!(out, "{}: ", message.subject)?;
             match std::str::from_utf8(&message.payload) {
-                Ok(text) => writeln!(out, "{}", on_one_line(text))?,
+                Ok(text) => writeln!(out, "{}", escape_control(text))?,
                 Err(_) => writeln!(out, "{}", message.payload.escape_ascii())?,
             }
         }
@@ -149,7 +149,7 @@ impl SubscribeArguments {
 }
 
 /// Escapes control characters, which would move a terminal's cursor.
-pub(crate) fn on_one_line(text: &str) -> String {
+pub(crate) fn escape_control(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
     for letter in text.chars() {
         if letter.is_control() {
@@ -163,10 +163,10 @@ pub(crate) fn on_one_line(text: &str) -> String {
 
 fn as_json(message: &ReceivedMessage) -> serde_json::Value {
     let mut object = json!({ "subject": message.subject });
-    if let Some(place) = &message.position {
-        object["stream"] = json!(place.stream);
-        object["seq"] = json!(place.sequence);
-        object["time"] = json!(humantime::format_rfc3339_nanos(place.time()).to_string());
+    if let Some(position) = &message.position {
+        object["stream"] = json!(position.stream);
+        object["seq"] = json!(position.sequence);
+        object["time"] = json!(humantime::format_rfc3339_nanos(position.time()).to_string());
     }
     if let Some(reply) = &message.reply {
         object["reply"] = json!(reply);

@@ -41,9 +41,9 @@ fn syslog_warnings(config: &MessagingConfig, sources: &SettingSources) -> Vec<Di
             warnings.push(Diagnostic::new(&sources.origin(name), reason));
         }
     }
-    let hears_syslog =
+    let receives_syslog =
         !(config.syslog_udp.is_empty() && config.syslog_tcp.is_empty() && config.syslog_unix.is_empty());
-    if hears_syslog && !config.stores_syslog() {
+    if receives_syslog && !config.stores_syslog() {
         let reason =
             format!("no stream stores `{}`: syslog reaches only current subscribers", config.syslog_subject);
         warnings.push(Diagnostic::new(&sources.origin("syslog-subject"), reason));

@@ -105,7 +105,7 @@ fn failures_are_named_and_make_the_exit_status_1() {
         assert!(said.starts_with("stilling: ") && said.contains(words), "{said}");
     };
     check("/livez", "-n 10 --expect-body something", "10 wrong_body (first: the body");
-    check("/none", "-n 10", "the first answer is not right (unexpected_status): status 404 instead of 200");
+    check("/none", "-n 10", "the first answer is wrong (unexpected_status): status 404 instead of 200");
     check("/none", "-n 10 --expect-status 403 --expect-body x", "10 unexpected_status");
     check("/test/fast", "-n 10 -c 1000000", "1000000 connections do not fit into the limit");
 }

@@ -147,7 +147,7 @@ fn streams_users_and_the_folder_of_streams_are_told_and_nothing_is_made() {
             "syslog log (stilling.toml:2)",
             "stream orders: orders.>, events.>; disk; keeps 1MiB, 1d",
             "user ann: password; publishes orders.>; subscribes >",
-            "kept/here (stilling.toml:3): made at the first durable publish,",
+            "kept/here (stilling.toml:3): created at the first durable publish,",
         ],
     );
     told(&said, &["http not opened: add --listen 127.0.0.1:9000"]);

@@ -42,7 +42,7 @@ fn one_message_is_told_its_place() {
     assert_eq!((status, out.as_str(), errors.as_str()), (Some(0), "events 1\n", ""));
     server.fail([InjectedFault::LoseAcknowledgement]);
     let (status, out, _) = run(&format!("pub -s {} events.door again", server.url()));
-    assert_eq!((status, out.as_str()), (Some(0), "events 2 (was there already)\n"));
+    assert_eq!((status, out.as_str()), (Some(0), "events 2 (duplicate)\n"));
     assert_eq!(
         server.records().iter().map(|record| &record.payload[..]).collect::<Vec<_>>(),
         [&b"open"[..], b"again"]
@@ -153,7 +153,7 @@ fn a_spool_keeps_what_the_next_call_delivers() {
     let payloads: Vec<_> = server.records().into_iter().map(|record| record.payload).collect();
     assert_eq!(payloads, [b"0", b"1", b"2"]);
     let (status, out, _) = run(&format!("pub -s {} --spool {spool}", server.url()));
-    assert_eq!((status, out.as_str()), (Some(0), "nothing waits\n"));
+    assert_eq!((status, out.as_str()), (Some(0), "no messages\n"));
 }
 
 /// A publisher that reads numbered lines until it is killed.

@@ -160,7 +160,7 @@ fn judge(target: &mut KillableServer, plan: &CrashPlan) -> CrashReport {
     let report = report.unwrap_or_else(|error| panic!("{driver}, seed {seed}: {error}"));
     let accounts = serde_json::to_string_pretty(&report).expect("it is plain");
     println!("{accounts}");
-    assert!(report.is_good(), "{driver}, seed {seed}: the server did not keep its word: {accounts}");
+    assert!(report.is_good(), "{driver}, seed {seed}: the server failed the crash test: {accounts}");
     assert_eq!(report.kills, plan.kills);
     report
 }
@@ -276,28 +276,28 @@ fn what_killed_clients_had_kept_is_stored_once_on_poll() {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct ServerResources {
+struct ProcessResources {
     descriptors: usize,
     resident: u64,
 }
 
-impl ServerResources {
-    fn by(process: u32) -> ServerResources {
+impl ProcessResources {
+    fn by(process: u32) -> ProcessResources {
         let descriptors = crash::descriptors(process).expect("it runs");
-        ServerResources { descriptors, resident: crash::resident_bytes(process).expect("it runs") }
+        ProcessResources { descriptors, resident: crash::resident_bytes(process).expect("it runs") }
     }
 
     /// Waits until a process holds no more descriptors than before, and returns its resources at that time.
     #[track_caller]
-    fn as_before(self, process: u32) -> ServerResources {
+    fn as_before(self, process: u32) -> ProcessResources {
         let what = format!("no more than {} descriptors are open", self.descriptors);
         stilling_probe::eventually(&what, || {
-            Some(ServerResources::by(process)).filter(|now| now.descriptors <= self.descriptors)
+            Some(ProcessResources::by(process)).filter(|now| now.descriptors <= self.descriptors)
         })
     }
 
     #[track_caller]
-    fn assert_no_growth(self, after: ServerResources) {
+    fn assert_no_growth(self, after: ProcessResources) {
         let growth = after.resident.saturating_sub(self.resident);
         println!("{self:?}, then {after:?}");
         assert!(growth <= GROWTH_MAX, "resident memory grew by {growth} bytes: {self:?}, then {after:?}");
@@ -317,10 +317,10 @@ fn check_leaks_of_killed_clients(driver: &'static str) {
     let (mut rested, mut before) = (None, None);
     for kill in 0..WATCHED_CLIENT_KILLS {
         if kill == 1 {
-            rested = Some(ServerResources::by(process));
+            rested = Some(ProcessResources::by(process));
         }
         if kill == WARM_UP_KILLS {
-            before = rested.map(|rested: ServerResources| rested.as_before(process));
+            before = rested.map(|rested: ProcessResources| rested.as_before(process));
         }
         // The endless input guarantees that the kill interrupts a write.
         let yes = Command::new("yes").arg("x".repeat(1000)).stdout(Stdio::piped()).spawn();
@@ -370,12 +370,12 @@ fn check_leaks_of_killed_servers(driver: &'static str) {
     let mut input = client.stdin.take().expect("it is piped");
     let process = client.id();
     // Only the maximum counts: the spool's newest file is not always open.
-    let mut before: Option<ServerResources> = None;
+    let mut before: Option<ProcessResources> = None;
     for kill in 0..WATCHED_SERVER_KILLS {
         if kill <= 2 {
-            let now = ServerResources::by(process);
+            let now = ProcessResources::by(process);
             let most = before.map_or(0, |before| before.descriptors).max(now.descriptors);
-            before = Some(ServerResources { descriptors: most, ..now });
+            before = Some(ProcessResources { descriptors: most, ..now });
         }
         let lines: String = (0..EACH).map(|line| format!("{:01000}\n", kill * EACH + line)).collect();
         let feeder = std::thread::spawn(move || {
@@ -389,7 +389,7 @@ fn check_leaks_of_killed_servers(driver: &'static str) {
             (api.stream_state("events").ok()?.last >= some).then_some(())
         });
         if let Some(before) = before.as_mut().filter(|_| kill < 2) {
-            before.descriptors = before.descriptors.max(ServerResources::by(process).descriptors);
+            before.descriptors = before.descriptors.max(ProcessResources::by(process).descriptors);
         }
         server.kill().expect("it ran until now");
         assert_eq!(server.start().expect("it starts again: no lock is left"), address);

@@ -339,12 +339,12 @@ fn what_cannot_be_read_is_said_with_what_helps() {
         check(
             what,
             &folder.path().join("other/data"),
-            "is not there: name the folder that a server was given as --data",
+            "does not exist: name the folder of the server's --data",
         );
-        check(what, &empty, "holds no stream: a server keeps its streams where its --data says");
+        check(what, &empty, "contains no stream: streams are in the folder of the server's --data");
         check(what, &data.join("evnets"), "did you mean events?");
         check(what, &data.join("orders"), "there is no stream orders in ");
-        check(what, &segments(&data.join("events"))[0], "is a file: name the stream's folder");
+        check(what, &segments(&data.join("events"))[0], "is a file: name its stream's folder");
     }
     check("cat", &data, "is a folder of streams: events; name one, such as ");
     let (status, _, errors) = run(&["journal", "cat", "x", "--from", "yesterday"]);

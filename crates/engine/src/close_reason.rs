@@ -103,7 +103,7 @@ impl CloseReason {
     }
 
     /// The reason for a failed send or receive.
-    pub fn of_error(error: &std::io::Error) -> Self {
+    pub fn from_error(error: &std::io::Error) -> Self {
         use std::io::ErrorKind as Kind;
         match error.kind() {
             Kind::ConnectionReset | Kind::BrokenPipe | Kind::ConnectionAborted | Kind::NotConnected => {

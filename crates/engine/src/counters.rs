@@ -85,8 +85,8 @@ pub struct EngineCounters {
     pub input_held: Counter,
     /// Bytes of unsent output held now.
     pub output_held: Counter,
-    /// System calls of the driver: see [`DriverCounters::enters`](crate::driver::DriverCounters::enters).
-    pub enters: Counter,
+    /// System calls of the driver: see [`DriverCounters::system_calls`](crate::driver::DriverCounters::system_calls).
+    pub system_calls: Counter,
     /// Receives that waited for a free buffer.
     pub starved: Counter,
     /// Completions for a connection that was already closed, which is normal for armed operations.
@@ -107,13 +107,13 @@ impl EngineCounters {
         self.closed.iter().map(Counter::get).sum()
     }
 
-    pub(crate) fn drop_datagram(&self) {
+    pub(crate) fn count_dropped_datagram(&self) {
         self.datagrams_sent.add(1);
         self.datagrams_dropped.add(1);
     }
 
     pub(crate) fn copy_driver_counters(&self, driver: &DriverCounters) {
-        self.enters.set(driver.enters);
+        self.system_calls.set(driver.system_calls);
         self.starved.set(driver.starved);
         self.stale.set(driver.stale);
         self.overflows.set(driver.overflows);

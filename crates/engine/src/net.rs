@@ -184,7 +184,7 @@ pub fn listen_unix(path: &Path) -> io::Result<OwnedFd> {
 ///
 /// # Errors
 /// `AddrInUse` if the socket is in use or the path is no socket; else a system error.
-pub fn bind_unix_datagrams(path: &Path, replace: bool) -> io::Result<OwnedFd> {
+pub fn bind_unix_datagram(path: &Path, replace: bool) -> io::Result<OwnedFd> {
     use std::os::unix::fs::PermissionsExt;
     let address = SockAddr::unix(path)?;
     let socket = Socket::new(Domain::UNIX, Type::DGRAM, None)?;
@@ -204,7 +204,7 @@ pub fn bind_unix_datagrams(path: &Path, replace: bool) -> io::Result<OwnedFd> {
 ///
 /// # Errors
 /// `AddrInUse` if it is another kind of file.
-pub fn check_unix_datagrams(path: &Path) -> io::Result<()> {
+pub fn check_unix_datagram_path(path: &Path) -> io::Result<()> {
     use std::os::unix::fs::FileTypeExt;
     match std::fs::symlink_metadata(path) {
         Ok(metadata) if !metadata.file_type().is_socket() => Err(io::ErrorKind::AddrInUse.into()),
@@ -224,7 +224,7 @@ fn is_replaceable(path: &Path, address: &SockAddr, replace: bool) -> bool {
 ///
 /// # Errors
 /// System errors; none is known for an open socket.
-pub fn is_datagrams(socket: &OwnedFd) -> io::Result<bool> {
+pub fn is_datagram_socket(socket: &OwnedFd) -> io::Result<bool> {
     Ok(SockRef::from(socket).r#type()? == Type::DGRAM)
 }
 

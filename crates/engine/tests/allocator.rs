@@ -2,7 +2,7 @@
 //! once there are threads.
 #![allow(unsafe_code)]
 
-use stilling_engine::driver::allocator::join_freed_blocks_at_once;
+use stilling_engine::driver::allocator::disable_fastbins;
 
 /// Bytes of freed blocks in the allocator's separate lists.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
@@ -25,7 +25,7 @@ fn main() {
     let is_glibc = cfg!(all(target_os = "linux", target_env = "gnu"));
     let (go, may_go) = std::sync::mpsc::channel::<()>();
     let other = std::thread::spawn(move || may_go.recv());
-    assert!(!join_freed_blocks_at_once(), "there are two threads");
+    assert!(!disable_fastbins(), "there are two threads");
     drop(go);
     let _ = other.join().expect("it does not panic");
     let before = unmerged_bytes();
@@ -34,7 +34,7 @@ fn main() {
     // The system may list an ended thread for a moment.
     let is_joined = (0..10_000).any(|_| {
         std::thread::yield_now();
-        join_freed_blocks_at_once()
+        disable_fastbins()
     });
     assert_eq!(is_joined, is_glibc);
     // Blocks freed by the other thread stay in the lists of its own arena.

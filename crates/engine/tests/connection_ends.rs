@@ -297,7 +297,7 @@ fn one_abort_is_enough() {
     clients.push(fixture.network.connect(fixture.address.clone(), None));
     fixture.turns();
     let (open, refused) = (fixture.shard.open(), fixture.shard.counters().refused_full.get());
-    assert_eq!((open, fixture.shard.held()), (0, (0, 0)));
+    assert_eq!((open, fixture.shard.held_bytes()), (0, (0, 0)));
     let ended = fixture.ended();
     assert!(ended.iter().all(|reason| *reason == CloseReason::DrainTimeout), "{ended:?}");
     assert_eq!((ended.len() as u64 + refused, refused > 0), (3, true));
@@ -366,7 +366,7 @@ fn the_backlog_is_served_before_the_end() {
     fixture.turns();
     assert_eq!(fixture.shard.open() as usize, MANY);
     fixture.shard.service().turn = Some(|control| {
-        control.empty_and_close_listeners();
+        control.accept_backlogs_and_close_listeners();
         control.drain();
     });
     fixture.turns();

@@ -124,7 +124,7 @@ impl DetachFixture {
     fn expect_end(&mut self, reason: CloseReason) {
         assert_eq!(self.ended(), [reason]);
         assert!(self.take().is_none(), "the socket was handed over");
-        assert_eq!((self.shard.open(), self.shard.held()), (0, (0, 0)));
+        assert_eq!((self.shard.open(), self.shard.held_bytes()), (0, (0, 0)));
     }
 }
 
@@ -188,7 +188,7 @@ fn output_is_sent_and_unread_input_is_handed_over() {
     let it = fixture.take().expect("it has left");
     assert_eq!(it.unread, b"and more");
     assert_eq!(fixture.ended(), [CloseReason::Detached]);
-    assert_eq!((fixture.shard.open(), fixture.shard.held()), (0, (0, 0)));
+    assert_eq!((fixture.shard.open(), fixture.shard.held_bytes()), (0, (0, 0)));
     assert_eq!(read(&mut peer), (b"bye".to_vec(), false));
     drop(it);
     assert_eq!(read(&mut peer), (Vec::new(), true));
@@ -447,7 +447,7 @@ fn unread_bytes_without_room_come_back() {
     fixture.turns();
     assert_eq!(read(&mut peer), (b"bye".to_vec(), false));
     assert_eq!(fixture.take().expect("it has left again").unread.len(), STASH_MAX - 5);
-    assert_eq!(fixture.shard.held(), (0, 0));
+    assert_eq!(fixture.shard.held_bytes(), (0, 0));
 }
 
 /// Row 4.5: a shard that slept for long gives an adopted session the time of its adoption.

@@ -157,7 +157,7 @@ fn a_reading_peer_may_hold_nearly_all_there_is<D: Driver<Socket = OwnedFd>>(driv
         read(&mut client, 4 * PIECE, &mut count);
         assert_eq!(fixture.shard.service().ends, [], "{count} bytes were read");
     }
-    assert_eq!(fixture.shard.held().1, BUDGET);
+    assert_eq!(fixture.shard.held_bytes().1, BUDGET);
 }
 
 /// Row 4.35: connections that hold a quarter of their share are never disconnected because another one does not read.

@@ -121,7 +121,7 @@ fn messages_that_lie_across_buffers_arrive_whole() {
         write(&mut client, &bytes);
         fixture.run_turns();
         assert!(fixture.service().taken == bytes, "pieces of {piece}");
-        assert_eq!(fixture.shard.held(), (0, 0));
+        assert_eq!(fixture.shard.held_bytes(), (0, 0));
         let looks = fixture.service().looks.clone();
         assert!(looks.len() <= 2 * BUFFER / (LONG_READ_SIZE / 2), "pieces of {piece} took {looks:?}");
     }
@@ -166,7 +166,7 @@ fn a_session_that_pauses_in_the_middle_loses_nothing() {
         write(&mut client, &bytes);
         fixture.run_turns();
         assert!(fixture.service().taken == bytes, "paused at {pauses_at}");
-        assert_eq!(fixture.shard.held(), (0, 0));
+        assert_eq!(fixture.shard.held_bytes(), (0, 0));
     }
 }
 
@@ -205,13 +205,13 @@ fn references_keep_what_was_received_and_blocks_are_bounded() {
         written.extend(&bytes);
         fixture.run_turns();
     }
-    let held = fixture.shard.block_bytes();
+    let held_bytes = fixture.shard.block_bytes();
     let stage = fixture.service();
     assert!(stage.taken == written, "{} of {} bytes", stage.taken.len(), written.len());
     let shared: usize = stage.kept.iter().map(|(_, _, range)| range.len()).sum();
-    assert_eq!(held, BLOCKS_MAX * BLOCK_SIZE);
+    assert_eq!(held_bytes, BLOCKS_MAX * BLOCK_SIZE);
     assert!(
-        shared > BLOCKS_MAX * (BLOCK_SIZE - LONG_READ_SIZE) && shared <= held,
+        shared > BLOCKS_MAX * (BLOCK_SIZE - LONG_READ_SIZE) && shared <= held_bytes,
         "{shared} bytes are shared"
     );
     let long = stage.unshared.iter().filter(|len| **len >= SHARED_MIN);

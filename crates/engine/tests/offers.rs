@@ -115,9 +115,9 @@ fn what_is_offered_arrives_whole_and_is_never_held() {
         loop {
             fixture.run_turns();
             assert!(
-                fixture.shard.held().1 <= if seen < head { SEND_MAX } else { 0 },
+                fixture.shard.held_bytes().1 <= if seen < head { SEND_MAX } else { 0 },
                 "{:?}",
-                fixture.shard.held()
+                fixture.shard.held_bytes()
             );
             let (bytes, end) = read(&mut client, 2500);
             for byte in bytes {
@@ -133,7 +133,7 @@ fn what_is_offered_arrives_whole_and_is_never_held() {
         fixture.run_turns();
         let stage = fixture.shard.service();
         assert_eq!((stage.offer_sent.iter().sum::<usize>(), &stage.ended), (body, &vec![CloseReason::Done]));
-        assert_eq!(fixture.shard.held(), (0, 0));
+        assert_eq!(fixture.shard.held_bytes(), (0, 0));
     }
 }
 
@@ -205,7 +205,7 @@ fn the_write_timeout_holds_for_offers() {
     fixture.run_turns();
     assert_eq!(fixture.shard.service().ended, [CloseReason::WriteTimeout]);
     assert_eq!(fixture.shard.service().offer_sent.len(), told, "no report of unsent bytes");
-    assert_eq!(fixture.shard.held(), (0, 0));
+    assert_eq!(fixture.shard.held_bytes(), (0, 0));
 }
 
 /// Row 4.34: a peer that closes in the middle of an offer ends its connection once.
@@ -218,5 +218,5 @@ fn a_peer_that_closes_during_an_offer_ends_its_connection() {
     client.reset();
     fixture.run_turns();
     assert_eq!(fixture.shard.service().ended, [CloseReason::PeerReset]);
-    assert_eq!((fixture.shard.open(), fixture.shard.held()), (0, (0, 0)));
+    assert_eq!((fixture.shard.open(), fixture.shard.held_bytes()), (0, (0, 0)));
 }

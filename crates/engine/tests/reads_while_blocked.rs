@@ -92,8 +92,8 @@ fn a_late_reader_is_read_up_to_the_bound() {
         client.write(&[number]).expect("there is room");
         said.push(number);
         fixture.run_turns();
-        let held = fixture.shard.held().1;
-        assert!(fixture.shard.service().ended.is_empty(), "{held} bytes are held");
+        let held_bytes = fixture.shard.held_bytes().1;
+        assert!(fixture.shard.service().ended.is_empty(), "{held_bytes} bytes are held");
     }
     let input_count = fixture.shard.service().input_count;
     assert!(
@@ -111,7 +111,7 @@ fn a_late_reader_is_read_up_to_the_bound() {
     assert!(heard == expected, "every answer in its order");
     drop(client);
     fixture.run_turns();
-    assert_eq!(fixture.shard.held(), (0, 0));
+    assert_eq!(fixture.shard.held_bytes(), (0, 0));
 }
 
 /// The write timeout applies to a peer that never reads; without `keep_reading` no more input is shown.
@@ -176,8 +176,8 @@ fn several_late_readers_are_blocked_and_not_closed() {
             client.write(part).expect("there is room");
         }
         fixture.run_turns();
-        let held = fixture.shard.held().1;
-        assert_eq!(fixture.shard.service().ended, [], "{held} bytes are held");
+        let held_bytes = fixture.shard.held_bytes().1;
+        assert_eq!(fixture.shard.service().ended, [], "{held_bytes} bytes are held");
     }
     let of_both = fixture.shard.service().input_count;
     assert!(of_both >= 2 * (MOST / 2 / ANSWER), "{of_both} were shown");

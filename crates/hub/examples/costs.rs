@@ -128,7 +128,7 @@ fn main() {
             subscribe(&mut full, &mut table, token, filters);
         }
         let begun = busy();
-        table.leave(3);
+        table.disconnect(3);
         let (time, turns) = ask(&mut full, 3, &[HubRequest::Disconnect], 1);
         assert_eq!(table.len(), 90_000);
         let mut publication_batch = PublicationBatch::new();

@@ -30,7 +30,7 @@ pub(crate) struct ClosingClients {
 #[derive(Clone, Copy, Debug)]
 struct Departure {
     client: ClientId,
-    departure_stage: DepartureStage,
+    stage: DepartureStage,
 }
 
 /// Next consumers to handle, by kind, from this number on.
@@ -71,11 +71,16 @@ impl ClosingClients {
     }
 
     /// Handles a disconnect. The client's subscriptions stop counting at once.
-    pub(crate) fn leave(&mut self, client: ClientId, consumers: &mut ConsumerTable, router: &mut Router) {
+    pub(crate) fn disconnect(
+        &mut self,
+        client: ClientId,
+        consumers: &mut ConsumerTable,
+        router: &mut Router,
+    ) {
         self.closing.remove(&client);
-        router.leave(client);
+        router.disconnect(client);
         if consumers.has_client(client) {
-            self.departures.push_back(Departure { client, departure_stage: DepartureStage::Attached(0) });
+            self.departures.push_back(Departure { client, stage: DepartureStage::Attached(0) });
         }
         self.step_departures(consumers, router);
     }
@@ -108,9 +113,9 @@ impl ClosingClients {
         consumers: &mut ConsumerTable,
         router: &mut Router,
     ) -> Option<usize> {
-        let Departure { client, departure_stage } = self.departures.pop_front()?;
+        let Departure { client, stage } = self.departures.pop_front()?;
         self.steps_done += 1;
-        let (departure_stage, cost) = match departure_stage {
+        let (stage, cost) = match stage {
             DepartureStage::Attached(from) => match consumers.next_attached(client, from) {
                 Some(number) => {
                     let pulls = consumers.stop_waiting_for(router, client, number);
@@ -120,11 +125,11 @@ impl ClosingClients {
             },
             DepartureStage::Owned(from) => {
                 let Some(number) = consumers.next_owned(client, from) else { return Some(1) };
-                consumers.note_left(number);
+                consumers.mark_orphan(number);
                 (DepartureStage::Owned(number + 1), 1)
             }
         };
-        self.departures.push_front(Departure { client, departure_stage });
+        self.departures.push_front(Departure { client, stage });
         Some(cost)
     }
 }
@@ -148,7 +153,7 @@ mod tests {
         assert!(!clients.note_answered(ALICE));
         assert!(!clients.close_after(ALICE, 1));
         let mut router = Router::new(KEY, std::iter::empty());
-        clients.leave(ALICE, &mut ConsumerTable::new(KEY, 0), &mut router);
+        clients.disconnect(ALICE, &mut ConsumerTable::new(KEY, 0), &mut router);
         assert!(!clients.note_answered(ALICE) && !clients.has_departures(), "it is gone");
     }
 
@@ -160,13 +165,13 @@ mod tests {
             let spec = ConsumerSpec::of_everything(0, name);
             consumers.add(ALICE, spec, Now::simulated(0)).expect("there is room");
         }
-        clients.leave(ALICE, &mut consumers, &mut router);
+        clients.disconnect(ALICE, &mut consumers, &mut router);
         assert!(clients.has_departures());
         assert_eq!(clients.steps_done(), DEPARTED_CONSUMER_STEPS_PER_TURN as u64);
         clients.begin_turn(&mut consumers, &mut router);
         assert!(!clients.has_departures());
         // One more step per kind, which finds no further consumer.
         assert_eq!(clients.steps_done(), DEPARTED_CONSUMER_STEPS_PER_TURN as u64 + 10 + 2);
-        assert_eq!(consumers.first_left(), Some(0));
+        assert_eq!(consumers.first_orphan(), Some(0));
     }
 }

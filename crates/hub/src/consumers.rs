@@ -27,9 +27,9 @@ mod catch_up;
 mod consumer;
 mod deliver;
 mod followers;
+mod maintenance;
 mod pulls;
 mod table;
-mod upkeep;
 
 /// Nanoseconds between two checks for consumers that have expired.
 const CONSUMER_CHECK_EVERY_NS: u64 = 50_000_000;

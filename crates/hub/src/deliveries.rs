@@ -17,7 +17,7 @@ use std::ops::Range;
 use stilling_ring::SharedBlock;
 
 use crate::limits::DELIVERY_BATCH_SIZE;
-use crate::payload::{Payload, keep_block};
+use crate::payload::{Payload, add_block};
 
 /// Result of publishing a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -273,7 +273,7 @@ impl DeliveryBatch {
         if self.counted.replace(number) != Some(number) {
             self.shared_size += range.len();
         }
-        let block = keep_block(&mut self.blocks, block);
+        let block = add_block(&mut self.blocks, block);
         // A block is shorter than 4 GiB.
         self.add(
             to,
@@ -283,7 +283,7 @@ impl DeliveryBatch {
 
     #[inline]
     fn add_bytes(&mut self, to: u64, first: ByteSpan, second: ByteSpan) {
-        let is_untold = self.next < self.entries.len();
+        let is_unread = self.next < self.entries.len();
         if let Some(DeliveryEntry {
             to: last,
             kind: DeliveryKind::Bytes(span, ByteSpan { start: 0, end: 0 }),
@@ -292,7 +292,7 @@ impl DeliveryBatch {
             && *last == to
             && span.end == first.start
             && second.is_empty()
-            && is_untold
+            && is_unread
         {
             span.end = first.end;
             return;
@@ -528,9 +528,9 @@ mod tests {
         deliveries.next = 1;
         let Some(DeliveryItem::Message(_, payload, _)) = deliveries.current() else { panic!("a shared one") };
         assert!(std::ptr::eq(payload.bytes(), writer.bytes(range.clone())));
-        assert!(!writer.renew());
+        assert!(!writer.reset());
         deliveries.clear();
-        assert!(writer.renew() && deliveries.is_empty());
+        assert!(writer.reset() && deliveries.is_empty());
         let range = writer.append(b"next").expect("there is room");
         deliveries.shared_message(1, 2, write("line "), (writer.shared(), range));
         assert_eq!(all(&mut deliveries), [(1, "line next\r\n".to_owned())]);

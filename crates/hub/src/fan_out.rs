@@ -60,7 +60,7 @@ pub(crate) struct MessageSender {
 pub(crate) struct MessageDispatch {
     /// Message number; a routed batch contains each message once.
     pub(crate) number: u64,
-    pub(crate) silent: Option<ClientId>,
+    pub(crate) excluded: Option<ClientId>,
     /// Shard and [position](MessageSender::position) of the publisher.
     pub(crate) position: Option<(u32, u64)>,
 }
@@ -146,11 +146,11 @@ impl<O: Outlets> FanOut<O> {
     pub(crate) fn sync(&mut self, shard: u32) {
         let queue = &mut self.shards[shard as usize];
         let processed = queue.processed;
-        queue.open_piece(&mut self.outlets).processed(processed);
+        queue.open_batch(&mut self.outlets).processed(processed);
     }
 
     pub(crate) fn refuse_registration(&mut self, shard: u32, id: RegistrationId) {
-        self.shards[shard as usize].open_piece(&mut self.outlets).refused(id);
+        self.shards[shard as usize].open_batch(&mut self.outlets).refused(id);
     }
 
     pub(crate) fn flush(&mut self) {
@@ -160,7 +160,7 @@ impl<O: Outlets> FanOut<O> {
         }
     }
 
-    pub(crate) fn has_piece_for(&self, shard: usize) -> bool {
+    pub(crate) fn has_batch_for(&self, shard: usize) -> bool {
         self.shards[shard].has_any()
     }
 
@@ -235,7 +235,7 @@ impl<O: Outlets> FanOut<O> {
 
     #[inline]
     fn piece(&mut self, to: ClientId) -> &mut RoutedBatch {
-        self.shards[to.shard as usize].open_piece(&mut self.outlets)
+        self.shards[to.shard as usize].open_batch(&mut self.outlets)
     }
 
     pub(crate) fn bytes(&mut self, to: ClientId, write: impl FnOnce(&mut Vec<u8>)) {
@@ -273,7 +273,7 @@ impl<O: Outlets> FanOut<O> {
             SubscriberTarget::ClientId(ClientId { shard, token }) => (shard, MarkTarget::Connection(token)),
             SubscriberTarget::Shared { shard, id } => (shard, MarkTarget::Registration(id)),
         };
-        self.shards[shard as usize].open_piece(&mut self.outlets).mark(target, mark);
+        self.shards[shard as usize].open_batch(&mut self.outlets).mark(target, mark);
     }
 
     /// Sends a message to the registrations `found`, one per queue group; without room it waits for its shard. Returns
@@ -290,10 +290,10 @@ impl<O: Outlets> FanOut<O> {
         to.clear();
         let dispatch = MessageDispatch {
             number: self.messages,
-            silent: from.filter(|from| from.no_echo).map(|from| from.client),
+            excluded: from.filter(|from| from.no_echo).map(|from| from.client),
             position: from.and_then(|from| Some((from.client.shard, from.position?))),
         };
-        let count = router.choose(found, dispatch.silent, &mut to);
+        let count = router.choose(found, dispatch.excluded, &mut to);
         if self.has_unfinished() {
             self.unsent.push_back(UnsentItem::of_message(dispatch, message, &to));
         } else {
@@ -337,7 +337,7 @@ impl<O: Outlets> FanOut<O> {
     ) -> Option<SubscriberTarget> {
         let mut found = std::mem::take(&mut self.found);
         router.find(subject, &mut found);
-        let recipient = router.first_listener(&found);
+        let recipient = router.first_subscriber(&found);
         if recipient.is_some() {
             self.send(router, &found, None, message);
         }

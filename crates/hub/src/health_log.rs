@@ -63,7 +63,7 @@ impl HealthLog {
             return;
         }
         let what_to_do = match kind {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "make room on its volume",
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "free space on its volume",
             io::ErrorKind::NotFound | io::ErrorKind::AlreadyExists => "check its directory",
             _ => "check its disk",
         };
@@ -77,7 +77,7 @@ impl HealthLog {
         if self.health.condition == StreamCondition::Closed && self.health.reason.as_deref() == Some(reason) {
             return;
         }
-        self.log(LogTopic::Opening, format!("is not open and refuses messages until it is: {reason}"));
+        self.log(LogTopic::Opening, format!("is not open yet and refuses messages: {reason}"));
         self.set(StreamCondition::Closed, Some(reason.to_owned()));
     }
 
@@ -110,12 +110,12 @@ impl HealthLog {
     pub(crate) fn wait(&mut self, reason: &str, kind: io::ErrorKind) {
         let what_to_do = match kind {
             io::ErrorKind::QuotaExceeded => "raise the quota of its user",
-            io::ErrorKind::StorageFull => "make room on its volume",
+            io::ErrorKind::StorageFull => "free space on its volume",
             _ => "remove the cause",
         };
         self.waits += 1;
         let reason = format!("{reason}; {what_to_do}, no restart is needed");
-        self.log(LogTopic::Room, format!("waits for room; publishers must retry later: {reason}"));
+        self.log(LogTopic::Room, format!("waits for disk space; publishers must retry later: {reason}"));
         self.lines[LogTopic::Room as usize].wait = Some(reason.clone());
         self.set(StreamCondition::Waiting, Some(reason));
     }
@@ -129,7 +129,7 @@ impl HealthLog {
     /// Notes that the stream is written again after a wait of `waited_ns`.
     pub(crate) fn resume(&mut self, waited_ns: u64) {
         if self.health.condition == StreamCondition::Waiting {
-            let end = format!("has room and is written again after {}", seconds(waited_ns));
+            let end = format!("has disk space and is written again after {}", seconds(waited_ns));
             // This line replaces the one about the beginning of the wait, so it includes the cause.
             let text = match self.lines[LogTopic::Room as usize].wait.take() {
                 Some(cause) => format!("{end} of waiting for it: {cause}"),
@@ -219,7 +219,7 @@ impl HealthLog {
         self.is_changed = true;
     }
 
-    pub(crate) fn publish_figures(&mut self, to: &StreamCounters) {
+    pub(crate) fn publish_metrics(&mut self, to: &StreamCounters) {
         to.waits.set(self.waits);
         to.failed_writes.set(self.failed_writes);
         to.slow_writes.set(self.slow_writes);
@@ -294,8 +294,11 @@ mod tests {
         let full = io::ErrorKind::StorageFull;
         log.wait("no space", full);
         let line = log.next_line("events", at(5)).expect("the first is reported at once");
-        assert!(line.starts_with("stream events: waits for room") && line.contains("no space"), "{line}");
-        assert!(line.contains("make room on its volume"), "{line}");
+        assert!(
+            line.starts_with("stream events: waits for disk space") && line.contains("no space"),
+            "{line}"
+        );
+        assert!(line.contains("free space on its volume"), "{line}");
         for _ in 0..10 {
             log.resume(2_000_000_000);
             log.wait("no space", full);
@@ -305,7 +308,7 @@ mod tests {
         let line = log.next_line("events", at(5 + NOTICE_EVERY_NS)).expect("its time has come");
         assert_eq!(
             line,
-            "stream events: has room and is written again after 1.5 s of waiting for it: no space; make room on \
+            "stream events: has disk space and is written again after 1.5 s of waiting for it: no space; free space on \
              its volume, no restart is needed (20 earlier changes are not shown)"
         );
         assert!(!log.has_lines() && log.waits == 11);

@@ -179,14 +179,14 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             !self.api.is_quiet() || !self.storage.is_quiet() || self.streams.has_free_batch(&self.storage)
         };
         !has_work
-            && !self.parked.is_cut_short()
+            && !self.parked.is_exhausted()
             && !self.clients.has_departures()
             && !self.consumers.table.can_resume
     }
 
     /// Returns whether deliveries for a shard could not be handed out.
     pub fn has_unsent(&self, shard: usize) -> bool {
-        self.fan_out.has_piece_for(shard)
+        self.fan_out.has_batch_for(shard)
     }
 
     /// Returns the outlets that carry routed batches to the shards.
@@ -259,7 +259,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             self.streams.stalls().of(None).end();
             match opening {
                 StreamOpening::Opened(recovered) => self.open(number as usize, recovered),
-                StreamOpening::Failed(reason) => self.keep_closed(number as usize, reason),
+                StreamOpening::Failed(reason) => self.mark_closed(number as usize, reason),
             }
         }
         self.release_written(now.steady_ns);
@@ -268,14 +268,14 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             && let Some(chunk) = self.storage.next_chunk()
         {
             self.api.is_full = false;
-            let not_for_consumers = self.delivery().take_chunk(chunk, now.steady_ns);
+            let not_for_consumers = self.delivery().receive_chunk(chunk, now.steady_ns);
             if let Some(chunk) = not_for_consumers {
                 self.answer_read(chunk);
             }
         }
         // Consumers read first.
         if !self.consumers.table.is_empty() {
-            self.delivery().run_upkeep(now.steady_ns);
+            self.delivery().run_maintenance(now.steady_ns);
         }
         self.resume_reads();
         self.write_due_markers(now);
@@ -288,13 +288,13 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         self.streams.flush(&mut self.storage);
         self.storage.publish();
         self.fan_out.flush();
-        self.publish_figures();
+        self.publish_metrics();
     }
 
-    fn publish_figures(&mut self) {
+    fn publish_metrics(&mut self) {
         let HubTotals { messages, bytes, publish_outcomes, duplicates, undelivered, registrations_refused } =
             self.totals;
-        let RouterWork { removed, left_matches } = self.router.work();
+        let RouterWork { removed, departed_matches } = self.router.work();
         let counters = &*self.counters;
         for (figure, value) in [
             (&counters.messages, messages),
@@ -309,13 +309,13 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             (&counters.queued, self.fan_out.waiting_size() as u64),
             (&counters.consumers, self.consumers.table.len() as u64),
             (&counters.offered, self.consumers.offered()),
-            (&counters.left, self.clients.steps_done() + removed),
-            (&counters.left_matches, left_matches),
+            (&counters.departed_steps, self.clients.steps_done() + removed),
+            (&counters.departed_matches, departed_matches),
         ] {
             figure.set(value);
         }
         counters.set_losses(self.losses.loss_counts());
-        self.streams.publish_figures(&counters.streams);
+        self.streams.publish_metrics(&counters.streams);
     }
 
     /// Returns whether records that were read may be sent to any shard.
@@ -368,7 +368,9 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             HubRequest::LossReport(lost) => self.record_loss(&lost, now),
             HubRequest::CancelPulls => self.delivery().end_pulls_of(client),
             HubRequest::CloseAfterAcks => self.close_after_answers(client, now),
-            HubRequest::Disconnect => self.clients.leave(client, &mut self.consumers.table, &mut self.router),
+            HubRequest::Disconnect => {
+                self.clients.disconnect(client, &mut self.consumers.table, &mut self.router);
+            }
         }
         Ok(())
     }

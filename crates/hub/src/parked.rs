@@ -43,7 +43,7 @@ struct ParkedRequests {
     held: usize,
     /// Barriers parked without room.
     barriers: usize,
-    has_left: bool,
+    has_departed: bool,
 }
 
 impl ParkedRequests {
@@ -95,7 +95,7 @@ struct TurnBudget {
     requests: usize,
     size: usize,
     /// A request was deferred because the budget was used up.
-    is_cut_short: bool,
+    is_exhausted: bool,
 }
 
 fn cost(request: &HubRequest<'_>) -> usize {
@@ -148,8 +148,8 @@ impl ParkedClients {
     /// Returns whether a further request may be processed in this turn.
     pub(crate) fn has_turn(&mut self) -> bool {
         let TurnBudget { requests, size, .. } = self.turn;
-        self.turn.is_cut_short |= requests >= UNPARKED_PER_TURN || size >= UNPARKED_SIZE_PER_TURN;
-        !self.turn.is_cut_short
+        self.turn.is_exhausted |= requests >= UNPARKED_PER_TURN || size >= UNPARKED_SIZE_PER_TURN;
+        !self.turn.is_exhausted
     }
 
     pub(crate) fn note_processed(&mut self, size: usize) {
@@ -160,16 +160,16 @@ impl ParkedClients {
     /// Returns the queues in the order of this turn; none if its budget is used up.
     pub(crate) fn queues_of_turn(&self) -> impl Iterator<Item = usize> + use<> {
         let (first, all) = (self.first_queue, self.queues.len());
-        let count = if self.is_empty() || self.turn.is_cut_short { 0 } else { all };
+        let count = if self.is_empty() || self.turn.is_exhausted { 0 } else { all };
         (0..count).map(move |at| (first + at) % all)
     }
 
     /// Returns whether the turn's budget is used up. The next turn then begins after `queue`.
     pub(crate) fn ends_turn_at(&mut self, queue: usize) -> bool {
-        if self.turn.is_cut_short {
+        if self.turn.is_exhausted {
             self.first_queue = (queue + 1) % self.queues.len();
         }
-        self.turn.is_cut_short
+        self.turn.is_exhausted
     }
 
     #[inline]
@@ -219,9 +219,9 @@ impl ParkedClients {
     }
 
     /// Notes that a connection has disconnected: from now on only its publications count. Returns whether it is parked.
-    pub(crate) fn note_left(&mut self, client: ClientId) -> bool {
+    pub(crate) fn note_disconnect(&mut self, client: ClientId) -> bool {
         let requests = self.requests.get_mut(&client);
-        requests.map(|requests| requests.has_left = true).is_some()
+        requests.map(|requests| requests.has_departed = true).is_some()
     }
 
     /// Parks a request behind the others of its connection. Returns whether there is room.
@@ -301,8 +301,8 @@ impl ParkedClients {
 
     /// Returns whether requests were deferred because the turn's budget was used up. They continue in the next turn
     /// without further events.
-    pub(crate) fn is_cut_short(&self) -> bool {
-        self.turn.is_cut_short
+    pub(crate) fn is_exhausted(&self) -> bool {
+        self.turn.is_exhausted
     }
 
     #[cfg(test)]
@@ -319,8 +319,8 @@ impl UnparkedRequests {
     /// Returns the next request and the number of its shard's requests before it; after a disconnect, the next
     /// publication.
     pub(crate) fn next(&mut self) -> Option<(ClientOptions, HubRequest<'_>, u64)> {
-        let ParkedRequests { publication_batch, positions, next, size, has_left, .. } = &mut self.0;
-        let is_void = |request: &HubRequest<'_>| *has_left && !matches!(request, HubRequest::Publish(_));
+        let ParkedRequests { publication_batch, positions, next, size, has_departed, .. } = &mut self.0;
+        let is_void = |request: &HubRequest<'_>| *has_departed && !matches!(request, HubRequest::Publish(_));
         while let Some((_, _, request)) =
             publication_batch.get(*next).filter(|(_, _, request)| is_void(request))
         {
@@ -331,8 +331,8 @@ impl UnparkedRequests {
         publication_batch.get(*next).map(|(_, client_options, request)| (client_options, request, position))
     }
 
-    pub(crate) fn has_left(&self) -> bool {
-        self.0.has_left
+    pub(crate) fn has_departed(&self) -> bool {
+        self.0.has_departed
     }
 
     /// Advances past the processed request. Returns its cost.
@@ -437,7 +437,7 @@ mod tests {
     #[test]
     fn of_a_parked_connection_that_has_left_only_publications_count() {
         let mut parked = ParkedClients::new(HashKey(1, 2), 1);
-        assert!(!parked.note_left(ALICE), "it is not parked");
+        assert!(!parked.note_disconnect(ALICE), "it is not parked");
         assert!(parked.park(
             (ALICE, ClientOptions::default()),
             &publication(b"x"),
@@ -449,14 +449,14 @@ mod tests {
         {
             assert!(parked.push((ALICE, ClientOptions::default()), &request, 0));
         }
-        assert!(parked.note_left(ALICE) && !parked.note_left(BOB));
+        assert!(parked.note_disconnect(ALICE) && !parked.note_disconnect(BOB));
         let (_, mut requests) = parked.take_first(0).expect("it is still parked");
         let mut left = Vec::new();
         while let Some((_, request, _)) = requests.next() {
             left.push(request == publication(b"x") || request == publication(b"y"));
             requests.advance();
         }
-        assert_eq!((left, requests.has_left()), (vec![true; 2], true));
+        assert_eq!((left, requests.has_departed()), (vec![true; 2], true));
     }
 
     #[test]
@@ -514,7 +514,7 @@ mod tests {
         let HubRequest::Publish(publication) = publication(b"") else { unreachable!("it is one") };
         let shared = HubRequest::Publish(Publication { payload, ..publication });
         assert!(parked.park((ALICE, ClientOptions::default()), &shared, 0, StallReason::Stream(0)));
-        assert!(writer.renew(), "nothing refers to the block");
+        assert!(writer.reset(), "nothing refers to the block");
         let (_, mut requests) = parked.take_first(0).expect("it waits");
         let Some((_, HubRequest::Publish(kept), _)) = requests.next() else { panic!("a message") };
         assert_eq!(kept.payload.bytes(), b"payload");

@@ -76,7 +76,7 @@ impl std::fmt::Debug for Payload<'_> {
 /// Returns the index of a block in `blocks`, appending it unless it is the last one: consecutive payloads of a
 /// publisher share a block.
 #[inline]
-pub(crate) fn keep_block(blocks: &mut Vec<SharedBlock>, block: &SharedBlock) -> u32 {
+pub(crate) fn add_block(blocks: &mut Vec<SharedBlock>, block: &SharedBlock) -> u32 {
     if !blocks.last_mut().is_some_and(|last| last.merge(block)) {
         blocks.push(block.clone());
     }
@@ -114,11 +114,11 @@ mod tests {
     fn a_block_is_kept_once_for_payloads_in_a_row() {
         let (mut one, other) = (BlockWriter::new(8), BlockWriter::new(8));
         let mut blocks = Vec::new();
-        assert_eq!(keep_block(&mut blocks, one.shared()), 0);
+        assert_eq!(add_block(&mut blocks, one.shared()), 0);
         one.append(b"later").expect("there is room");
-        assert_eq!(keep_block(&mut blocks, one.shared()), 0);
+        assert_eq!(add_block(&mut blocks, one.shared()), 0);
         assert_eq!(blocks[0].bytes(0..5), b"later");
-        assert_eq!(keep_block(&mut blocks, other.shared()), 1);
-        assert_eq!(keep_block(&mut blocks, one.shared()), 2);
+        assert_eq!(add_block(&mut blocks, other.shared()), 1);
+        assert_eq!(add_block(&mut blocks, one.shared()), 2);
     }
 }

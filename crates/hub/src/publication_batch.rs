@@ -12,7 +12,7 @@ use stilling_ring::SharedBlock;
 
 use crate::limits::PUBLICATION_BATCH_SIZE;
 use crate::loss::Loss;
-use crate::payload::{Payload, keep_block};
+use crate::payload::{Payload, add_block};
 use crate::time::UnixNanos;
 
 /// Identifies a connection in the hub: its shard and its token in that shard.
@@ -308,7 +308,7 @@ impl PublicationBatch {
                     Some((block, range)) => {
                         self.shared_size += range.len();
                         // A block is shorter than 4 GiB.
-                        (keep_block(&mut self.blocks, block), range.start as u32)
+                        (add_block(&mut self.blocks, block), range.start as u32)
                     }
                 };
                 RequestKind::Publish {
@@ -540,9 +540,9 @@ mod tests {
                 Some((1, ClientOptions::default(), HubRequest::Publish(message)))
             );
         }
-        assert!(!writer.renew());
+        assert!(!writer.reset());
         publication_batch.clear();
-        assert!(writer.renew() && !publication_batch.is_full());
+        assert!(writer.reset() && !publication_batch.is_full());
     }
 
     #[test]

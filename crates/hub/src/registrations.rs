@@ -107,7 +107,7 @@ pub(crate) struct Registrations {
     free_owners: Vec<u32>,
     /// Disconnected clients with registrations to remove, and the number of these.
     left: VecDeque<DepartedClient>,
-    left_count: usize,
+    departed_count: usize,
     tokens: usize,
     queues: HashMap<Box<[u8]>, u32, HashKey>,
     groups: Vec<QueueGroup>,
@@ -119,7 +119,7 @@ struct RegistrationOwner {
     /// Slots of its registrations, by their numbers in the shard.
     slots: HashMap<u32, u32, HashKey>,
     /// The client has disconnected; its registrations do not count.
-    has_left: bool,
+    has_departed: bool,
 }
 
 #[derive(Debug)]
@@ -145,7 +145,7 @@ impl Registrations {
             owners: Vec::new(),
             free_owners: Vec::new(),
             left: VecDeque::new(),
-            left_count: 0,
+            departed_count: 0,
             tokens: 0,
             queues: HashMap::with_hasher(key),
             groups: Vec::new(),
@@ -155,34 +155,34 @@ impl Registrations {
 
     /// Number of registrations of connected clients.
     pub(crate) fn len(&self) -> usize {
-        self.slots.len() - self.free.len() - self.left_count
+        self.slots.len() - self.free.len() - self.departed_count
     }
 
-    pub(crate) fn has_left(&self) -> bool {
+    pub(crate) fn has_departed(&self) -> bool {
         !self.left.is_empty()
     }
 
     #[inline]
     pub(crate) fn get_mut(&mut self, slot: u32) -> Option<&mut Registration> {
         let registration = self.slots.get_mut(slot as usize)?.as_mut()?;
-        let is_there = self.left.is_empty() || !self.owners[registration.owner as usize].has_left;
+        let is_there = self.left.is_empty() || !self.owners[registration.owner as usize].has_departed;
         is_there.then_some(registration)
     }
 
     #[inline]
     pub(crate) fn get(&self, slot: u32) -> Option<&Registration> {
         let registration = self.slots.get(slot as usize)?.as_ref()?;
-        let is_there = self.left.is_empty() || !self.owners[registration.owner as usize].has_left;
+        let is_there = self.left.is_empty() || !self.owners[registration.owner as usize].has_departed;
         is_there.then_some(registration)
     }
 
     fn is_full(&self, tokens: usize) -> bool {
-        self.len() + self.left_count >= SUBSCRIPTIONS_MAX || self.tokens + tokens > FILTER_TOKENS_MAX
+        self.len() + self.departed_count >= SUBSCRIPTIONS_MAX || self.tokens + tokens > FILTER_TOKENS_MAX
     }
 
     /// Returns whether a filter does not fit until registrations of disconnected clients are removed.
-    pub(crate) fn waits_for_left(&self, filter: &[u8]) -> bool {
-        self.has_left() && self.is_full(tokens(filter))
+    pub(crate) fn waits_for_departed(&self, filter: &[u8]) -> bool {
+        self.has_departed() && self.is_full(tokens(filter))
     }
 
     /// Adds a registration of a client, in a queue group if `queue` is not empty. Returns its slot, or `None` if it
@@ -229,7 +229,7 @@ impl Registrations {
         if let Some(&owner) = self.clients.get(&client) {
             return owner;
         }
-        let new = RegistrationOwner { slots: HashMap::with_hasher(self.key), has_left: false };
+        let new = RegistrationOwner { slots: HashMap::with_hasher(self.key), has_departed: false };
         let owner = match self.free_owners.pop() {
             Some(owner) => {
                 self.owners[owner as usize] = new;
@@ -305,12 +305,12 @@ impl Registrations {
 
     /// Handles a disconnect: the client's own registrations stop counting, and
     /// [`remove_next_departed`](Self::remove_next_departed) removes them.
-    pub(crate) fn leave(&mut self, client: ClientId) {
+    pub(crate) fn disconnect(&mut self, client: ClientId) {
         let Some(owner) = self.clients.remove(&client) else { return };
         let of_client = &mut self.owners[owner as usize];
-        of_client.has_left = true;
+        of_client.has_departed = true;
         let slots = std::mem::replace(&mut of_client.slots, HashMap::with_hasher(self.key));
-        self.left_count += slots.len();
+        self.departed_count += slots.len();
         self.left.push_back(DepartedClient { owner, slots: slots.into_iter() });
     }
 
@@ -323,19 +323,19 @@ impl Registrations {
             self.left.pop_front();
         }
         // The slot may have been reused by another client.
-        self.remove_if_left(interest, next?.1)
+        self.remove_if_departed(interest, next?.1)
     }
 
-    pub(crate) fn remove_if_left(
+    pub(crate) fn remove_if_departed(
         &mut self,
         interest: &mut FilterTree,
         slot: u32,
     ) -> Option<RemovedRegistration> {
         let owner = self.slots.get(slot as usize)?.as_ref()?.owner;
-        if !self.owners[owner as usize].has_left {
+        if !self.owners[owner as usize].has_departed {
             return None;
         }
-        self.left_count -= 1;
+        self.departed_count -= 1;
         let Registration { filter, streams, .. } = self.take(interest, slot)?;
         Some(RemovedRegistration { filter, streams })
     }
@@ -448,11 +448,11 @@ mod tests {
             Some(RemovedRegistration { filter: filter.into(), streams: MatchingStreams::None })
         };
         assert_eq!(all.remove(&mut interest, 0), removed(b"a.>"));
-        all.leave(ALICE);
+        all.disconnect(ALICE);
         assert_eq!((all.len(), all.find(ALICE, id(2))), (0, None), "at once");
         assert!(all.get(1).is_none() && all.remove(&mut interest, 1).is_none(), "at once");
         assert_eq!(all.remove_next_departed(&mut interest), removed(b"b"));
-        assert_eq!((all.remove_next_departed(&mut interest), all.has_left()), (None, false));
+        assert_eq!((all.remove_next_departed(&mut interest), all.has_departed()), (None, false));
         assert_eq!((all.clients.len(), all.queues.len(), all.tokens), (0, 0, 0));
         assert_eq!(all.free_owners.len(), all.owners.len());
         let mut found = Vec::new();
@@ -468,13 +468,13 @@ mod tests {
         assert!(!all.share(ALICE, id(1)), "it is not there");
         assert_eq!(all.add(&mut interest, ALICE, id(1), (b"a", b"")), Ok(Some(0)));
         assert!(all.share(ALICE, id(1)) && !all.share(ALICE, id(1)));
-        all.leave(ALICE);
+        all.disconnect(ALICE);
         let listener = SubscriberTarget::Shared { shard: 0, id: id(1) };
         assert_eq!(all.get(0).map(Registration::listener), Some(listener));
         assert_eq!(all.find(shared(0), RegistrationId { serial: 8, ..id(1) }), None, "another one");
         all.unshare(bob, id(1));
         assert_eq!(all.get(0).and_then(Registration::single), Some(bob));
-        all.leave(bob);
+        all.disconnect(bob);
         assert!(all.get(0).is_none() && all.remove_next_departed(&mut interest).is_some());
         assert_eq!((all.len(), all.clients.len(), all.free_owners.len()), (0, 0, all.owners.len()));
     }

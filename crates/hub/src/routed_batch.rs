@@ -16,7 +16,7 @@ use stilling_ring::SharedBlock;
 use crate::deliveries::PublishOutcome;
 use crate::limits::DELIVERY_BATCH_SIZE;
 use crate::message::OutboundMessage;
-use crate::payload::{Payload, keep_block};
+use crate::payload::{Payload, add_block};
 use crate::publication_batch::RegistrationId;
 
 /// Messages and other entries for one shard, in order.
@@ -98,7 +98,7 @@ pub(crate) struct MessageEntry {
     targets: u32,
     targets_end: u32,
     /// Connection that does not get the message back.
-    pub(crate) silent: Option<u64>,
+    pub(crate) excluded: Option<u64>,
     /// Number of the shard's requests that the hub had processed when it sent the message.
     pub(crate) processed: u64,
 }
@@ -136,12 +136,12 @@ impl RoutedBatch {
     pub(crate) fn message(
         &mut self,
         (number, processed): (u64, u64),
-        silent: Option<u64>,
+        excluded: Option<u64>,
         message: &OutboundMessage<'_>,
         target: RegistrationId,
     ) {
         if self.last_message != Some(number) {
-            self.add_message(processed, silent, message);
+            self.add_message(processed, excluded, message);
             self.last_message = Some(number);
         }
         self.targets.push(target);
@@ -156,7 +156,7 @@ impl RoutedBatch {
         self.last_message == Some(number)
     }
 
-    fn add_message(&mut self, processed: u64, silent: Option<u64>, message: &OutboundMessage<'_>) {
+    fn add_message(&mut self, processed: u64, excluded: Option<u64>, message: &OutboundMessage<'_>) {
         let &OutboundMessage { subject, reply, headers, payload } = message;
         let start = self.bytes.len() as u32;
         for part in [subject, reply, headers] {
@@ -170,7 +170,7 @@ impl RoutedBatch {
             Some((block, range)) => {
                 self.shared_size += range.len();
                 // A block is shorter than 4 GiB.
-                (keep_block(&mut self.blocks, block), range.start as u32)
+                (add_block(&mut self.blocks, block), range.start as u32)
             }
         };
         let targets = self.targets.len() as u32;
@@ -184,7 +184,7 @@ impl RoutedBatch {
             block_start,
             targets,
             targets_end: targets,
-            silent,
+            excluded,
             processed,
         }));
     }
@@ -319,7 +319,7 @@ mod tests {
         piece.pause(3);
         assert!(!piece.ends_with(2), "the next registration needs the message again");
         let Some(RoutedEntry::Message(entry)) = piece.next() else { panic!("a message") };
-        assert_eq!((piece.targets(&entry).len(), entry.silent, entry.processed), (100, Some(9), 5));
+        assert_eq!((piece.targets(&entry).len(), entry.excluded, entry.processed), (100, Some(9), 5));
         assert_eq!(piece.parts(&entry), message(b"payload".as_slice().into()));
         piece.advance();
         let Some(RoutedEntry::Message(entry)) = piece.next() else { panic!("a message") };
@@ -342,8 +342,8 @@ mod tests {
         assert!(piece.is_full() && piece.bytes.len() == 5);
         let Some(RoutedEntry::Message(entry)) = piece.next() else { panic!("a message") };
         assert!(std::ptr::eq(piece.parts(&entry).payload.bytes(), writer.bytes(range)));
-        assert!(!writer.renew());
+        assert!(!writer.reset());
         piece.clear();
-        assert!(writer.renew());
+        assert!(writer.reset());
     }
 }

@@ -46,8 +46,8 @@ pub(crate) struct Router {
     found: Vec<u32>,
     /// Departed registrations that the current message would have matched, and the remaining removal steps of this
     /// turn.
-    left_matches: Vec<u32>,
-    left_match_steps: usize,
+    departed_matches: Vec<u32>,
+    departed_match_steps: usize,
     remove_at_ns: SteadyNanos,
     work: RouterWork,
 }
@@ -56,7 +56,7 @@ pub(crate) struct Router {
 pub(crate) struct RouterWork {
     pub(crate) removed: u64,
     /// Matches of messages with departed registrations.
-    pub(crate) left_matches: u64,
+    pub(crate) departed_matches: u64,
 }
 
 #[derive(Debug)]
@@ -90,8 +90,8 @@ impl Router {
             streams,
             members: Vec::new(),
             found: Vec::new(),
-            left_matches: Vec::new(),
-            left_match_steps: DEPARTED_REGISTRATIONS_PER_TURN,
+            departed_matches: Vec::new(),
+            departed_match_steps: DEPARTED_REGISTRATIONS_PER_TURN,
             remove_at_ns: SteadyNanos::START,
             work: RouterWork::default(),
         }
@@ -158,13 +158,13 @@ impl Router {
     pub(crate) fn has_subscriber(&mut self, subject: &[u8]) -> bool {
         let mut found = std::mem::take(&mut self.found);
         self.find(subject, &mut found);
-        let has_subscriber = self.first_listener(&found).is_some();
+        let has_subscriber = self.first_subscriber(&found).is_some();
         self.found = found;
         has_subscriber
     }
 
     /// Returns the subscribers of the first existing registration in `found`.
-    pub(crate) fn first_listener(&self, found: &[u32]) -> Option<SubscriberTarget> {
+    pub(crate) fn first_subscriber(&self, found: &[u32]) -> Option<SubscriberTarget> {
         found.iter().find_map(|&slot| self.registrations.get(slot)).map(Registration::listener)
     }
 
@@ -179,18 +179,18 @@ impl Router {
     }
 
     /// Appends the recipients among the registrations `found` to `to`: all without a queue, one per queue group, none
-    /// with `silent` as its only connection. Returns a lower bound of the number of connections, which is exact if 0.
-    pub(crate) fn choose(&mut self, found: &[u32], silent: Option<ClientId>, to: &mut Vec<u32>) -> u32 {
+    /// with `excluded` as its only connection. Returns a lower bound of the number of connections, which is exact if 0.
+    pub(crate) fn choose(&mut self, found: &[u32], excluded: Option<ClientId>, to: &mut Vec<u32>) -> u32 {
         let mut members = std::mem::take(&mut self.members);
         members.clear();
         let mut connections = 0;
         for &slot in found.iter().filter(|&&slot| slot < STREAMS) {
             let Some(registration) = self.registrations.get(slot) else {
-                self.note_left_match(slot);
+                self.note_departed_match(slot);
                 continue;
             };
             let single = registration.single();
-            if silent.is_some() && silent == single {
+            if excluded.is_some() && excluded == single {
                 continue;
             }
             match registration.queue {
@@ -199,7 +199,7 @@ impl Router {
                     to.push(slot);
                     // The silent connection may be one of several.
                     connections += match single {
-                        None if silent.is_none_or(|silent| silent.shard != registration.shard()) => 2,
+                        None if excluded.is_none_or(|excluded| excluded.shard != registration.shard()) => 2,
                         None | Some(_) => 1,
                     };
                 }
@@ -214,7 +214,7 @@ impl Router {
             }
         }
         self.members = members;
-        self.remove_left_matches();
+        self.remove_departed_matches();
         connections
     }
 
@@ -277,27 +277,27 @@ impl Router {
         }
     }
 
-    pub(crate) fn leave(&mut self, client: ClientId) {
-        self.registrations.leave(client);
+    pub(crate) fn disconnect(&mut self, client: ClientId) {
+        self.registrations.disconnect(client);
     }
 
-    pub(crate) fn has_left(&self) -> bool {
-        self.registrations.has_left()
+    pub(crate) fn has_departed(&self) -> bool {
+        self.registrations.has_departed()
     }
 
     /// Begins a turn: removes some departed registrations if due, and allows messages to remove as many.
     pub(crate) fn begin_turn(&mut self, now_ns: SteadyNanos) {
-        self.left_match_steps = DEPARTED_REGISTRATIONS_PER_TURN;
-        if self.has_left() && now_ns >= self.remove_at_ns {
+        self.departed_match_steps = DEPARTED_REGISTRATIONS_PER_TURN;
+        if self.has_departed() && now_ns >= self.remove_at_ns {
             self.remove_at_ns = now_ns.after(DEPARTED_REGISTRATIONS_EVERY_NS);
-            self.remove_left(DEPARTED_REGISTRATIONS_PER_TURN);
+            self.remove_departed(DEPARTED_REGISTRATIONS_PER_TURN);
         }
     }
 
     /// Removes departed registrations in `steps` steps; the last removal may exceed them.
-    fn remove_left(&mut self, steps: usize) {
+    fn remove_departed(&mut self, steps: usize) {
         let mut rest = steps;
-        while rest > 0 && self.has_left() {
+        while rest > 0 && self.has_departed() {
             rest = rest.saturating_sub(self.remove_next_departed());
         }
     }
@@ -317,7 +317,7 @@ impl Router {
     /// cannot outpace removal, and further ones as needed.
     fn make_room(&mut self, filter: &[u8]) {
         self.remove_next_departed();
-        while self.registrations.waits_for_left(filter) {
+        while self.registrations.waits_for_departed(filter) {
             self.remove_next_departed();
         }
     }
@@ -325,26 +325,26 @@ impl Router {
     /// Notes that the current message would have matched a departed registration. It is removed after the message if
     /// the turn has steps left; every [`DEPARTED_MATCHES_PER_STEP`] matches add a step. This bounds the matches per
     /// departed registration, regardless of the number of messages.
-    fn note_left_match(&mut self, id: u32) {
-        self.work.left_matches += 1;
-        if self.work.left_matches.is_multiple_of(DEPARTED_MATCHES_PER_STEP) {
-            self.left_match_steps += 1;
+    fn note_departed_match(&mut self, id: u32) {
+        self.work.departed_matches += 1;
+        if self.work.departed_matches.is_multiple_of(DEPARTED_MATCHES_PER_STEP) {
+            self.departed_match_steps += 1;
         }
-        if self.left_matches.len() < self.left_match_steps {
-            self.left_matches.push(id);
+        if self.departed_matches.len() < self.departed_match_steps {
+            self.departed_matches.push(id);
         }
     }
 
     /// Removes the departed registrations that a message would have matched, so that the next message does not match
     /// them.
-    fn remove_left_matches(&mut self) {
-        while let Some(id) = self.left_matches.pop() {
-            if self.left_match_steps > 0
-                && let Some(removed) = self.registrations.remove_if_left(&mut self.interest, id)
+    fn remove_departed_matches(&mut self) {
+        while let Some(id) = self.departed_matches.pop() {
+            if self.departed_match_steps > 0
+                && let Some(removed) = self.registrations.remove_if_departed(&mut self.interest, id)
             {
                 self.work.removed += 1;
                 let steps = self.remove_listener(&removed);
-                self.left_match_steps = self.left_match_steps.saturating_sub(steps);
+                self.departed_match_steps = self.departed_match_steps.saturating_sub(steps);
             }
         }
     }
@@ -419,10 +419,10 @@ mod tests {
         router.unregister(client, id(number), None, false);
     }
 
-    fn recipients(router: &mut Router, subject: &str, silent: Option<ClientId>) -> Vec<ClientId> {
+    fn recipients(router: &mut Router, subject: &str, excluded: Option<ClientId>) -> Vec<ClientId> {
         let (mut found, mut to) = (Vec::new(), Vec::new());
         router.find(subject.as_bytes(), &mut found);
-        router.choose(&found, silent, &mut to);
+        router.choose(&found, excluded, &mut to);
         to.into_iter().filter_map(|slot| router.get_mut(slot).and_then(|one| one.single())).collect()
     }
 
@@ -511,10 +511,10 @@ mod tests {
         unregister(&mut router, ALICE, 2);
         router.unregister(ALICE, id(1), Some(3), false);
         assert_eq!(listeners(&router), (2, 1), "one ends later");
-        router.leave(ALICE);
+        router.disconnect(ALICE);
         router.begin_turn(at(5));
-        assert_eq!((listeners(&router), router.registrations(), router.has_left()), ((0, 0), 0, false));
-        assert_eq!(router.work(), RouterWork { removed: 3, left_matches: 0 });
+        assert_eq!((listeners(&router), router.registrations(), router.has_departed()), ((0, 0), 0, false));
+        assert_eq!(router.work(), RouterWork { removed: 3, departed_matches: 0 });
     }
 
     /// A departed registration costs a message once and is removed by it.
@@ -525,10 +525,10 @@ mod tests {
         for sid in 0..count {
             register(&mut router, ALICE, "x", "", sid as u32);
         }
-        router.leave(ALICE);
+        router.disconnect(ALICE);
         assert_eq!(recipients(&mut router, "x", None), []);
-        let RouterWork { removed, left_matches } = router.work();
-        assert_eq!((removed as usize, left_matches as usize), (DEPARTED_REGISTRATIONS_PER_TURN, count));
+        let RouterWork { removed, departed_matches } = router.work();
+        assert_eq!((removed as usize, departed_matches as usize), (DEPARTED_REGISTRATIONS_PER_TURN, count));
         assert_eq!(recipients(&mut router, "x", None), []);
         assert_eq!(router.work().removed, removed, "the turn has no more steps");
         router.begin_turn(at(5));
@@ -546,16 +546,16 @@ mod tests {
     fn a_message_without_echo_goes_to_no_single_publisher_and_to_shards_with_several() {
         let mut router = router();
         register(&mut router, ALICE, "x", "", 1);
-        let choose = |router: &mut Router, silent| {
+        let choose = |router: &mut Router, excluded| {
             let (mut found, mut to) = (Vec::new(), Vec::new());
             router.find(b"x", &mut found);
-            (router.choose(&found, silent, &mut to), to.len())
+            (router.choose(&found, excluded, &mut to), to.len())
         };
         assert_eq!(choose(&mut router, Some(ALICE)), (0, 0));
         assert_eq!(router.share(ALICE, id(1), b"x"), Ok(()));
         assert_eq!(choose(&mut router, Some(ALICE)), (1, 1), "at least one");
         assert_eq!((choose(&mut router, Some(BOB)), choose(&mut router, None)), ((2, 1), (2, 1)));
-        router.leave(ALICE);
+        router.disconnect(ALICE);
         assert_eq!(choose(&mut router, None), (2, 1), "the others are there");
         router.unshare(ALICE, id(1));
         assert_eq!(choose(&mut router, Some(ALICE)), (0, 0));

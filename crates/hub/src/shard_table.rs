@@ -65,7 +65,7 @@ struct Subscription {
     registered: u32,
     age: u64,
     sid: ShortBytes,
-    takes_headers: bool,
+    supports_headers: bool,
     /// It receives messages for which the number of processed requests is at least `from` and below `until`.
     from: u64,
     until: u64,
@@ -111,7 +111,7 @@ enum ReportedSubscribers {
 struct SubscriptionOwner {
     sids: HashMap<ShortBytes, u32, HashKey>,
     tokens: usize,
-    has_left: bool,
+    has_departed: bool,
 }
 
 #[derive(Debug)]
@@ -156,7 +156,7 @@ pub struct ShardTable {
     age: u64,
     /// Disconnected clients with subscriptions to remove, and the number of these.
     left: VecDeque<DepartedConnection>,
-    left_count: usize,
+    departed_count: usize,
     changes: VecDeque<PendingChange>,
     requests: u64,
     /// Messages expanded, and deliveries to subscriptions.
@@ -171,9 +171,9 @@ pub struct ShardTable {
     finished: Vec<u32>,
     /// Departed subscriptions that the current message would have matched, the remaining steps to remove such, and the
     /// number of such matches so far.
-    left_matches: Vec<u32>,
-    left_match_steps: usize,
-    left_match_count: u64,
+    departed_matches: Vec<u32>,
+    departed_match_steps: usize,
+    departed_match_count: u64,
     /// Registrations that received something while all their connections had disconnected; reused buffer.
     without_subscriber: Vec<u32>,
     unanswerable_marks: Vec<u64>,
@@ -197,7 +197,7 @@ impl ShardTable {
             serial: 0,
             age: 0,
             left: VecDeque::new(),
-            left_count: 0,
+            departed_count: 0,
             changes: VecDeque::new(),
             requests: 0,
             messages: 0,
@@ -206,9 +206,9 @@ impl ShardTable {
             is_syncing: false,
             processed: 0,
             finished: Vec::new(),
-            left_matches: Vec::new(),
-            left_match_steps: 0,
-            left_match_count: 0,
+            departed_matches: Vec::new(),
+            departed_match_steps: 0,
+            departed_match_count: 0,
             without_subscriber: Vec::new(),
             unanswerable_marks: Vec::new(),
         }
@@ -217,7 +217,7 @@ impl ShardTable {
     /// Returns the number of subscriptions of connected clients.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.subscriptions.len() - self.free.len() - self.left_count - self.ended.len()
+        self.subscriptions.len() - self.free.len() - self.departed_count - self.ended.len()
     }
 
     /// Returns whether no connected client has a subscription.
@@ -240,7 +240,7 @@ impl ShardTable {
     }
 
     /// Publishes the shard's counters.
-    pub fn publish_figures(&self, counters: &ShardCounters) {
+    pub fn publish_metrics(&self, counters: &ShardCounters) {
         counters.subscriptions.set(self.len() as u64);
         counters.delivered.set(self.delivered);
     }
@@ -322,7 +322,7 @@ impl ShardTable {
             registered: number,
             age: self.age,
             sid: sid.into(),
-            takes_headers: client_options.headers,
+            supports_headers: client_options.headers,
             from: u64::MAX,
             until: u64::MAX,
             delivered: 0,
@@ -366,7 +366,7 @@ impl ShardTable {
         if let Some(&owner) = self.clients.get(&token) {
             return owner;
         }
-        let new = SubscriptionOwner { sids: HashMap::with_hasher(self.key), tokens: 0, has_left: false };
+        let new = SubscriptionOwner { sids: HashMap::with_hasher(self.key), tokens: 0, has_departed: false };
         let owner = match self.free_owners.pop() {
             Some(owner) => {
                 self.owners[owner as usize] = new;
@@ -517,13 +517,13 @@ impl ShardTable {
     fn synced(&mut self, processed: u64) {
         (self.is_syncing, self.processed) = (false, processed);
         self.remove_ended(DEPARTED_REGISTRATIONS_PER_TURN);
-        if self.ended.back().is_some_and(|&slot| !self.gets_nothing_more(slot)) {
+        if self.ended.back().is_some_and(|&slot| !self.is_end_processed(slot)) {
             self.sync();
         }
     }
 
     /// Returns whether the hub has processed the end of an ended subscription.
-    fn gets_nothing_more(&self, slot: u32) -> bool {
+    fn is_end_processed(&self, slot: u32) -> bool {
         let subscription = self.subscriptions[slot as usize].as_ref();
         subscription.is_none_or(|subscription| subscription.until <= self.processed)
     }
@@ -531,7 +531,7 @@ impl ShardTable {
     /// Removes up to `count` ended subscriptions that receive nothing more.
     fn remove_ended(&mut self, count: usize) {
         for _ in 0..count {
-            let Some(slot) = self.ended.front().copied().filter(|&slot| self.gets_nothing_more(slot)) else {
+            let Some(slot) = self.ended.front().copied().filter(|&slot| self.is_end_processed(slot)) else {
                 return;
             };
             self.ended.pop_front();
@@ -575,7 +575,7 @@ impl ShardTable {
 
     /// Handles a disconnect: the connection's subscriptions receive nothing more. Queues [`HubRequest::Disconnect`],
     /// also for a connection without subscriptions.
-    pub fn leave(&mut self, token: u64) {
+    pub fn disconnect(&mut self, token: u64) {
         self.changes.push_back(PendingChange {
             token,
             id: RegistrationId::default(),
@@ -583,16 +583,16 @@ impl ShardTable {
         });
         let Some(owner) = self.clients.remove(&token) else { return };
         let of_client = &mut self.owners[owner as usize];
-        of_client.has_left = true;
+        of_client.has_departed = true;
         let sids = std::mem::replace(&mut of_client.sids, HashMap::with_hasher(self.key));
-        self.left_count += sids.len();
+        self.departed_count += sids.len();
         self.left.push_back(DepartedConnection { owner, sids: sids.into_iter() });
     }
 
     /// Returns whether subscriptions that receive nothing more remain to be removed.
     #[must_use]
     pub fn has_removals(&self) -> bool {
-        !self.left.is_empty() || self.ended.front().is_some_and(|&slot| self.gets_nothing_more(slot))
+        !self.left.is_empty() || self.ended.front().is_some_and(|&slot| self.is_end_processed(slot))
     }
 
     /// Removes some subscriptions that receive nothing more.
@@ -610,7 +610,7 @@ impl ShardTable {
         let is_last = left.sids.len() == 0;
         if let Some((_, slot)) = next {
             // The slot may have been reused by another connection.
-            self.remove_if_left(slot);
+            self.remove_if_departed(slot);
         }
         if is_last {
             self.free_owners.push(owner);
@@ -618,14 +618,14 @@ impl ShardTable {
         }
     }
 
-    fn remove_if_left(&mut self, slot: u32) {
+    fn remove_if_departed(&mut self, slot: u32) {
         let Some(Subscription { token, registered, owner, .. }) = self.subscriptions[slot as usize] else {
             return;
         };
-        if !self.owners.get(owner as usize).is_some_and(|owner| owner.has_left) {
+        if !self.owners.get(owner as usize).is_some_and(|owner| owner.has_departed) {
             return;
         }
-        self.left_count -= 1;
+        self.departed_count -= 1;
         if let Some(registered) = &mut self.registered[registered as usize] {
             registered.members.end(token);
             if registered.hub_view == ReportedSubscribers::One(token) {

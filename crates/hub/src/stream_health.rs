@@ -27,7 +27,7 @@ impl StreamCondition {
         match self {
             StreamCondition::Open => "open",
             StreamCondition::Slow => "slow disk",
-            StreamCondition::Waiting => "waiting for room",
+            StreamCondition::Waiting => "waiting for disk space",
             StreamCondition::Closed => "not open",
             StreamCondition::Frozen => "frozen",
         }

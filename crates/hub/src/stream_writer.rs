@@ -99,7 +99,7 @@ pub(crate) struct StreamWriter {
     /// Batches answered by the journal and not yet completely released.
     releases: VecDeque<Release>,
     /// Maximum number of messages that waited for the disk so far.
-    pending_most: usize,
+    pending_peak: usize,
     pub(crate) frozen: Option<Arc<str>>,
     /// Time since which the stream waits for room.
     pub(crate) waiting_since: Option<SteadyNanos>,
@@ -149,7 +149,7 @@ impl StreamWriter {
             waits_for_references: false,
             acks: AckQueue::default(),
             releases: VecDeque::new(),
-            pending_most: 0,
+            pending_peak: 0,
             frozen: None,
             waiting_since: None,
             was_overdue: false,
@@ -392,7 +392,7 @@ impl StreamWriter {
     }
 
     pub(crate) fn note_pending(&mut self) {
-        self.pending_most = self.pending_most.max(self.pending());
+        self.pending_peak = self.pending_peak.max(self.pending());
     }
 
     /// Takes the connections to be closed after unwritten batches. If releases wait, the connections are closed after
@@ -476,7 +476,7 @@ impl StreamWriter {
         }
     }
 
-    pub(crate) fn keep_closed(&mut self, reason: Arc<str>) {
+    pub(crate) fn mark_closed(&mut self, reason: Arc<str>) {
         self.health.close(&reason);
         self.closed = Some(reason);
     }
@@ -572,7 +572,7 @@ impl StreamWriter {
     }
 
     /// Returns the kept bytes and the times of the first and last record, as far as known.
-    pub(crate) fn kept(&self) -> (u64, Option<UnixNanos>, Option<UnixNanos>) {
+    pub(crate) fn size_and_times(&self) -> (u64, Option<UnixNanos>, Option<UnixNanos>) {
         let Some(log_stats) = &self.log_stats else {
             return (self.memory.size(), self.memory.oldest_ns(), self.newest_ns);
         };
@@ -582,12 +582,12 @@ impl StreamWriter {
     }
 
     /// Publishes figures and health for other threads.
-    pub(crate) fn publish_figures(&mut self, to: &StreamCounters) {
+    pub(crate) fn publish_metrics(&mut self, to: &StreamCounters) {
         to.first.set(self.first);
         to.last.set(self.next - 1);
         to.visible.set(self.visible);
         to.pending.set(self.pending() as u64);
-        to.pending_max.set(self.pending_most as u64);
+        to.pending_max.set(self.pending_peak as u64);
         to.ids.set(self.dedup.len());
         to.ids_evicted.set(self.dedup.evicted());
         to.skipped_removed.set(self.skipped.removed);
@@ -595,7 +595,7 @@ impl StreamWriter {
         to.frozen.set(self.frozen.is_some().into());
         to.closed.set(self.closed.is_some().into());
         to.waiting.set(self.waiting_since.is_some().into());
-        self.health.publish_figures(to);
+        self.health.publish_metrics(to);
     }
 }
 

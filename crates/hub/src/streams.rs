@@ -150,9 +150,9 @@ impl StreamTable {
         }
     }
 
-    pub(crate) fn publish_figures(&mut self, to: &[StreamCounters]) {
+    pub(crate) fn publish_metrics(&mut self, to: &[StreamCounters]) {
         for (stream, counters) in self.writers.iter_mut().zip(to) {
-            stream.publish_figures(counters);
+            stream.publish_metrics(counters);
         }
     }
 

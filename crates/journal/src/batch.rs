@@ -107,19 +107,19 @@ impl Batch {
     /// # Panics
     /// If it [is shared](Batch::is_shared).
     pub fn begin_within(&mut self, first: u64, time_ns: u64, limit: usize) {
-        assert!(self.renew(), "a batch is not reused while references to its records exist");
+        assert!(self.reset(), "a batch is not reused while references to its records exist");
         self.limit = limit;
         self.first = first;
         self.time_ns = time_ns;
     }
 
     /// Clears the batch. Returns whether it can be reused: not while references to its records exist.
-    pub fn renew(&mut self) -> bool {
+    pub fn reset(&mut self) -> bool {
         self.used = BATCH_HEADER_SIZE;
         self.count = 0;
         (self.sum, self.summed) = (0, BATCH_HEADER_SIZE);
         self.unbuilt.clear();
-        self.memory.renew()
+        self.memory.reset()
     }
 
     /// Appends a record and returns its sequence.
@@ -430,9 +430,9 @@ mod tests {
         let read: Vec<_> = batch.records().map(|(_, record)| record).collect();
         assert_eq!(read, (0..records.len()).map(plain).collect::<Vec<_>>());
         for (mut writer, shared) in blocks {
-            assert!(!writer.renew());
+            assert!(!writer.reset());
             drop(shared);
-            assert!(writer.renew(), "no batch refers to it");
+            assert!(writer.reset(), "no batch refers to it");
         }
     }
 
@@ -443,8 +443,8 @@ mod tests {
         let payload = shared.bytes(0..2000);
         batch.push_shared(&Record::new(b"a", payload), &shared, 0..2000).expect("there is room");
         drop(shared);
-        assert!(!writer.renew());
-        assert!(batch.renew() && writer.renew());
+        assert!(!writer.reset());
+        assert!(batch.reset() && writer.reset());
         batch.begin(1, 0);
         assert_eq!((batch.unbuilt_size(), batch.is_empty()), (0, true));
     }
@@ -472,10 +472,10 @@ mod tests {
         assert_eq!((shared.bytes(first), shared.bytes(second.clone())), (&b"first"[..], &b"second"[..]));
         let ranges: Vec<_> = batch.records().map(|(_, record)| batch.payload_range(&record)).collect();
         assert_eq!(ranges[1], Some(second.clone()));
-        assert!(batch.is_shared() && !batch.renew());
+        assert!(batch.is_shared() && !batch.reset());
         assert_eq!(shared.bytes(second), b"second");
         drop(shared);
-        assert!(!batch.is_shared() && batch.renew());
+        assert!(!batch.is_shared() && batch.reset());
     }
 
     #[test]

@@ -206,7 +206,7 @@ impl Replay {
         consumer: Arc<Wake>,
     ) -> Replay {
         let sleeper = Arc::new(OnceLock::new());
-        let wake = Arc::new(Wake::of_thread(&sleeper));
+        let wake = Arc::new(Wake::for_thread(&sleeper));
         let (mut replay, worker) = Replay::connect(sources, orders_max, consumer, Arc::clone(&wake));
         // Set before the first wake: only the returned end wakes it.
         let _ = sleeper.set(thread.thread().clone());

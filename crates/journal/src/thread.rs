@@ -138,7 +138,7 @@ impl Journal {
         consumer: Arc<Wake>,
     ) -> io::Result<Journal> {
         let sleepers = [(); 2].map(|()| Arc::new(OnceLock::new()));
-        let [writer_wake, builder_wake] = [0, 1].map(|at| Arc::new(Wake::of_thread(&sleepers[at])));
+        let [writer_wake, builder_wake] = [0, 1].map(|at| Arc::new(Wake::for_thread(&sleepers[at])));
         let wakes = (Arc::clone(&writer_wake), Arc::clone(&builder_wake));
         let (mut journal, builder, worker) =
             Journal::connect(logs, limits, &consumer, (wakes, Instant::now()))?;
@@ -218,7 +218,7 @@ impl Journal {
     /// An empty batch, if one is [free](IdleBatches::Free).
     pub fn batch(&mut self) -> Option<Batch> {
         // The last one returned is still in the CPU caches.
-        let at = self.idle.iter_mut().rposition(Batch::renew)?;
+        let at = self.idle.iter_mut().rposition(Batch::reset)?;
         Some(self.idle.swap_remove(at))
     }
 
@@ -237,7 +237,7 @@ impl Journal {
     /// Returns a batch that will not be written any more. Its records may still be referenced.
     pub fn return_batch(&mut self, mut batch: Batch) {
         // Unbuilt payloads hold blocks.
-        batch.renew();
+        batch.reset();
         self.idle.push(batch);
     }
 

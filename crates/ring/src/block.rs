@@ -6,7 +6,7 @@
 //! ```
 //!
 //! The writer shares the committed part and continues to fill the rest. Committed bytes never change while a
-//! [`SharedBlock`] exists. After the last one is dropped the writer may [reset](BlockWriter::renew) the block.
+//! [`SharedBlock`] exists. After the last one is dropped the writer may [reset](BlockWriter::reset) the block.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -121,7 +121,7 @@ impl BlockWriter {
     /// # Panics
     /// If fewer than `count` bytes are spare.
     pub fn commit(&mut self, count: usize) {
-        assert!(count <= self.spare_len(), "{count} bytes of {} are committed", self.spare_len());
+        assert!(count <= self.spare_len(), "{count} bytes exceed the {} spare bytes", self.spare_len());
         self.block.committed += count;
     }
 
@@ -170,13 +170,13 @@ impl BlockWriter {
         self.block.clone()
     }
 
-    /// The writer's own reference to the committed part, borrowed: it does not prevent a [reset](Self::renew).
+    /// The writer's own reference to the committed part, borrowed: it does not prevent a [reset](Self::reset).
     #[must_use]
     pub fn shared(&self) -> &SharedBlock {
         &self.block
     }
 
-    /// Whether a reference other than the writer's own exists. If not, [`renew`](BlockWriter::renew) succeeds.
+    /// Whether a reference other than the writer's own exists. If not, [`reset`](BlockWriter::reset) succeeds.
     #[must_use]
     pub fn is_shared(&self) -> bool {
         Arc::strong_count(&self.block.memory) > 1
@@ -184,13 +184,13 @@ impl BlockWriter {
 
     /// Resets the block: no byte is committed. Returns false, without effect, while a reference other than the writer's
     /// own exists.
-    pub fn renew(&mut self) -> bool {
+    pub fn reset(&mut self) -> bool {
         // Synchronises with the drop of the last other reference; `&mut self` excludes a borrow of the writer's own.
-        let may_begin = Arc::get_mut(&mut self.block.memory).is_some() || crate::planted!("early reuse");
-        if may_begin {
+        let can_reset = Arc::get_mut(&mut self.block.memory).is_some() || crate::planted!("early reuse");
+        if can_reset {
             self.block.committed = 0;
         }
-        may_begin
+        can_reset
     }
 }
 
@@ -288,9 +288,9 @@ mod tests {
         let (one, other) = (writer.share(), writer.share());
         assert!(one.is_same(&other) && !one.is_same(&BlockWriter::new(8).share()));
         drop(one);
-        assert!(writer.is_shared() && !writer.renew());
+        assert!(writer.is_shared() && !writer.reset());
         drop(other);
-        assert!(!writer.is_shared() && writer.renew());
+        assert!(!writer.is_shared() && writer.reset());
         assert_eq!(writer.spare_len(), 8);
     }
 
@@ -317,9 +317,9 @@ mod tests {
         let kept = writer.shared().clone();
         writer.append(b"de").expect("there is room");
         assert_eq!(writer.shared().bytes(3..5), b"de");
-        assert!(kept.is_same(writer.shared()) && !writer.renew());
+        assert!(kept.is_same(writer.shared()) && !writer.reset());
         drop(kept);
-        assert!(writer.renew());
+        assert!(writer.reset());
         assert_eq!(writer.append(b"12345678"), Some(0..8));
     }
 

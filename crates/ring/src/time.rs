@@ -131,15 +131,15 @@ mod tests {
     }
 
     #[test]
-    fn a_manual_clock_moves_only_by_hand_and_only_forward() {
-        let (clock, hand) = Clock::manual();
+    fn a_manual_clock_advances_only_when_set() {
+        let (clock, manual_time) = Clock::manual();
         let copy = clock.clone();
         assert!(copy.is_manual() && !Clock::real().is_manual());
         assert_eq!(clock.now(), Time::ZERO);
-        hand.advance(Duration::from_secs(2));
-        hand.set(Time::from_nanos(5));
+        manual_time.advance(Duration::from_secs(2));
+        manual_time.set(Time::from_nanos(5));
         assert_eq!(copy.now(), Time::from_nanos(2_000_000_000));
-        assert_eq!(clock.now(), hand.now());
+        assert_eq!(clock.now(), manual_time.now());
     }
 
     #[test]

@@ -27,7 +27,7 @@ use crate::sync::{AtomicBool, Ordering, fence};
 /// Wakes one consumer for any number of producers. Shared by reference or `Arc`.
 pub struct Wake {
     parked: AtomicBool,
-    needed: Statistic,
+    wake_count: Statistic,
     action: Box<dyn Fn() + Send + Sync>,
 }
 
@@ -36,13 +36,13 @@ impl Wake {
     /// runs on the producer's thread and must not block. If the consumer is not asleep yet, it must end the coming
     /// sleep at once (eventfd and `Thread::unpark` both do).
     pub fn new(action: impl Fn() + Send + Sync + 'static) -> Wake {
-        Wake { parked: AtomicBool::new(false), needed: Statistic::new(0), action: Box::new(action) }
+        Wake { parked: AtomicBool::new(false), wake_count: Statistic::new(0), action: Box::new(action) }
     }
 
     /// A wake that unparks the thread in `thread`, which must be set before that thread first [parks](Wake::park): an
     /// earlier wake is lost.
     #[must_use]
-    pub fn of_thread(thread: &Arc<OnceLock<Thread>>) -> Wake {
+    pub fn for_thread(thread: &Arc<OnceLock<Thread>>) -> Wake {
         let thread = Arc::clone(thread);
         Wake::new(move || thread.get().into_iter().for_each(Thread::unpark))
     }
@@ -67,8 +67,8 @@ impl Wake {
         if !self.parked.load(Ordering::Relaxed) || !self.parked.swap(false, Ordering::AcqRel) {
             return false;
         }
-        let needed = self.needed.fetch_add(1, Ordering::Relaxed) + 1;
-        if planted!("lost wake") && needed.is_multiple_of(8) {
+        let wake_count = self.wake_count.fetch_add(1, Ordering::Relaxed) + 1;
+        if planted!("lost wake") && wake_count.is_multiple_of(8) {
             return false;
         }
         (self.action)();
@@ -82,14 +82,14 @@ impl Wake {
 
     /// Number of notifications that found the consumer parked.
     #[must_use]
-    pub fn needed(&self) -> u64 {
-        self.needed.load(Ordering::Relaxed)
+    pub fn wake_count(&self) -> u64 {
+        self.wake_count.load(Ordering::Relaxed)
     }
 }
 
 impl fmt::Debug for Wake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Wake").field("needed", &self.needed()).finish_non_exhaustive()
+        f.debug_struct("Wake").field("needed", &self.wake_count()).finish_non_exhaustive()
     }
 }
 
@@ -125,7 +125,7 @@ mod tests {
         wake.park();
         assert!(wake.notify());
         assert!(!wake.notify());
-        assert_eq!((runs.load(Ordering::Relaxed), wake.needed()), (1, 1));
+        assert_eq!((runs.load(Ordering::Relaxed), wake.wake_count()), (1, 1));
     }
 
     #[test]

@@ -308,12 +308,12 @@ fn a_shared_block_is_not_written_where_it_is_read() {
         }
         assert_eq!(writer.peek(0..4), [0, 0, 2, 2]);
         let is_free = !writer.is_shared();
-        if writer.renew() {
+        if writer.reset() {
             writer.append(&[9; 4]).unwrap();
         } else {
             assert!(!is_free);
         }
         reader.join().unwrap();
-        assert!(writer.renew());
+        assert!(writer.reset());
     });
 }

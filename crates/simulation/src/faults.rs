@@ -1,8 +1,7 @@
 //! Fault kinds, their rates and their counts.
 //!
-//! Each kind has a rate in chances per thousand, drawn at each opportunity. All rates zero: a network without faults. A
-//! world draws its rates from its seed and leaves out about half of the kinds, because bugs often need one frequent
-//! kind and the absence of another.
+//! Each kind has a rate in chances per thousand, drawn at each opportunity. A world draws its rates from its seed and
+//! leaves out about half of the kinds, because bugs often need one frequent kind and the absence of another.
 
 use crate::SplitMix64;
 

@@ -39,7 +39,7 @@ struct SimArguments {
     /// Plant this bug (needs a build with `--cfg stilling_planted`)
     #[arg(long)]
     planted: Option<String>,
-    /// Print all events
+    /// Print the events (the last 50,000)
     #[arg(long)]
     verbose: bool,
 }

@@ -43,7 +43,7 @@ pub struct MovingReport {
     pub through_control: u64,
     /// Adoptions refused by a full shard.
     pub refused: u64,
-    /// Bytes already received when their connection left.
+    /// Bytes already received when their connection was detached.
     pub carried_bytes: u64,
     /// Connections that ended in another way while detaching.
     pub ended_detaching: u64,
@@ -227,7 +227,7 @@ impl MovingWorld {
         Err("the shards spin: too many turns while time stands still".to_owned())
     }
 
-    /// Passes connections that are due to a random shard.
+    /// Adopts each due connection on a random shard, unless that shard fetches its connections itself.
     fn adopt(&mut self) -> Result<(), String> {
         let now = self.network.now();
         let waiting = self.transfers.borrow().moving.len();
@@ -322,7 +322,7 @@ fn check_shard(shard: &mut MovingShard) -> Result<u64, String> {
     shard.driver().assert_drained();
     let counters = Arc::clone(shard.counters());
     let (came, went) = (counters.accepted.get() + counters.adopted.get(), counters.closed_total());
-    match (shard.held(), came == went) {
+    match (shard.held_bytes(), came == went) {
         ((0, 0), true) => Ok(counters.adopted.get()),
         (held, _) => Err(format!("{came} connections came, {went} went; held: {held:?}")),
     }

@@ -9,7 +9,7 @@ use crate::faults::FaultCounts;
 /// Result of a world without failures.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunReport {
-    /// Equal for equal runs.
+    /// Hash of all events; equal runs have equal hashes.
     pub trace_hash: u64,
     /// Faults that struck during the run.
     pub faults: FaultCounts,
@@ -24,7 +24,7 @@ pub struct SeedFailure {
     pub seed: u64,
     /// Finding of a checker, or the message of a panic.
     pub why: String,
-    /// Text of the run, if it was kept.
+    /// The events as text, if recorded.
     pub text: Vec<String>,
 }
 

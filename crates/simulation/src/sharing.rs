@@ -221,7 +221,8 @@ impl SharingWorld {
                 let client = &mut self.clients[number];
                 client.read(client.read_max).map_err(|why| format!("subscriber {number}: {why}"))?;
             }
-            // One turn passes the messages to the sessions, the next sends them; blocks are checked in between.
+            // After a single turn the messages are with the sessions, but not yet sent: the next step publishes while
+            // blocks are in use.
             if random.chance(700) {
                 self.single_shard.shard.turn(false).expect("turns");
             } else {
@@ -253,7 +254,7 @@ impl SharingWorld {
         }
         self.clients.clear();
         self.single_shard.run_turns();
-        match self.single_shard.shard.held() {
+        match self.single_shard.shard.held_bytes() {
             (0, 0) => Ok(self.report),
             held => Err(format!("{held:?} bytes are held for no connection")),
         }
@@ -264,7 +265,7 @@ impl SharingWorld {
         let block = &mut self.blocks[random.index(BLOCKS)];
         let size = random.between(1, PAYLOAD_MAX) as usize;
         if random.chance(300) || block.spare_len() < size {
-            match block.renew() {
+            match block.reset() {
                 true => self.report.reused_blocks += 1,
                 false => self.report.referenced += 1,
             }
@@ -312,7 +313,7 @@ impl SharingWorld {
 
     /// Checks that nothing refers to a block after the turn, whatever the subscribers have read.
     fn check_blocks(&mut self) -> Result<(), String> {
-        match self.blocks.iter_mut().position(|block| !block.renew()) {
+        match self.blocks.iter_mut().position(|block| !block.reset()) {
             Some(at) => Err(format!("block {at} is kept when the turn is over")),
             None => Ok(()),
         }

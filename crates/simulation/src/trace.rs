@@ -1,10 +1,10 @@
 //! Trace of a run: a running hash of all events, and on request their text.
 //!
-//! Two runs of one seed have equal hashes. The text costs time and memory and is kept only on request.
+//! Two runs of one seed have equal hashes. The text costs time and memory and is recorded only on request.
 
 use stilling_ring::{SplitMix64, Time};
 
-/// Lines of text kept per run; when full, the oldest line is dropped, because failures show at the end.
+/// Lines of text recorded per run; when full, the oldest line is dropped, because failures show at the end.
 pub const LINES_MAX: usize = 50_000;
 
 /// Hash and optional text of a run.

@@ -20,7 +20,7 @@ const BLOCK_WASTE: usize = 4;
 /// Bytes of the smallest block of the output store.
 const BLOCK_MIN: usize = 256;
 const STEPS: u32 = 150;
-/// Length and number.
+/// Bytes of a message's head: its length and its number.
 const HEAD: usize = 8;
 const LAST_MESSAGE: [u8; HEAD] = [8, 0, 0, 0, 255, 255, 255, 255];
 
@@ -209,9 +209,9 @@ fn play(random: &mut SplitMix64) -> Result<UnreadReport, String> {
         if let Some(finding) = world.service().finding.take() {
             return Err(finding);
         }
-        let held = world.shard.held().1;
-        if held > budget {
-            return Err(format!("{held} bytes are held"));
+        let held_bytes = world.shard.held_bytes().1;
+        if held_bytes > budget {
+            return Err(format!("{held_bytes} bytes are held"));
         }
     }
     let mut report = UnreadReport::default();
@@ -224,9 +224,9 @@ fn play(random: &mut SplitMix64) -> Result<UnreadReport, String> {
     if let Some(finding) = world.service().finding.take() {
         return Err(finding);
     }
-    match world.shard.held() {
+    match world.shard.held_bytes() {
         (0, 0) => Ok(report),
-        held => Err(format!("{held:?} bytes are held for no connection")),
+        held_bytes => Err(format!("{held_bytes:?} bytes are held for no connection")),
     }
 }
 

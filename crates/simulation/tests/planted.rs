@@ -31,7 +31,7 @@ const IN_THE_DRIVER: [&str; 3] = ["stale generation", "double-freed buffer", "lo
 const ON_THE_MOVE: [&str; 4] = ["stale generation", "double-freed buffer", "lost completion", "lost unread"];
 
 /// A bug that shows when unread output fills the store.
-const UNREAD: &str = "fullness closes the asking connection";
+const UNREAD: &str = "a full store closes the requesting connection";
 
 /// Bugs that show with output from shared blocks and with unsolicited datagrams.
 const IN_SHARING: [&str; 4] = ["early reuse", "early block release", "range sent twice", "previous peer"];
@@ -55,7 +55,7 @@ const ON_DISK: [&str; 15] = [
     "unbuilt payload",
 ];
 
-/// Bugs that show when one server takes over from another, beside that of the message ids.
+/// Bugs that show in hot restarts; "forgotten window" (of message ids) also shows in the streams world.
 const IN_HAND_OVERS: [&str; 4] = ["early opening", "early release", "dropped wait", "forgotten window"];
 
 type World = fn(u64) -> Option<SeedFailure>;

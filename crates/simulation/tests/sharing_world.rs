@@ -108,10 +108,10 @@ fn a_turn_that_sends_from_a_block_does_not_wait() {
     world.service().mail.push_back((token, 1));
     world.shard.turn(false).expect("turns");
     world.service().block = BlockWriter::new(0).share();
-    assert!(!writer.renew(), "the output of the turn refers to it");
+    assert!(!writer.reset(), "the output of the turn refers to it");
     let before = world.network.now();
     world.shard.turn(true).expect("turns");
-    assert!(writer.renew(), "the turn is over");
+    assert!(writer.reset(), "the turn is over");
     assert_eq!(world.network.now(), before);
     world.shard.turn(true).expect("turns");
     assert!(world.network.now() > before, "without such output it waits");

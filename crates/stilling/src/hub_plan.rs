@@ -216,7 +216,7 @@ impl HubPlan {
         closer: Option<&HubCloser>,
     ) -> Result<(Vec<ShardHub>, Option<JoinHandle<()>>), ServeError> {
         let sleeper = Arc::new(OnceLock::new());
-        let wake = Arc::new(Wake::of_thread(&sleeper));
+        let wake = Arc::new(Wake::for_thread(&sleeper));
         let own = self.has_thread.then_some(&wake);
         let AssembledHub { hubs, runner } =
             self.assemble(shards, (overview, lifecycle), closer, Instant::now(), own)?;
@@ -305,7 +305,7 @@ impl<S: StreamStore> HubPlan<S> {
 
     /// Wakes the opening thread after a change of the lifecycle.
     pub(crate) fn wake(&self) -> Arc<Wake> {
-        Arc::new(Wake::of_thread(&self.opening_thread))
+        Arc::new(Wake::for_thread(&self.opening_thread))
     }
 
     /// Assembles the hub: for a thread that `own` wakes, or in the first shard. `now` is the journal's time.
@@ -414,7 +414,7 @@ mod tests {
     fn a_hub_that_parks_before_its_thread_is_returned_can_be_woken() {
         for _ in 0..1000 {
             let sleeper = Arc::new(OnceLock::new());
-            let wake = Arc::new(Wake::of_thread(&sleeper));
+            let wake = Arc::new(Wake::for_thread(&sleeper));
             let (known, was_woken) = (Arc::clone(&sleeper), Arc::new(AtomicBool::new(false)));
             let outcome = Arc::clone(&was_woken);
             let run = move || {

@@ -225,12 +225,12 @@ impl Listeners {
         for (number, path) in paths.iter().enumerate() {
             let failed = |error| ServeError::SocketFile(path.clone(), error);
             let (socket, file) = if matches!(when, ListenTiming::BindOnly) {
-                net::check_unix_datagrams(path).map_err(failed)?;
+                net::check_unix_datagram_path(path).map_err(failed)?;
                 let beside = socket_file::beside(path);
-                let socket = net::bind_unix_datagrams(&beside, true).map_err(failed)?;
+                let socket = net::bind_unix_datagram(&beside, true).map_err(failed)?;
                 (socket, SocketFile::beside(path).map_err(failed)?)
             } else {
-                let socket = net::bind_unix_datagrams(path, false).map_err(failed)?;
+                let socket = net::bind_unix_datagram(path, false).map_err(failed)?;
                 (socket, SocketFile::of(path).map_err(failed)?)
             };
             self.files.push(file);
@@ -380,7 +380,7 @@ impl SortedListeners {
             ServeError::HandOver(HandOverError::System { doing, error })
         };
         let address = net::local_addr(&socket).map_err(unusable)?;
-        if net::is_datagrams(&socket).map_err(unusable)? {
+        if net::is_datagram_socket(&socket).map_err(unusable)? {
             self.datagrams.push((address, socket));
             return Ok(());
         }

@@ -131,7 +131,7 @@ impl OverviewCollector {
         gauge(to, "input_held_bytes", "Unfinished input held", overview.engine(|c| &c.input_held))?;
         gauge(to, "output_held_bytes", "Unsent output held", overview.engine(|c| &c.output_held))?;
         counter(to, "turns", "Turns of the event loops", overview.engine(|c| &c.turns))?;
-        counter(to, "driver_enters", "System calls of the drivers", overview.engine(|c| &c.enters))?;
+        counter(to, "driver_enters", "System calls of the drivers", overview.engine(|c| &c.system_calls))?;
         counter(to, "driver_starved", "Receives that waited for a buffer", overview.engine(|c| &c.starved))?;
         counter(to, "driver_stale", "Completions for a closed connection", overview.engine(|c| &c.stale))?;
         counter(to, "driver_overflows", "Completion queue overflows", overview.engine(|c| &c.overflows))

@@ -23,6 +23,7 @@ const WHOLE: u64 = 1_000_000;
 /// The largest [`Growth::free_threshold`] and [`Growth::spawn_hunk`], in per cent.
 const PERCENT_MAX: u8 = 50;
 
+/// The largest [`Growth::spawn_factor`], in per cent.
 const SPAWN_FACTOR_MAX: u8 = 90;
 
 /// Dynamic sizing of a pool. Off by default: all threads exist from the start.

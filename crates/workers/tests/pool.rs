@@ -355,7 +355,7 @@ fn a_result_wakes_the_shard_it_belongs_to() {
     fixture.lanes[1].submit(1, |_| 1).unwrap();
     fixture.lanes[1].publish();
     serve(&fixture.pool);
-    assert_eq!((fixture.wakes[0].needed(), fixture.wakes[1].needed()), (0, 1));
+    assert_eq!((fixture.wakes[0].wake_count(), fixture.wakes[1].wake_count()), (0, 1));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! An open loop of more fast requests than can be answered: overload of a server that is as fast as its clients. The
-//! generator shares the cores, so beyond the capacity both lack CPU time, and the figures describe the pair: whether
-//! its goodput holds, and when it recovers.
+//! generator shares the cores: beyond the capacity both lack CPU time, so the figures describe the pair: whether its
+//! goodput holds, and when it recovers.
 
 use super::HttpBench;
 use super::figures::{self, PageSection};

@@ -84,7 +84,7 @@ pub(super) fn run_rounds<T, R>(
     Ok(found)
 }
 
-/// The same for samples, each printed as it arrives.
+/// Like [`run_rounds`] for samples, each printed as it arrives.
 pub(super) fn series<T: NamedServer>(
     rounds: u32,
     title: &str,

@@ -12,7 +12,6 @@ pub(super) fn are_counted() -> bool {
     output.is_ok_and(|output| counted(&String::from_utf8_lossy(&output.stderr)).is_some())
 }
 
-/// A running count.
 pub(super) struct Instructions {
     perf: Child,
     file: PathBuf,

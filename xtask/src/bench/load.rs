@@ -41,7 +41,7 @@ pub(crate) enum HttpLoad {
 }
 
 impl HttpLoad {
-    /// The command, with a place for the generator's own files.
+    /// Builds the command; the generator's own files go to the folder of `place`.
     fn command(&self, url: &str, place: &BenchEnvironment) -> XtaskResult<Command> {
         let folder = &place.folder;
         let mut command;

@@ -59,7 +59,7 @@ const START_MB_MAX: f64 = 20.0;
 /// Most cost of a request on `poll`, as a multiple of its cost on `uring`.
 const POLL_FACTOR_MAX: f64 = 1.3;
 
-/// Most cost of a request to an ordinary inline route, as a multiple of the demonstration's.
+/// Most cost of a request to an ordinary inline route, as a multiple of the cost of one to `/test/fast`.
 const INLINE_FACTOR_MAX: f64 = 1.1;
 
 /// Row 0.12: most context switches per request, as a multiple of those of the peer built like server-demo.
@@ -107,7 +107,7 @@ enum HttpPart {
     Throughput,
     /// Memory at the start and per idle connection
     Memory,
-    /// The figures of server-demo
+    /// The measurements of server-demo's report
     Known,
     /// Time from a malformed request to the end of its connection
     Refusals,
@@ -115,7 +115,7 @@ enum HttpPart {
     Slow,
     /// Up to ten times the capacity and back
     Overload,
-    /// The same with fast requests, up to the generator's limit
+    /// Overload with fast requests, up to the generator's limit
     Flood,
 }
 

@@ -22,7 +22,6 @@ pub(crate) fn figure(address: SocketAddr, name: &str) -> XtaskResult<u64> {
     Ok(value(&answer, name).ok_or_else(|| format!("the metrics of {address} do not tell `{name}`"))?)
 }
 
-/// The value of the figure, a whole number.
 fn value(metrics: &str, name: &str) -> Option<u64> {
     metrics.lines().find_map(|line| {
         let (found, value) = line.strip_prefix("stilling_")?.rsplit_once(' ')?;

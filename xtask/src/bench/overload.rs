@@ -23,10 +23,10 @@ const WORK_MS: u64 = 5;
 /// Capacity of those workers, per second.
 const CAPACITY: f64 = (WORKERS * 1000 / WORK_MS) as f64;
 
-/// Timeout of a client, in seconds.
 const TIMEOUT_S: f64 = 1.0;
 
-/// Part of the capacity that nginx admits: a little less than all, or the server behind it fills up slowly.
+/// Part of the capacity that nginx admits: a little less than all of it, because the server behind nginx would slowly
+/// fill up otherwise.
 const ADMITTED_FACTOR: f64 = 0.95;
 
 /// The loads, in multiples of the capacity, and the load before and between them.
@@ -40,7 +40,7 @@ const NORMAL_EXTRA_MS: f64 = 1.0;
 /// Consecutive normal windows that count as recovery.
 const NORMAL_WINDOWS: usize = 5;
 
-/// Least goodput at ten times the capacity, as a part of the best.
+/// Least goodput at ten times the capacity, as a part of the best goodput.
 const GOODPUT_PART_MIN: f64 = 0.9;
 
 /// Most seconds until recovery.
@@ -62,7 +62,7 @@ const CONTENDERS: [OverloadContender; 5] = [
     OverloadContender { name: "hyper", start: |bench| Ok(vec![bench.hyper(WORKERS, WORK_MS)?]) },
 ];
 
-/// Without overload control: when nginx controls instead, and as a control.
+/// Disables overload control: where nginx controls the load instead, and in the contender that shows the effect.
 const OFF: [&str; 2] = ["--queue-target", "off"];
 
 fn stilling(bench: &HttpBench, driver: BenchDriver, further: &[&str]) -> XtaskResult<Vec<BenchServer>> {
@@ -137,7 +137,7 @@ impl HttpBench {
         let seconds = if self.options.quick { 0.5 } else { 2.0 };
         let manner = LoadShape::Closed { seconds, close: false, pipeline: 1 };
         let probe = LoadPlan { connections: 64, patience_s: 30.0, manner }.run(self.binary(), &url)?;
-        // Refusals of nginx are no capacity, and a server that refuses answers as fast as requests arrive.
+        // Refusals of nginx do not count as capacity: a refusing server answers as fast as requests arrive.
         let capacity = if probe.shed > 0 { probe.rate_per_s.min(CAPACITY) } else { probe.rate_per_s };
         if capacity < 1.0 {
             return Err(format!("{} answers nothing: {:?}", contender.name, probe.evidence).into());

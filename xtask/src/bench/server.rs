@@ -96,7 +96,7 @@ impl BenchServer {
         Ok(server)
     }
 
-    /// The same without a check of the response.
+    /// Like [`announcing_address`](Self::announcing_address), without a check of the response.
     pub(crate) fn announced(
         name: &'static str,
         words: String,

@@ -11,8 +11,8 @@ use super::targets::BenchTarget;
 use super::{HttpBench, machine};
 use crate::XtaskResult;
 
-/// Requests that a background generator never completes: it is ended when the other is done. No more, because `ab`
-/// reserves 32 bytes for each.
+/// Requests of a background load, which is ended before it completes them. No more, because `ab` reserves 32 bytes for
+/// each.
 const WITHOUT_END: u64 = 20_000_000;
 
 /// Row 4.29: most growth of the slow requests' p99, in milliseconds; compared with nginx, most growth beyond nginx's.

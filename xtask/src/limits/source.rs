@@ -171,7 +171,7 @@ pub(super) fn flags(text: &str) -> Vec<FlagLimit> {
             };
             let default = argument(&attribute, "default_value_t = ").map_or(told, |value| plain(&value));
             let range = argument(&attribute, "value_parser = ").and_then(|parser| range_of(&parser, text));
-            // A keyword beside numbers; other keywords limit nothing.
+            // A keyword such as `auto` counts only beside a numeric range.
             let word = argument(&attribute, "default_value = ").filter(|_| range.is_some());
             let default = word.map_or(default, |word| word.trim_matches('"').to_owned());
             let is_flag = kind.trim_end_matches(',') == "bool";

@@ -37,7 +37,7 @@ const SEGMENT_S: u32 = 10;
 /// Options of the load before and after the flood, which measures the rate of an undisturbed server.
 const NOMINAL: [&str; 3] = ["--clients=4", "--size=1024", "--window=64"];
 
-/// Seconds of the nominal load before the flood and, for its lasting rate, after it.
+/// Seconds of the nominal load before the flood and, after the recovery, once more.
 const NOMINAL_SECONDS: &str = "--seconds=8";
 
 /// Seconds of each nominal run right after the flood, repeated until one reaches the earlier rate.
@@ -51,7 +51,7 @@ const WAITING: [&str; 4] = ["--clients=4", "--size=1024", "--window=1", "--per-m
 /// reach its rate (row 0.17).
 const CALM_WITHIN_S: f64 = 5.0;
 
-/// Seconds of waiting for that, so that a missed limit has a figure.
+/// Longest wait for that, in seconds, so that a missed limit still has a figure.
 const CALM_AWAITED_S: f64 = 60.0;
 
 /// Time between two readings of the pending messages.

@@ -42,7 +42,7 @@ pub(crate) struct SoakArguments {
 enum SoakCommand {
     /// The HTTP server under clients of many kinds
     Http(http::HttpSoak),
-    /// Only slow and fast requests in parallel: server-demo's own hour
+    /// Only slow and fast requests, as in server-demo's one-hour test
     Parallel(parallel::ParallelSoak),
     /// Streams, with publishers faster than the server
     Collect(collect::CollectSoak),

@@ -29,11 +29,11 @@ impl SoakWindow {
     }
 }
 
-/// The bursts of a soak of `total_s` seconds: one in the warm-up, then hourly, and at least one.
+/// The bursts of a soak of `total_s` seconds: one in the warm-up, then one per hour but at least one.
 pub(super) fn bursts(total_s: f64) -> Vec<SoakWindow> {
     let length = BURST_S.min(total_s * BURST_PART);
     let hours = (total_s * (1.0 - WARM) / BURST_EVERY_S).floor().max(1.0);
-    // Evenly over the time after the warm-up, each in the middle of its share.
+    // Evenly over the time after the warm-up, each near the middle of its share.
     let share = total_s * (1.0 - WARM) / hours;
     let later = (0..hours as u64).map(|hour| total_s * WARM + share * (hour as f64 + 0.4));
     std::iter::once(total_s * FIRST_BURST)

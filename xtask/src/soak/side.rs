@@ -14,7 +14,7 @@ use crate::bench::stilling_before_node;
 /// Requests per run of `ab`.
 const SEGMENT_REQUESTS: u64 = 5_000;
 
-/// Options for two worker processes that are replaced every so often. No request is refused while others wait for a
+/// Options for two worker processes, each replaced after 20,000 requests. No request is refused while it waits for a
 /// process.
 const APP_OPTIONS: [&str; 8] =
     ["--processes", "2", "--app-concurrency", "8", "--app-requests-max", "20000", "--queue-target", "off"];

@@ -41,7 +41,7 @@ const OPTIONS: [&str; 12] = [
 const WORKERS_GROWN_MIN: f64 = 10.0;
 
 pub(super) struct HandoverObservation {
-    /// Last sample of each server before it was succeeded, in a rest; of the last server at the end.
+    /// Last sample of each server before it was succeeded, at any point of a wave; of the last server, at the end.
     processes: Vec<ResourceSample>,
     /// Largest drop of one server's thread count after a wave.
     workers_grown: f64,
@@ -201,7 +201,7 @@ impl HandoverObservation {
                 found: format!("{} threads came and went in one server", self.workers_grown),
             },
         ];
-        // The last samples fall into different parts of a wave, so only the smallest ones are compared.
+        // The last samples fall into different parts of a wave, so the smallest ones of each half are compared.
         let half = self.processes.len() / 2;
         let least = |processes: &[ResourceSample], of: fn(&ResourceSample) -> f64| {
             processes.iter().map(of).fold(f64::NAN, f64::min)

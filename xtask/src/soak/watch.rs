@@ -36,7 +36,7 @@ pub(super) const MEASURES: [ResourceMeasure; 3] = [
         unit: MIB,
         unit_name: "MiB",
     },
-    // The clients' own fluctuation: the number of open connections varies.
+    // The extra covers the clients' own fluctuation in open connections.
     ResourceMeasure {
         name: "descriptors",
         of: |look| look.descriptors,

@@ -63,7 +63,7 @@ impl RequestTally {
             Ok(sample) => self.add(&sample),
             Err(error) => {
                 self.broken.insert(error.to_string());
-                // A missing server is not tried a thousand times.
+                // Pauses, so that a missing server is not tried in a busy loop.
                 std::thread::sleep(Duration::from_secs(1));
             }
         }

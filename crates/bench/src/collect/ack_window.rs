@@ -72,7 +72,8 @@ impl AckWindow {
         let skipped = counter - self.next;
         if skipped > 0 {
             let from = self.next;
-            let detail = || format!("client {client}: messages {from} to {} were passed over", counter - 1);
+            let detail =
+                || format!("client {client}: messages {from} to {} were not acknowledged", counter - 1);
             tally.fail(client, MessageFailure::Missing, skipped, None, detail);
         }
         self.next = counter + 1;

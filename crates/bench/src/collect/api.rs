@@ -114,7 +114,7 @@ impl ApiReplay<'_> {
             return (self.heartbeats == HEARTBEATS_AT_END).then_some(Ok(()));
         };
         if !gap.is_torn || gap.first != *self.expected {
-            return self.server_error(&format!("{gap:?} came where {} should", self.expected));
+            return self.server_error(&format!("{gap:?} instead of sequence {}", self.expected));
         }
         *self.expected = gap.last + 1;
         (gap.last >= self.last).then_some(Ok(()))
@@ -126,12 +126,12 @@ impl ApiReplay<'_> {
         each: &mut impl FnMut(&ReplayedMessage<'_>) -> Result<(), String>,
     ) -> Option<Result<(), CollectError>> {
         self.heartbeats = 0;
-        let Some(place) = message.reply.and_then(AckSubject::parse) else {
-            return self.server_error("a delivery without its place");
+        let Some(ack_subject) = message.reply.and_then(AckSubject::parse) else {
+            return self.server_error("a delivery without an acknowledgement subject");
         };
-        let sequence = place.stream_sequence;
+        let sequence = ack_subject.stream_sequence;
         if sequence != *self.expected {
-            return self.server_error(&format!("{sequence} came where {} should", self.expected));
+            return self.server_error(&format!("sequence {sequence} instead of {}", self.expected));
         }
         *self.expected += 1;
         match each(&ReplayedMessage { sequence, subject: message.subject, payload: message.payload }) {
@@ -176,7 +176,7 @@ impl JetStreamApi {
     fn write(&mut self, bytes: &[u8]) -> Result<(), CollectError> {
         self.stream
             .write_all(bytes)
-            .map_err(|error| CollectError::Server(format!("it does not read: {error}")))
+            .map_err(|error| CollectError::Server(format!("cannot send a request: {error}")))
     }
 
     /// Reads until `done` returns a result for a message.

@@ -9,13 +9,13 @@ pub(super) enum CodecEvent {
     /// An acknowledgement that names the right stream.
     Ack(Ack),
     /// An answer that settles its message with a failure; without a counter, the oldest message.
-    Bad {
+    Failed {
         counter: Option<u64>,
         failure: MessageFailure,
         detail: String,
     },
     /// A failure that belongs to no message; the connection continues.
-    Stray {
+    Unmatched {
         failure: MessageFailure,
         detail: String,
     },
@@ -23,9 +23,9 @@ pub(super) enum CodecEvent {
     /// The server has processed everything before the barrier.
     Pong,
     /// A greeting or any other item without consequence.
-    Nothing,
+    Ignored,
     /// The connection cannot continue.
-    Fault(String),
+    ProtocolError(String),
 }
 
 /// The protocol state of one client. It outlives a connection: `begin` starts the next one.

@@ -45,7 +45,7 @@ use verifier::CrashVerifier;
 const ACKS_SHORT_MAX: u64 = 2000;
 
 /// Mean number of runs per long run.
-const LONG_LIFE_EVERY: u64 = 8;
+const LONG_RUN_EVERY: u64 = 8;
 
 /// Maximum microseconds between the last acknowledgement and the kill.
 const DELAY_US_MAX: u64 = 3000;
@@ -251,7 +251,7 @@ pub fn run(
         let (to, mut api) = start_and_wait(target, plan, kill == 0, &mut report)?;
         verifier.compare(&mut api, plan, &run, &mut clients, &mut report)?;
         drop(api);
-        let is_long = random.below(LONG_LIFE_EVERY) == 0;
+        let is_long = random.below(LONG_RUN_EVERY) == 0;
         let acks =
             random.below(if is_long { plan.acks_max } else { plan.acks_max.min(ACKS_SHORT_MAX) }.max(1));
         let delay = Duration::from_micros(random.below(DELAY_US_MAX));
@@ -311,7 +311,7 @@ fn start_and_wait(
             Err(_) => thread::sleep(CHECK_INTERVAL),
         }
     }
-    Err(exit_error.unwrap_or_else(|| CollectError::server("it does not start")))
+    Err(exit_error.unwrap_or_else(|| CollectError::server("the server does not start")))
 }
 
 /// Runs equal loads to their end and checks that as many descriptors are open as before, that resident memory has not
@@ -325,14 +325,14 @@ fn inspect_process(
     report: &mut CrashReport,
 ) -> Result<(), CollectError> {
     let Some(process) = target.process() else { return Ok(()) };
-    load_and_settle(plan, to, clients, WARM_UP)?;
+    load_and_wait(plan, to, clients, WARM_UP)?;
     if let Some(wanted) = plan.direct
         && let Some(is_direct) = writes_directly(process)
         && is_direct != wanted
     {
         report.note("wrong_method", || format!("O_DIRECT is {is_direct} where it should be {wanted}"));
     }
-    let Some(before) = at_rest(process, plan, |_| true) else { return Ok(()) };
+    let Some(before) = wait_until_steady(process, plan, |_| true) else { return Ok(()) };
     let each = acks / u64::from(plan.clients.max(1)) + 1;
     let mut resident = [None; 2];
     let messages = each * u64::from(plan.clients);
@@ -340,8 +340,10 @@ fn inspect_process(
     // Once retention removes records, memory depends on the current segments and is not compared: one load is enough.
     let loads = if plan.may_have_removed(sent + 2 * messages) { 1 } else { resident.len() };
     for resident in &mut resident[..loads] {
-        load_and_settle(plan, to, clients, each)?;
-        if let Some(after) = at_rest(process, plan, |count| count <= before).filter(|after| *after > before) {
+        load_and_wait(plan, to, clients, each)?;
+        if let Some(after) =
+            wait_until_steady(process, plan, |count| count <= before).filter(|after| *after > before)
+        {
             report
                 .note("descriptor_leaks", || format!("{before} descriptors before a load, {after} after it"));
         }
@@ -354,7 +356,7 @@ fn inspect_process(
 }
 
 /// Waits until the number of open descriptors is steady and `enough`, or until the timeout; returns it.
-fn at_rest(process: u32, plan: &CrashPlan, enough: impl Fn(usize) -> bool) -> Option<usize> {
+fn wait_until_steady(process: u32, plan: &CrashPlan, enough: impl Fn(usize) -> bool) -> Option<usize> {
     let begun = Instant::now();
     let (mut count, mut times) = (descriptors(process)?, 0);
     while times < STEADY_COUNTS || !enough(count) {
@@ -370,7 +372,7 @@ fn at_rest(process: u32, plan: &CrashPlan, enough: impl Fn(usize) -> bool) -> Op
 }
 
 /// Publishes `each` messages over each connection, waits for their answers, and closes.
-fn load_and_settle(
+fn load_and_wait(
     plan: &CrashPlan,
     to: SocketAddr,
     clients: &mut [CrashClient],
@@ -432,8 +434,10 @@ fn load_until_killed(
         let mut outcome = Ok(());
         while acknowledged_count.load(Ordering::Acquire) < acks {
             if begun.elapsed() > plan.timeout {
-                let detail =
-                    format!("{} of {acks} acknowledgements came", acknowledged_count.load(Ordering::Acquire));
+                let detail = format!(
+                    "only {} of {acks} acknowledgements arrived in time",
+                    acknowledged_count.load(Ordering::Acquire)
+                );
                 outcome = Err(CollectError::Server(detail));
                 break;
             }

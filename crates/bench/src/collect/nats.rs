@@ -105,7 +105,7 @@ impl Nats {
     /// Classifies the answer to message `counter`.
     fn verdict(&mut self, counter: u64, headers: &[u8], payload: &[u8]) -> CodecEvent {
         let answer = || String::from_utf8_lossy(payload).into_owned();
-        let bad = |failure, detail| CodecEvent::Bad { counter: Some(counter), failure, detail };
+        let bad = |failure, detail| CodecEvent::Failed { counter: Some(counter), failure, detail };
         if let Some(sequence) = after(payload, &self.known).filter(|_| headers.is_empty()) {
             return CodecEvent::Ack(Ack { counter: Some(counter), position: (0, sequence) });
         }
@@ -192,18 +192,18 @@ impl ClientCodec for Nats {
     }
 
     fn next(&mut self, input: &mut ReceiveBuffer) -> Option<CodecEvent> {
-        let (consumed, heard) = {
+        let (consumed, event) = {
             let step = match self.decoder.decode(&self.limits, input.unread()) {
                 Ok(step) => step,
-                Err(error) => return Some(CodecEvent::Fault(error.to_string())),
+                Err(error) => return Some(CodecEvent::ProtocolError(error.to_string())),
             };
-            let heard = match step.event {
+            let event = match step.event {
                 ServerEvent::NeedMore => None,
                 ServerEvent::Message(message) => {
                     let counter = message.subject.strip_prefix(&self.inbox[..]).and_then(number);
                     Some(match counter {
                         Some(counter) => self.verdict(counter, message.headers, message.payload),
-                        None => CodecEvent::Stray {
+                        None => CodecEvent::Unmatched {
                             failure: MessageFailure::BadAcknowledgement,
                             detail: format!("a message to {}", String::from_utf8_lossy(message.subject)),
                         },
@@ -211,17 +211,19 @@ impl ClientCodec for Nats {
                 }
                 ServerEvent::Ping => Some(CodecEvent::Ping),
                 ServerEvent::Pong => Some(CodecEvent::Pong),
-                ServerEvent::Info(_) | ServerEvent::Ok => Some(CodecEvent::Nothing),
-                ServerEvent::Err(text) => Some(CodecEvent::Fault(String::from_utf8_lossy(text).into_owned())),
+                ServerEvent::Info(_) | ServerEvent::Ok => Some(CodecEvent::Ignored),
+                ServerEvent::Err(text) => {
+                    Some(CodecEvent::ProtocolError(String::from_utf8_lossy(text).into_owned()))
+                }
                 // With these limits messages are never split.
                 ServerEvent::MessageStart(_) | ServerEvent::Piece(_) | ServerEvent::MessageEnd => {
-                    Some(CodecEvent::Fault("a message in pieces".to_owned()))
+                    Some(CodecEvent::ProtocolError("a message in pieces".to_owned()))
                 }
             };
-            (step.consumed, heard)
+            (step.consumed, event)
         };
         input.consume(consumed);
-        heard
+        event
     }
 
     fn expects_greeting(&self) -> bool {
@@ -250,11 +252,11 @@ mod tests {
             nats.verdict(7, b"", payload.as_bytes()),
             expected,
         ) {
-            (heard, Ok(sequence)) => assert_eq!(heard, ack(7, sequence), "{payload}"),
-            (CodecEvent::Bad { counter: Some(7), failure, .. }, Err(expected)) => {
+            (event, Ok(sequence)) => assert_eq!(event, ack(7, sequence), "{payload}"),
+            (CodecEvent::Failed { counter: Some(7), failure, .. }, Err(expected)) => {
                 assert_eq!(failure, expected, "{payload}");
             }
-            (heard, _) => panic!("{payload}: {heard:?}"),
+            (event, _) => panic!("{payload}: {event:?}"),
         };
         // Twice: the second one takes the fast path of a known form.
         for _ in 0..2 {
@@ -267,8 +269,8 @@ mod tests {
             check("", Err(MessageFailure::BadAcknowledgement));
             check(r#"{"error":{"code":503,"description":"full"},"seq":0}"#, Err(MessageFailure::Refused));
         }
-        let heard = nats.verdict(8, b"NATS/1.0 503\r\n\r\n", b"");
-        assert!(matches!(heard, CodecEvent::Bad { failure: MessageFailure::Refused, .. }), "{heard:?}");
+        let event = nats.verdict(8, b"NATS/1.0 503\r\n\r\n", b"");
+        assert!(matches!(event, CodecEvent::Failed { failure: MessageFailure::Refused, .. }), "{event:?}");
     }
 
     #[test]
@@ -279,11 +281,11 @@ mod tests {
         line.extend_from_slice(b"5 1 29\r\n{\"stream\":\"events\", \"seq\":41}\r\n");
         let mut buffer = ReceiveBuffer::default();
         buffer.fill(&mut &line[..]).expect("it reads");
-        let heard = nats.next(&mut buffer);
-        assert_eq!(heard, Some(CodecEvent::Ack(Ack { counter: Some(5), position: (0, 41) })));
+        let event = nats.next(&mut buffer);
+        assert_eq!(event, Some(CodecEvent::Ack(Ack { counter: Some(5), position: (0, 41) })));
         nats.begin(&mut Vec::new());
         buffer.fill(&mut &line[..]).expect("it reads");
-        assert!(matches!(nats.next(&mut buffer), Some(CodecEvent::Stray { .. })));
+        assert!(matches!(nats.next(&mut buffer), Some(CodecEvent::Unmatched { .. })));
         assert_eq!(nats.next(&mut buffer), None);
     }
 }

@@ -53,27 +53,27 @@ impl Pattern {
         self.size
     }
 
-    fn filling(&self, mark: PayloadId) -> &[u8] {
-        let place = (mark.counter.wrapping_add(u64::from(mark.client) * 31) % OFFSETS as u64) as usize;
-        &self.row[place..place + self.size - HEAD_SIZE]
+    fn filling(&self, id: PayloadId) -> &[u8] {
+        let offset = (id.counter.wrapping_add(u64::from(id.client) * 31) % OFFSETS as u64) as usize;
+        &self.row[offset..offset + self.size - HEAD_SIZE]
     }
 
     /// Appends the payload of a message.
-    pub fn write(&self, mark: PayloadId, out: &mut Vec<u8>) {
-        let number = u64::from(mark.client) << 48 | mark.counter & ((1 << 48) - 1);
+    pub fn write(&self, id: PayloadId, out: &mut Vec<u8>) {
+        let number = u64::from(id.client) << 48 | id.counter & ((1 << 48) - 1);
         let digits: [u8; HEAD_SIZE] = std::array::from_fn(|at| HEX[(number >> (60 - 4 * at)) as usize & 15]);
         out.extend_from_slice(&digits);
-        out.extend_from_slice(self.filling(mark));
+        out.extend_from_slice(self.filling(id));
     }
 
     /// Returns the message of a payload if every byte is right.
     pub fn check(&self, payload: &[u8]) -> Option<PayloadId> {
         let (head, filling) = payload.split_at_checked(HEAD_SIZE)?;
-        let mark = PayloadId {
+        let id = PayloadId {
             client: number(&head[..CLIENT_DIGITS])? as u16,
             counter: number(&head[CLIENT_DIGITS..])?,
         };
-        (payload.len() == self.size && filling == self.filling(mark)).then_some(mark)
+        (payload.len() == self.size && filling == self.filling(id)).then_some(id)
     }
 }
 
@@ -97,16 +97,16 @@ mod tests {
     fn a_payload_names_its_message_and_every_other_byte_is_noticed() {
         for size in [16, 17, 128, 4096] {
             let pattern = Pattern::new(size);
-            for mark in
+            for id in
                 [PayloadId { client: 0, counter: 0 }, PayloadId { client: u16::MAX, counter: (1 << 48) - 1 }]
             {
                 let mut payload = Vec::new();
-                pattern.write(mark, &mut payload);
-                assert_eq!((payload.len(), pattern.check(&payload)), (size as usize, Some(mark)));
+                pattern.write(id, &mut payload);
+                assert_eq!((payload.len(), pattern.check(&payload)), (size as usize, Some(id)));
                 assert!(payload.iter().all(u8::is_ascii_graphic));
                 for at in 0..payload.len() {
                     payload[at] ^= 1;
-                    assert_ne!(pattern.check(&payload), Some(mark), "byte {at} of {size}");
+                    assert_ne!(pattern.check(&payload), Some(id), "byte {at} of {size}");
                     payload[at] ^= 1;
                 }
                 assert_eq!(pattern.check(&payload[1..]), None);

@@ -88,8 +88,8 @@ impl PerMessageClient<'_> {
         stream.write_all(&self.output).map_err(broken)?;
         self.tally.write(self.run.now());
         let confirmed = self.run.plan.confirmed;
-        let mut expects_greeting = !self.codec.expects_greeting();
-        while if confirmed { self.acks.in_flight() > 0 } else { !expects_greeting } {
+        let mut is_greeted = !self.codec.expects_greeting();
+        while if confirmed { self.acks.in_flight() > 0 } else { !is_greeted } {
             let read = self.input.fill(&mut stream).map_err(|error| match error.kind() {
                 io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
                     (MessageFailure::Unacknowledged, error)
@@ -100,7 +100,7 @@ impl PerMessageClient<'_> {
                 return Err(broken(io::ErrorKind::UnexpectedEof.into()));
             }
             while let Some(event) = self.codec.next(&mut self.input) {
-                expects_greeting = true;
+                is_greeted = true;
                 self.receive(event)?;
             }
         }
@@ -114,14 +114,14 @@ impl PerMessageClient<'_> {
         let tally = &mut self.tally;
         match event {
             CodecEvent::Ack(ack) => self.acks.acknowledge(ack, self.run.now(), tally),
-            CodecEvent::Bad { counter, failure, detail } => {
+            CodecEvent::Failed { counter, failure, detail } => {
                 self.acks.reject(counter, failure, || detail, tally);
             }
-            CodecEvent::Stray { failure, detail } => tally.fault(failure, 1, || detail),
+            CodecEvent::Unmatched { failure, detail } => tally.fault(failure, 1, || detail),
             CodecEvent::Pong => tally.fault(MessageFailure::Protocol, 1, || "PONG without a PING".to_owned()),
             // Without a PONG: the connection closes before the server would miss it.
-            CodecEvent::Ping | CodecEvent::Nothing => {}
-            CodecEvent::Fault(detail) => {
+            CodecEvent::Ping | CodecEvent::Ignored => {}
+            CodecEvent::ProtocolError(detail) => {
                 let detail = format!("client {}: {detail}", self.client);
                 return Err((MessageFailure::Protocol, io::Error::other(detail)));
             }

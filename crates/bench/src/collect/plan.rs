@@ -147,14 +147,11 @@ impl CollectPlan {
             return wrong("a run ends after a number of messages or a span of time");
         }
         if self.timeout.is_zero() {
-            return wrong("a timeout must be longer than nothing");
+            return wrong("a timeout must be above 0");
         }
         let limits = SubjectLimits::default();
         if Subject::parse(self.subject.as_bytes(), &limits).is_err() {
-            return Err(InvalidCollectPlan(format!(
-                "`{}` is no subject that can be published to",
-                self.subject
-            )));
+            return Err(InvalidCollectPlan(format!("`{}` is not a subject to publish to", self.subject)));
         }
         let is_nats = self.protocol == CollectProtocol::Nats;
         if self.confirmed && is_nats && self.stream.is_none() {
@@ -167,13 +164,13 @@ impl CollectPlan {
             return wrong("syslog has no acknowledgements");
         }
         if !is_nats && (self.make_stream.is_some() || self.subscribers > 0) {
-            return wrong("streams are made and subscribed to over NATS only");
+            return wrong("streams are created and subscribed to over NATS only");
         }
         if self.make_stream.is_some() && self.stream.is_none() {
-            return wrong("a stream that is made needs a name");
+            return wrong("a stream to create needs a name");
         }
         if self.per_message && self.subscribers > 0 {
-            return wrong("subscribers keep pace with kept connections only");
+            return wrong("subscribers need kept connections, not a connection per message");
         }
         Ok(())
     }
@@ -199,7 +196,7 @@ mod tests {
         check(|plan| plan.messages = Some(0), "no messages");
         check(|plan| (plan.messages, plan.span) = (None, None), "ends after");
         check(|plan| plan.stream = None, "no acknowledgements");
-        check(|plan| plan.subject = "a.*".to_owned(), "no subject");
+        check(|plan| plan.subject = "a.*".to_owned(), "not a subject");
         check(|plan| (plan.protocol, plan.confirmed) = (CollectProtocol::Redis, false), "cannot be left out");
         check(|plan| plan.protocol = CollectProtocol::Syslog, "no acknowledgements");
         check(|plan| (plan.per_message, plan.subscribers) = (true, 1), "kept connections");

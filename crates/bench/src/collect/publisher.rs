@@ -268,10 +268,10 @@ impl<'r> PublisherConnection<'r> {
         while let Some(event) = self.codec.next(&mut self.input) {
             match event {
                 CodecEvent::Ack(ack) => self.acks.acknowledge(ack, now, tally),
-                CodecEvent::Bad { counter, failure, detail } => {
+                CodecEvent::Failed { counter, failure, detail } => {
                     self.acks.reject(counter, failure, || detail, tally);
                 }
-                CodecEvent::Stray { failure, detail } => tally.fault(failure, 1, || detail),
+                CodecEvent::Unmatched { failure, detail } => tally.fault(failure, 1, || detail),
                 CodecEvent::Ping => self.pending_pongs += 1,
                 CodecEvent::Pong if self.barrier_state == BarrierState::Sent => {
                     self.barrier_state = BarrierState::Confirmed;
@@ -279,8 +279,8 @@ impl<'r> PublisherConnection<'r> {
                 CodecEvent::Pong => {
                     tally.fault(MessageFailure::Protocol, 1, || "PONG without a PING".to_owned());
                 }
-                CodecEvent::Nothing => {}
-                CodecEvent::Fault(detail) => {
+                CodecEvent::Ignored => {}
+                CodecEvent::ProtocolError(detail) => {
                     return self.disconnect(MessageFailure::Protocol, None, detail, tally);
                 }
             }

@@ -37,8 +37,8 @@ pub(super) fn count_received_lines(
     let mut arrived = 0;
     while lines.read_until(b'\n', &mut line).map_err(local)? > 0 {
         let text = line.trim_ascii();
-        let mark = run.pattern.check(text).filter(|mark| mark.counter < tally.queued);
-        let place = mark.and_then(|mark| Some((received.get_mut(usize::from(mark.client))?, mark.counter)));
+        let id = run.pattern.check(text).filter(|id| id.counter < tally.queued);
+        let place = id.and_then(|id| Some((received.get_mut(usize::from(id.client))?, id.counter)));
         match place {
             None => tally.fault(MessageFailure::WrongPayload, 1, || {
                 format!("a line of {} bytes in {}", text.len(), path.display())

@@ -46,9 +46,9 @@ impl ClientCodec for Redis {
     fn pong(&mut self, _: &mut Vec<u8>) {}
 
     fn next(&mut self, input: &mut ReceiveBuffer) -> Option<CodecEvent> {
-        let (consumed, heard) = answer(input.unread())?;
+        let (consumed, event) = answer(input.unread())?;
         input.consume(consumed);
-        Some(heard)
+        Some(event)
     }
 
     fn expects_greeting(&self) -> bool {
@@ -64,7 +64,7 @@ fn answer(unread: &[u8]) -> Option<(usize, CodecEvent)> {
     };
     let too_long = || {
         (unread.len() > REDIS_ANSWER_SIZE_MAX)
-            .then(|| (0, CodecEvent::Fault("an answer without an end".to_owned())))
+            .then(|| (0, CodecEvent::ProtocolError("an answer without an end".to_owned())))
     };
     let shown = |bytes: &[u8]| String::from_utf8_lossy(&bytes[..bytes.len().min(64)]).into_owned();
     let Some((first, end)) = line(0).filter(|(_, end)| *end <= REDIS_ANSWER_SIZE_MAX) else {
@@ -72,26 +72,26 @@ fn answer(unread: &[u8]) -> Option<(usize, CodecEvent)> {
     };
     match first.split_first() {
         Some((b'-', text)) => {
-            let heard =
-                CodecEvent::Bad { counter: None, failure: MessageFailure::Refused, detail: shown(text) };
-            Some((end, heard))
+            let event =
+                CodecEvent::Failed { counter: None, failure: MessageFailure::Refused, detail: shown(text) };
+            Some((end, event))
         }
         Some((b'$', size)) if number(size).is_some_and(|size| size <= 64) => {
             let (id, end) = line(end)?;
             let dash = id.iter().position(|&byte| byte == b'-');
             let position = dash.and_then(|dash| Some((number(&id[..dash])?, number(&id[dash + 1..])?)));
             let is_whole = number(size) == Some(id.len() as u64);
-            let heard = match position.filter(|_| is_whole) {
+            let event = match position.filter(|_| is_whole) {
                 Some(position) => CodecEvent::Ack(Ack { counter: None, position }),
-                None => CodecEvent::Bad {
+                None => CodecEvent::Failed {
                     counter: None,
                     failure: MessageFailure::BadAcknowledgement,
                     detail: shown(id),
                 },
             };
-            Some((end, heard))
+            Some((end, event))
         }
-        _ => Some((end, CodecEvent::Fault(format!("no answer to XADD: {:?}", shown(first))))),
+        _ => Some((end, CodecEvent::ProtocolError(format!("no answer to XADD: {:?}", shown(first))))),
     }
 }
 
@@ -108,7 +108,7 @@ mod tests {
             assert_eq!(answer(&whole[..end]), None, "{end}");
         }
         let bad = |text: &[u8], expected: MessageFailure| {
-            let Some((consumed, CodecEvent::Bad { counter: None, failure, .. })) = answer(text) else {
+            let Some((consumed, CodecEvent::Failed { counter: None, failure, .. })) = answer(text) else {
                 panic!("{:?}", answer(text))
             };
             assert_eq!((consumed, failure), (text.len(), expected));
@@ -116,7 +116,7 @@ mod tests {
         bad(b"-OOM command not allowed\r\n", MessageFailure::Refused);
         bad(b"$14\r\n1700000000000-3\r\n", MessageFailure::BadAcknowledgement);
         bad(b"$3\r\n1-x\r\n", MessageFailure::BadAcknowledgement);
-        assert!(matches!(answer(b":1\r\n"), Some((4, CodecEvent::Fault(_)))));
-        assert!(matches!(answer(&[b'$'; 600]), Some((0, CodecEvent::Fault(_)))));
+        assert!(matches!(answer(b":1\r\n"), Some((4, CodecEvent::ProtocolError(_)))));
+        assert!(matches!(answer(&[b'$'; 600]), Some((0, CodecEvent::ProtocolError(_)))));
     }
 }

@@ -110,7 +110,7 @@ pub struct CollectRunReport {
     /// First evidence of each kind.
     pub evidence: BTreeMap<&'static str, String>,
     /// The first failed messages.
-    pub said: Vec<FailureRecord>,
+    pub failure_records: Vec<FailureRecord>,
     /// From the write of a message to its acknowledgement; without acknowledgements, to its acceptance by the kernel.
     pub send_time: LatencySummary,
     /// From the write of a message to its delivery.
@@ -184,7 +184,7 @@ impl CollectRunReport {
             failures,
             failures_total,
             evidence,
-            said: tally.said.clone(),
+            failure_records: tally.failure_records.clone(),
             send_time: LatencySummary::of(&tally.send_time),
             delivery_time: LatencySummary::of(&tally.delivery_time),
             server,

@@ -79,10 +79,9 @@ impl SubscriberConnection {
                     return Ok(has_pong);
                 }
                 ServerEvent::Message(message) => {
-                    let mark = run.pattern.check(message.payload);
-                    let known = mark.filter(|mark| usize::from(mark.client) < self.next.len());
-                    let Some(mark) = known.filter(|_| message.sid == SID && message.headers.is_empty())
-                    else {
+                    let id = run.pattern.check(message.payload);
+                    let known = id.filter(|id| usize::from(id.client) < self.next.len());
+                    let Some(id) = known.filter(|_| message.sid == SID && message.headers.is_empty()) else {
                         let head = &message.payload[..message.payload.len().min(32)];
                         let shown = String::from_utf8_lossy(head);
                         let detail = || format!("{} bytes, {shown:?}…", message.payload.len());
@@ -90,7 +89,7 @@ impl SubscriberConnection {
                         self.input.consume(step.consumed);
                         continue;
                     };
-                    let (client, counter) = (usize::from(mark.client), mark.counter);
+                    let (client, counter) = (usize::from(id.client), id.counter);
                     let expected = self.next[client];
                     let detail = || format!("client {client}: message {counter} after {expected} others");
                     if counter < expected {
@@ -124,7 +123,7 @@ impl SubscriberConnection {
 
     /// Reads until every publisher has finished and all messages have arrived, or until nothing arrives any more.
     pub(super) fn drive(mut self, run: &CollectRun) -> CollectTally {
-        let mut heard = Instant::now();
+        let mut last_delivery = Instant::now();
         let mut deliveries = 0;
         loop {
             if let Err(detail) = self.read(run) {
@@ -132,12 +131,12 @@ impl SubscriberConnection {
                 break;
             }
             if self.tally.deliveries > deliveries {
-                (deliveries, heard) = (self.tally.deliveries, Instant::now());
+                (deliveries, last_delivery) = (self.tally.deliveries, Instant::now());
             }
             let all: Option<Vec<u64>> = run.lag_windows.iter().map(LagWindow::total).collect();
             if let Some(all) = all {
                 let is_whole = all.iter().zip(&self.next).all(|(all, next)| next >= all);
-                if is_whole || heard.elapsed() >= run.plan.timeout {
+                if is_whole || last_delivery.elapsed() >= run.plan.timeout {
                     break;
                 }
             }

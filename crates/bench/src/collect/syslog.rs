@@ -42,7 +42,7 @@ impl ClientCodec for Syslog {
     fn next(&mut self, input: &mut ReceiveBuffer) -> Option<CodecEvent> {
         let unread = input.unread().len();
         input.consume(unread);
-        (unread > 0).then(|| CodecEvent::Fault("syslog has no answers, and one came".to_owned()))
+        (unread > 0).then(|| CodecEvent::ProtocolError("an answer over syslog, which has none".to_owned()))
     }
 
     fn expects_greeting(&self) -> bool {

@@ -93,7 +93,7 @@ pub(super) struct CollectTally {
     pub(super) deliveries: u64,
     failures: [u64; MessageFailure::ALL.len()],
     evidence: [Option<String>; MessageFailure::ALL.len()],
-    pub(super) said: Vec<FailureRecord>,
+    pub(super) failure_records: Vec<FailureRecord>,
     /// Time of the last success, in nanoseconds after the start.
     pub(super) last_ns: u64,
     /// Time when the kernel last accepted a part of a message, in nanoseconds after the start.
@@ -113,7 +113,7 @@ impl CollectTally {
             deliveries: 0,
             failures: [0; MessageFailure::ALL.len()],
             evidence: [const { None }; MessageFailure::ALL.len()],
-            said: Vec::new(),
+            failure_records: Vec::new(),
             last_ns: 0,
             written_ns: 0,
         }
@@ -155,9 +155,9 @@ impl CollectTally {
     ) {
         self.fault(failure, count, detail);
         self.fails += count;
-        let room = FAILURE_RECORDS_MAX.saturating_sub(self.said.len()) as u64;
+        let room = FAILURE_RECORDS_MAX.saturating_sub(self.failure_records.len()) as u64;
         let error = error.unwrap_or(failure.number());
-        self.said.extend((0..count.min(room)).map(|_| FailureRecord { client, failure, error }));
+        self.failure_records.extend((0..count.min(room)).map(|_| FailureRecord { client, failure, error }));
     }
 
     pub(super) fn failures(&self, failure: MessageFailure) -> u64 {
@@ -192,8 +192,8 @@ impl CollectTally {
         for (mine, theirs) in self.evidence.iter_mut().zip(other.evidence) {
             *mine = mine.take().or(theirs);
         }
-        self.said.extend(other.said);
-        self.said.truncate(FAILURE_RECORDS_MAX);
+        self.failure_records.extend(other.failure_records);
+        self.failure_records.truncate(FAILURE_RECORDS_MAX);
         self.last_ns = self.last_ns.max(other.last_ns);
         self.written_ns = self.written_ns.max(other.written_ns);
     }
@@ -224,7 +224,10 @@ mod tests {
         assert_eq!(one.written_ns, 7);
         assert_eq!((one.fails, one.failures_total(), one.sends, one.last_ns), (1060, 1061, 1, 9));
         assert_eq!(one.evidence(MessageFailure::Broken), Some("first"));
-        assert_eq!(one.said.len(), FAILURE_RECORDS_MAX);
-        assert_eq!((one.said[0].error, one.said[60].error), (32, MessageFailure::Broken.number()));
+        assert_eq!(one.failure_records.len(), FAILURE_RECORDS_MAX);
+        assert_eq!(
+            (one.failure_records[0].error, one.failure_records[60].error),
+            (32, MessageFailure::Broken.number())
+        );
     }
 }

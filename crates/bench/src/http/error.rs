@@ -55,7 +55,7 @@ impl fmt::Display for HttpBenchError {
                 write!(f, "cannot connect to {to}: {error}; is the server running?")
             }
             HttpBenchError::FirstAnswer(failure, evidence) => {
-                write!(f, "the first answer is not right ({}): {evidence}", failure.name())
+                write!(f, "the first answer is wrong ({}): {evidence}", failure.name())
             }
             HttpBenchError::Threads(error) => write!(f, "cannot start a thread: {error}"),
             HttpBenchError::Engine(error) => write!(f, "the generator's engine failed: {error}"),
@@ -72,7 +72,7 @@ impl From<InvalidHttpPlan> for HttpBenchError {
 }
 
 /// The decoder's error text without its status code.
-pub(crate) fn objection(error: &HttpDecodeError) -> String {
+pub(crate) fn error_detail(error: &HttpDecodeError) -> String {
     let text = error.to_string();
     text.split_once(": ").map_or(text.as_str(), |(_, detail)| detail).to_owned()
 }

@@ -1,7 +1,7 @@
 //! The load of one thread: opens connections, schedules requests, counts results.
 //!
 //! ```text
-//!  Opening ──► Waiting ─┬─► Running ──► Finishing ─┬─► Leaving
+//!  Opening ──► Waiting ─┬─► Running ──► Finishing ─┬─► Closing
 //!  (connect)   (for the │   (load)      (answers   │   (close all)
 //!               others) │               in flight) │
 //!                       └─► Holding ───────────────┘
@@ -63,11 +63,11 @@ enum GeneratorPhase {
     Running,
     Finishing,
     Holding,
-    Leaving,
+    Closing,
 }
 
 pub(crate) struct LoadGenerator {
-    task: Arc<GeneratorShared>,
+    shared: Arc<GeneratorShared>,
     thread: u32,
     clock: Clock,
     pub(crate) slots: ConnectionSlots,
@@ -96,17 +96,17 @@ pub(crate) struct LoadGenerator {
 }
 
 impl LoadGenerator {
-    pub(crate) fn new(task: &Arc<GeneratorShared>, thread: u32, clock: Clock) -> Self {
-        let total = u64::from(task.plan.connections);
+    pub(crate) fn new(shared: &Arc<GeneratorShared>, thread: u32, clock: Clock) -> Self {
+        let total = u64::from(shared.plan.connections);
         // Bounded by the number of connections, which is a u32.
-        let slots = task.share(total, thread) as u32;
-        let first_slot = (0..thread).map(|earlier| task.share(total, earlier) as u32).sum();
+        let slots = shared.share(total, thread) as u32;
+        let first_slot = (0..thread).map(|earlier| shared.share(total, earlier) as u32).sum();
         let now = clock.now();
         LoadGenerator {
-            task: Arc::clone(task),
+            shared: Arc::clone(shared),
             thread,
             clock,
-            slots: ConnectionSlots::new(slots, task.plan.pipeline),
+            slots: ConnectionSlots::new(slots, shared.plan.pipeline),
             tally: HttpTally::new(),
             first_slot,
             phase: GeneratorPhase::Opening,
@@ -114,11 +114,11 @@ impl LoadGenerator {
             dial_queue: (0..slots).collect(),
             redial_queue: VecDeque::with_capacity(slots as usize),
             connecting: 0,
-            untried: if task.plan.keep_alive { slots } else { 0 },
+            untried: if shared.plan.keep_alive { slots } else { 0 },
             refused_since: None,
-            budget: match task.plan.length {
-                RunLength::Requests(total) => task.share(total, thread),
-                RunLength::For(_) | RunLength::Hold(_) => u64::MAX,
+            budget: match shared.plan.length {
+                RunLength::Requests(total) => shared.share(total, thread),
+                RunLength::Duration(_) | RunLength::Hold(_) => u64::MAX,
             },
             backlog: None,
             backlog_filled: false,
@@ -133,15 +133,15 @@ impl LoadGenerator {
 
     /// Requests of the open loop that never started: backlog full, waited too long.
     pub(crate) fn dropped(&self) -> (u64, u64) {
-        self.backlog.as_ref().map_or((0, 0), |backlog| (backlog.full(), backlog.late()))
+        self.backlog.as_ref().map_or((0, 0), |backlog| (backlog.overflowed(), backlog.expired()))
     }
 
     pub(crate) fn is_open_loop(&self) -> bool {
-        self.task.plan.is_open_loop()
+        self.shared.plan.is_open_loop()
     }
 
     fn is_limited(&self) -> bool {
-        matches!(self.task.plan.length, RunLength::Requests(_))
+        matches!(self.shared.plan.length, RunLength::Requests(_))
     }
 
     /// Takes the next request to start now; returns its intended start.
@@ -151,7 +151,7 @@ impl LoadGenerator {
             return None;
         }
         let intended = if let Some(backlog) = &mut self.backlog {
-            backlog.pop(now, self.task.plan.timeout)?
+            backlog.pop(now, self.shared.plan.timeout)?
         } else if self.may_begin() {
             now
         } else {
@@ -217,7 +217,7 @@ impl LoadGenerator {
     }
 
     fn live(&self) -> &LiveCounters {
-        &self.task.live[self.thread as usize]
+        &self.shared.live[self.thread as usize]
     }
 
     /// Discards the requests in flight of a slot after their failure is recorded.
@@ -255,7 +255,7 @@ impl LoadGenerator {
     pub(crate) fn handle_closed(&mut self, slot: u32, reason: CloseReason, was_open: bool) {
         let owed = self.slots.in_flight(slot);
         let failure = match reason {
-            _ if self.phase == GeneratorPhase::Leaving => None,
+            _ if self.phase == GeneratorPhase::Closing => None,
             _ if !was_open => Some(RequestFailure::ConnectFailed),
             CloseReason::PeerReset => Some(RequestFailure::Reset),
             _ if owed == 0 => None,
@@ -267,7 +267,7 @@ impl LoadGenerator {
             self.record_failure(failure, owed.max(1).into(), || match failure {
                 RequestFailure::ConnectFailed => "a connection could not be opened".to_owned(),
                 RequestFailure::Reset => "the server reset a connection".to_owned(),
-                RequestFailure::Timeout => "the server did not take a request".to_owned(),
+                RequestFailure::Timeout => "the server did not read a request in time".to_owned(),
                 _ => format!("a connection ended: {}", reason.name()),
             });
         }
@@ -276,7 +276,7 @@ impl LoadGenerator {
             self.connecting -= 1;
             self.record_attempt(slot);
         }
-        if self.task.plan.holds() {
+        if self.shared.plan.holds() {
             return;
         }
         if was_open {
@@ -288,13 +288,13 @@ impl LoadGenerator {
     }
 
     fn record_attempt(&mut self, slot: u32) {
-        if self.task.plan.keep_alive {
+        if self.shared.plan.keep_alive {
             self.untried -= u32::from(self.slots.record_attempt(slot));
         }
     }
 
     fn begin(&mut self, start: Time) {
-        let plan = &self.task.plan;
+        let plan = &self.shared.plan;
         self.measured_from = start.after(plan.warmup);
         self.phase = GeneratorPhase::Running;
         match plan.length {
@@ -304,16 +304,16 @@ impl LoadGenerator {
                 self.live().holding.set(1);
                 return;
             }
-            RunLength::For(span) => self.end = Some(self.measured_from.after(span)),
+            RunLength::Duration(span) => self.end = Some(self.measured_from.after(span)),
             RunLength::Requests(_) => {}
         }
         let Some(schedule) = plan.schedule(self.thread, plan.threads) else { return };
         let count = match plan.length {
             RunLength::Requests(total) => {
                 let warmup = plan.schedule(0, 1).map_or(0, |all| all.count_within(plan.warmup));
-                self.task.share(warmup + total, self.thread)
+                self.shared.share(warmup + total, self.thread)
             }
-            RunLength::For(span) | RunLength::Hold(span) => schedule.count_within(plan.warmup + span),
+            RunLength::Duration(span) | RunLength::Hold(span) => schedule.count_within(plan.warmup + span),
         };
         if !plan.steps.is_empty() {
             self.tally.timeline = Some(Timeline::new(&plan.steps, start));
@@ -324,21 +324,21 @@ impl LoadGenerator {
     /// Advances through the phases as far as possible.
     fn advance(&mut self, control: &mut ShardControl<'_, Self>) {
         let now = control.now;
-        if self.task.start.is_cancelled() && self.phase != GeneratorPhase::Leaving {
+        if self.shared.start.is_cancelled() && self.phase != GeneratorPhase::Closing {
             self.close_all(control);
         }
         if self.phase == GeneratorPhase::Opening && self.untried == 0 && self.slots.in_flight_total() == 0 {
             self.phase = GeneratorPhase::Waiting;
-            self.task.start.arrive(now);
+            self.shared.start.arrive(now);
         }
         if self.phase == GeneratorPhase::Waiting
-            && let Some(start) = self.task.start.start_time()
+            && let Some(start) = self.shared.start.start_time()
         {
             self.begin(start);
         }
         if self.phase == GeneratorPhase::Running {
             if let Some(backlog) = &mut self.backlog {
-                backlog.drop_expired(now, self.task.plan.timeout);
+                backlog.drop_expired(now, self.shared.plan.timeout);
             }
             if self.is_over(control.open) {
                 self.phase = GeneratorPhase::Finishing;
@@ -352,7 +352,8 @@ impl LoadGenerator {
         match self.phase {
             // A connection per request stays open until the server closes it.
             GeneratorPhase::Finishing
-                if self.slots.in_flight_total() == 0 && (self.task.plan.keep_alive || control.open == 0) =>
+                if self.slots.in_flight_total() == 0
+                    && (self.shared.plan.keep_alive || control.open == 0) =>
             {
                 self.close_all(control);
             }
@@ -360,7 +361,7 @@ impl LoadGenerator {
                 self.tally.held = control.open.into();
                 self.close_all(control);
             }
-            GeneratorPhase::Leaving if control.open == 0 => control.stop(),
+            GeneratorPhase::Closing if control.open == 0 => control.stop(),
             _ => {}
         }
     }
@@ -381,7 +382,7 @@ impl LoadGenerator {
 
     /// Returns whether a due request would find a connection.
     fn can_begin(&self) -> bool {
-        if self.task.plan.keep_alive {
+        if self.shared.plan.keep_alive {
             self.slots.has_ready()
         } else {
             !self.dial_queue.is_empty() && self.connecting < CONNECTING_MAX
@@ -389,7 +390,7 @@ impl LoadGenerator {
     }
 
     fn close_all(&mut self, control: &mut ShardControl<'_, Self>) {
-        self.phase = GeneratorPhase::Leaving;
+        self.phase = GeneratorPhase::Closing;
         self.dial_queue.clear();
         self.redial_queue.clear();
         control.abort_all(CloseReason::Done);
@@ -402,13 +403,13 @@ impl LoadGenerator {
         while self.redial_queue.front().is_some_and(|(due, _)| *due <= self.now) {
             self.dial_queue.extend(self.redial_queue.pop_front().map(|(_, slot)| slot));
         }
-        if matches!(self.phase, GeneratorPhase::Finishing | GeneratorPhase::Holding | GeneratorPhase::Leaving)
+        if matches!(self.phase, GeneratorPhase::Finishing | GeneratorPhase::Holding | GeneratorPhase::Closing)
         {
             return;
         }
         while self.connecting < CONNECTING_MAX && !self.dial_queue.is_empty() {
             let mut times = None;
-            if !self.task.plan.keep_alive {
+            if !self.shared.plan.keep_alive {
                 let Some(intended) = self.next_request(self.now) else { break };
                 times = Some(RequestTimes { intended, sent: self.now });
             }
@@ -420,10 +421,10 @@ impl LoadGenerator {
             }
             self.slots.mark_connecting(slot);
             self.connecting += 1;
-            let from = self.task.plan.sources.map(|sources| sources.of(self.first_slot + slot));
+            let from = self.shared.plan.sources.map(|sources| sources.of(self.first_slot + slot));
             control.connect(
-                Destination::Tcp { to: self.task.to, from },
-                GeneratorSession::new(&self.task, slot),
+                Destination::Tcp { to: self.shared.to, from },
+                GeneratorSession::new(&self.shared, slot),
             );
         }
     }
@@ -439,7 +440,7 @@ impl LoadGenerator {
                 [redial_at, due, self.end].into_iter().flatten().min()
             }
             GeneratorPhase::Holding => self.end,
-            GeneratorPhase::Finishing | GeneratorPhase::Leaving => None,
+            GeneratorPhase::Finishing | GeneratorPhase::Closing => None,
         }
     }
 }
@@ -454,7 +455,7 @@ impl Service for LoadGenerator {
     }
 
     fn next_mail(&mut self) -> Option<(Recipient, ())> {
-        if !self.task.plan.keep_alive || self.phase != GeneratorPhase::Running {
+        if !self.shared.plan.keep_alive || self.phase != GeneratorPhase::Running {
             return None;
         }
         if let Some(backlog) = &mut self.backlog {
@@ -475,7 +476,10 @@ impl Service for LoadGenerator {
             Some(backlog) => !backlog.is_empty() || backlog.next_due().is_some_and(|due| due <= self.now),
             None => self.may_begin(),
         };
-        wanted && self.task.plan.keep_alive && self.phase == GeneratorPhase::Running && self.slots.has_ready()
+        wanted
+            && self.shared.plan.keep_alive
+            && self.phase == GeneratorPhase::Running
+            && self.slots.has_ready()
     }
 
     fn turn(&mut self, control: &mut ShardControl<'_, Self>) -> Option<Time> {
@@ -483,8 +487,8 @@ impl Service for LoadGenerator {
         self.backlog_filled = false;
         self.advance(control);
         self.dial(control);
-        if self.phase != GeneratorPhase::Leaving {
-            // Not while leaving: the last published number is the one before the connections were closed.
+        if self.phase != GeneratorPhase::Closing {
+            // Not while closing: the last published number is the one before the connections were closed.
             self.live().open.set(u64::from(control.open - self.connecting.min(control.open)));
         }
         self.deadline()

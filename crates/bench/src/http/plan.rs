@@ -20,7 +20,7 @@ pub enum RunLength {
     /// After this number of requests.
     Requests(u64),
     /// After this time; requests in flight finish.
-    For(Duration),
+    Duration(Duration),
     /// After one answered request per connection, then this time with all connections idle.
     Hold(Duration),
 }
@@ -55,7 +55,7 @@ impl std::str::FromStr for SourceAddresses {
         // The last address of 127/8 is a broadcast address.
         let within = last.is_some_and(|last| last.is_loopback() && last != Ipv4Addr::new(127, 255, 255, 255));
         if count == 0 || !first.is_loopback() || !within {
-            return Err(InvalidHttpPlan(format!("`{text}` leaves 127.0.0.1 to 127.255.255.254")));
+            return Err(InvalidHttpPlan(format!("`{text}` is not within 127.0.0.1 to 127.255.255.254")));
         }
         Ok(SourceAddresses { first, count })
     }
@@ -152,7 +152,7 @@ impl HttpPlan {
             rate: None,
             steps: Vec::new(),
             backlog_max: BACKLOG,
-            length: RunLength::For(Duration::from_secs(10)),
+            length: RunLength::Duration(Duration::from_secs(10)),
             warmup: Duration::ZERO,
             timeout: Duration::from_secs(30),
             expect_status: 200,
@@ -186,14 +186,14 @@ impl HttpPlan {
             return Err(InvalidHttpPlan(format!("{} steps are more than {STEPS_MAX}", self.steps.len())));
         }
         if self.steps.iter().any(|step| !is_rate(step.rate) || step.span.is_zero()) {
-            return wrong("a step has a rate above 0 and at most 1e9, and lasts longer than nothing");
+            return wrong("a step needs a rate above 0 and at most 1e9, and a duration above 0");
         }
         // Bounds the sum below: it cannot overflow.
         if self.steps.iter().any(|step| step.span > STEPS_SPAN_MAX) {
             return Err(InvalidHttpPlan(format!("a step lasts at most {} s", STEPS_SPAN_MAX.as_secs())));
         }
         let span: Duration = self.steps.iter().map(|step| step.span).sum();
-        if self.rate.is_some() || self.length != RunLength::For(span) || !self.warmup.is_zero() {
+        if self.rate.is_some() || self.length != RunLength::Duration(span) || !self.warmup.is_zero() {
             return wrong("steps fix the rate and the length of a run, which has no warm-up then");
         }
         Ok(())
@@ -240,13 +240,13 @@ impl HttpPlan {
             return wrong("a method consists of capital letters");
         }
         if self.method == "CONNECT" {
-            return wrong("CONNECT opens tunnels, which are not spoken here");
+            return wrong("CONNECT is not supported");
         }
         if !self.keep_alive && self.pipeline > 1 {
             return wrong("a connection that closes after each request cannot be pipelined");
         }
         if self.timeout.is_zero() {
-            return wrong("a timeout must be longer than nothing");
+            return wrong("a timeout must be above 0");
         }
         if !(100..=599).contains(&self.expect_status) {
             return wrong("a status has three digits from 100 to 599");
@@ -257,7 +257,7 @@ impl HttpPlan {
         self.check_steps()?;
         match self.length {
             RunLength::Requests(0) => return wrong("no requests at all"),
-            RunLength::For(span) if span.is_zero() => return wrong("a duration must be longer than nothing"),
+            RunLength::Duration(span) if span.is_zero() => return wrong("a duration must be above 0"),
             RunLength::Hold(_) if self.rate.is_some() || !self.keep_alive || self.pipeline > 1 => {
                 return wrong("held connections have one request each: no rate, no pipeline, no close");
             }
@@ -321,7 +321,7 @@ mod tests {
             assert!(text.parse::<RateSteps>().is_err(), "{text}");
         }
         let check = |steps: Vec<RateStep>, length_ms: u64| {
-            let length = RunLength::For(Duration::from_millis(length_ms));
+            let length = RunLength::Duration(Duration::from_millis(length_ms));
             HttpPlan { steps, length, ..plan() }.check().map_err(|error| error.to_string())
         };
         assert_eq!(check(steps.clone(), 5500), Ok(()));

@@ -12,7 +12,7 @@ use stilling_wire::http1::{
 };
 
 use super::error::HttpBenchError;
-use super::error::objection;
+use super::error::error_detail;
 use super::limits::REFERENCE_SIZE_MAX;
 use super::plan::HttpPlan;
 use super::tally::RequestFailure;
@@ -41,7 +41,7 @@ pub(crate) fn first_body(
     limits: &HttpLimits,
 ) -> Result<Vec<u8>, HttpBenchError> {
     let mut request_connection = ReferenceRequest { stream, reply_to, limits, status: 0, body: Vec::new() };
-    let found = request_connection.ask(plan, request).and_then(|()| {
+    let found = request_connection.execute(plan, request).and_then(|()| {
         if request_connection.status == plan.expect_status {
             Ok(())
         } else {
@@ -64,7 +64,7 @@ struct ReferenceRequest<'a> {
 }
 
 impl ReferenceRequest<'_> {
-    fn ask(&mut self, plan: &HttpPlan, request: &[u8]) -> Result<(), (RequestFailure, String)> {
+    fn execute(&mut self, plan: &HttpPlan, request: &[u8]) -> Result<(), (RequestFailure, String)> {
         let clock = Clock::real();
         let deadline = clock.now().after(plan.timeout);
         let broken = |error: std::io::Error| match error.kind() {
@@ -115,7 +115,7 @@ impl ReferenceRequest<'_> {
         while !complete {
             let step = decoder.decode(self.limits, self.reply_to, &unread[at..]);
             let ResponseStep { consumed, event } =
-                step.map_err(|error| (RequestFailure::BadResponse, objection(&error)))?;
+                step.map_err(|error| (RequestFailure::BadResponse, error_detail(&error)))?;
             at += consumed;
             match event {
                 ResponseEvent::NeedMore => break,
@@ -136,7 +136,10 @@ impl ReferenceRequest<'_> {
         }
         unread.drain(..at);
         if complete && !unread.is_empty() {
-            return Err((RequestFailure::ExtraBytes, format!("{} bytes too many behind it", unread.len())));
+            return Err((
+                RequestFailure::ExtraBytes,
+                format!("{} bytes after the end of the answer", unread.len()),
+            ));
         }
         Ok(complete)
     }

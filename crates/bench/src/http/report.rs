@@ -79,11 +79,11 @@ fn step_figures(plan: &HttpPlan, timeline: &Timeline) -> Vec<HttpStepReport> {
             rate: step.rate,
             span_s: step.span.as_secs_f64(),
             due: schedule.count_within(end) - before,
-            requests: tally.begun,
+            requests: tally.started,
             ok: tally.ok,
             shed: tally.shed,
-            failed: tally.begun.saturating_sub(tally.ok + tally.shed),
-            goodput_per_s: tally.ok_meanwhile as f64 / step.span.as_secs_f64(),
+            failed: tally.started.saturating_sub(tally.ok + tally.shed),
+            goodput_per_s: tally.ok_arrived as f64 / step.span.as_secs_f64(),
             latency: LatencySummary::of(&tally.latency),
             refusal: LatencySummary::of(&tally.refusal),
         }
@@ -149,7 +149,7 @@ impl HttpParameters {
         let seconds = |span: Duration| Some(span.as_secs_f64());
         let (requests, duration_s, hold_s) = match plan.length {
             RunLength::Requests(count) => (Some(count), None, None),
-            RunLength::For(span) => (None, seconds(span), None),
+            RunLength::Duration(span) => (None, seconds(span), None),
             RunLength::Hold(span) => (None, None, seconds(span)),
         };
         HttpParameters {
@@ -243,7 +243,7 @@ impl HttpBenchReport {
     ) -> HttpBenchReport {
         let until_last = Duration::from_nanos(tally.last_done);
         let (elapsed, counted) = match plan.length {
-            RunLength::For(span) => (span, tally.ok_in_window),
+            RunLength::Duration(span) => (span, tally.ok_in_window),
             RunLength::Requests(_) | RunLength::Hold(_) => (until_last, tally.ok),
         };
         let elapsed_s = elapsed.as_secs_f64();

@@ -24,9 +24,9 @@ use super::{reference_request, request};
 use crate::statistics::process_cpu;
 
 /// Descriptors for other purposes than connections: standard streams, rings, epoll, wakes, files.
-const DESCRIPTORS_KEPT: u64 = 32;
+const DESCRIPTORS_RESERVED: u64 = 32;
 /// The same, per thread.
-const DESCRIPTORS_KEPT_PER_THREAD: u64 = 8;
+const DESCRIPTORS_RESERVED_PER_THREAD: u64 = 8;
 
 const WATCH_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -71,13 +71,18 @@ pub fn run_watched(
     check_descriptors(plan)?;
     let handles: Vec<Arc<OnceLock<WakeHandle>>> = (0..plan.threads).map(|_| Arc::default()).collect();
     let wakes: Vec<Arc<Wake>> = handles.iter().map(|handle| Arc::new(wake_through(handle))).collect();
-    let task = Arc::new(prepare(plan, wakes.clone())?);
+    let shared = Arc::new(prepare(plan, wakes.clone())?);
     let cpu_before = process_cpu();
     let (done, all_done) = mpsc::channel::<()>();
     let mut threads = Vec::new();
     for (number, (handle, wake)) in handles.into_iter().zip(wakes).enumerate() {
-        let loader =
-            LoadThread { number: number as u32, handle, wake, task: Arc::clone(&task), clock: Clock::real() };
+        let loader = LoadThread {
+            number: number as u32,
+            handle,
+            wake,
+            shared: Arc::clone(&shared),
+            clock: Clock::real(),
+        };
         let (kind, done) = (driver.kind, done.clone());
         let thread = std::thread::Builder::new().name(format!("load-{number}")).spawn(move || {
             let outcome = loader.load(kind);
@@ -87,17 +92,17 @@ pub fn run_watched(
         match thread {
             Ok(thread) => threads.push(thread),
             Err(error) => {
-                task.start.cancel();
+                shared.start.cancel();
                 return Err(HttpBenchError::Threads(error));
             }
         }
     }
     drop(done);
     while all_done.recv_timeout(WATCH_INTERVAL) == Err(RecvTimeoutError::Timeout) {
-        watch(&progress(&task.live));
+        watch(&progress(&shared.live));
     }
     // Even a short run reports its end.
-    watch(&progress(&task.live));
+    watch(&progress(&shared.live));
     let mut sum = ThreadResult {
         tally: HttpTally::new(),
         dropped: DroppedRequests::default(),
@@ -108,12 +113,12 @@ pub fn run_watched(
         sum.absorb(&outcome.map_err(HttpBenchError::Engine)?);
     }
     let cpu = process_cpu().saturating_sub(cpu_before);
-    Ok(HttpBenchReport::new(plan, &task.expected_body, &driver, &sum.tally, sum.dropped, sum.traffic, cpu))
+    Ok(HttpBenchReport::new(plan, &shared.expected_body, &driver, &sum.tally, sum.dropped, sum.traffic, cpu))
 }
 
 fn check_descriptors(plan: &HttpPlan) -> Result<(), HttpBenchError> {
     let (limit, _) = net::raise_descriptor_limit();
-    let kept = DESCRIPTORS_KEPT + u64::from(plan.threads) * DESCRIPTORS_KEPT_PER_THREAD;
+    let kept = DESCRIPTORS_RESERVED + u64::from(plan.threads) * DESCRIPTORS_RESERVED_PER_THREAD;
     let fits = if plan.direct_descriptors {
         // Each thread's connections use a table of their own; everything else uses that of the process.
         u64::from(plan.connections.div_ceil(plan.threads)) <= limit && kept <= limit
@@ -185,32 +190,32 @@ struct LoadThread {
     number: u32,
     handle: Arc<OnceLock<WakeHandle>>,
     wake: Arc<Wake>,
-    task: Arc<GeneratorShared>,
+    shared: Arc<GeneratorShared>,
     clock: Clock,
 }
 
 impl LoadThread {
     fn load(self, kind: DriverKind) -> std::io::Result<ThreadResult> {
-        let task = Arc::clone(&self.task);
+        let shared = Arc::clone(&self.shared);
         let outcome = match kind {
             DriverKind::Uring => Uring::new().and_then(|driver| self.load_on(driver)),
             DriverKind::UringDirect => {
-                let slots = task.plan.connections.div_ceil(task.plan.threads);
+                let slots = shared.plan.connections.div_ceil(shared.plan.threads);
                 Uring::with_direct_descriptors(slots).and_then(|driver| self.load_on(driver))
             }
             DriverKind::Poll => Poll::new().and_then(|driver| self.load_on(driver)),
         };
         if outcome.is_err() {
             // The other threads must not wait for this one.
-            task.start.cancel();
+            shared.start.cancel();
         }
         outcome
     }
 
     fn load_on<D: Driver>(self, driver: D) -> std::io::Result<ThreadResult> {
         let _ = self.handle.set(driver.wake_handle());
-        let generator = LoadGenerator::new(&self.task, self.number, self.clock.clone());
-        let config = engine_config(&self.task.plan, &generator);
+        let generator = LoadGenerator::new(&self.shared, self.number, self.clock.clone());
+        let config = engine_config(&self.shared.plan, &generator);
         let counters: Arc<EngineCounters> = Arc::default();
         let mut shard = Shard::new(driver, generator, config, self.clock, self.wake, Arc::clone(&counters));
         // The first turn must not block: it opens the connections, and later turns wait for their events.

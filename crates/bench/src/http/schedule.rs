@@ -40,7 +40,7 @@ pub struct RateStep {
 #[derive(Clone, Debug)]
 pub struct RateSchedule {
     /// At least one; the last one has no end.
-    stretches: Vec<RateSegment>,
+    segments: Vec<RateSegment>,
     thread: u64,
     threads: u64,
 }
@@ -68,14 +68,14 @@ impl RateSchedule {
     pub fn stepped(steps: &[RateStep], thread: u32, threads: u32) -> Self {
         assert!(!steps.is_empty(), "a schedule has at least one step");
         let (mut start, mut before) = (Duration::ZERO, 0.0);
-        let stretch = |step: &RateStep| {
-            let stretch = RateSegment { rate: step.rate, start, before };
+        let segment = |step: &RateStep| {
+            let segment = RateSegment { rate: step.rate, start, before };
             start = start.saturating_add(step.span);
             before += step.rate * step.span.as_secs_f64();
-            stretch
+            segment
         };
         RateSchedule {
-            stretches: steps.iter().map(stretch).collect(),
+            segments: steps.iter().map(segment).collect(),
             thread: thread.into(),
             threads: threads.into(),
         }
@@ -84,18 +84,18 @@ impl RateSchedule {
     /// Intended start of this thread's request number `k`.
     pub fn at(&self, k: u64) -> Duration {
         let position = (k * self.threads + self.thread) as f64;
-        let begun = self.stretches.partition_point(|stretch| stretch.before <= position);
-        let stretch = &self.stretches[begun.saturating_sub(1)];
+        let begun = self.segments.partition_point(|segment| segment.before <= position);
+        let segment = &self.segments[begun.saturating_sub(1)];
         // Exact to the nanosecond for the first hundred days.
-        let into = (position - stretch.before) * NANOS_PER_SECOND / stretch.rate;
-        stretch.start + Duration::from_nanos(into as u64)
+        let into = (position - segment.before) * NANOS_PER_SECOND / segment.rate;
+        segment.start + Duration::from_nanos(into as u64)
     }
 
     /// Number of this thread's requests that start before `span` is over.
     pub fn count_within(&self, span: Duration) -> u64 {
-        let begun = self.stretches.partition_point(|stretch| stretch.start < span);
-        let stretch = &self.stretches[begun.saturating_sub(1)];
-        let positions = stretch.before + span.saturating_sub(stretch.start).as_secs_f64() * stretch.rate;
+        let begun = self.segments.partition_point(|segment| segment.start < span);
+        let segment = &self.segments[begun.saturating_sub(1)];
+        let positions = segment.before + span.saturating_sub(segment.start).as_secs_f64() * segment.rate;
         // The division may be off by one in either direction; `at` decides.
         let mut count = (positions / self.threads as f64) as u64;
         while count > 0 && self.at(count - 1) >= span {
@@ -118,8 +118,8 @@ pub struct RequestBacklog {
     count: u64,
     waiting: VecDeque<Time>,
     waiting_max: usize,
-    full: u64,
-    late: u64,
+    overflowed: u64,
+    expired: u64,
 }
 
 impl RequestBacklog {
@@ -133,8 +133,8 @@ impl RequestBacklog {
             count,
             waiting: VecDeque::with_capacity(waiting_max),
             waiting_max,
-            full: 0,
-            late: 0,
+            overflowed: 0,
+            expired: 0,
         }
     }
 
@@ -153,7 +153,7 @@ impl RequestBacklog {
             if self.waiting.len() < self.waiting_max {
                 self.waiting.push_back(due);
             } else {
-                self.full += 1;
+                self.overflowed += 1;
             }
         }
     }
@@ -170,7 +170,7 @@ impl RequestBacklog {
     pub fn drop_expired(&mut self, now: Time, timeout: Duration) {
         while self.waiting.front().is_some_and(|due| now.since(*due) > timeout) {
             self.waiting.pop_front();
-            self.late += 1;
+            self.expired += 1;
         }
     }
 
@@ -190,13 +190,13 @@ impl RequestBacklog {
     }
 
     /// Requests dropped without room.
-    pub fn full(&self) -> u64 {
-        self.full
+    pub fn overflowed(&self) -> u64 {
+        self.overflowed
     }
 
     /// Requests that waited too long.
-    pub fn late(&self) -> u64 {
-        self.late
+    pub fn expired(&self) -> u64 {
+        self.expired
     }
 
     /// Ends the schedule. Returns the number of requests that have not started, due or not.
@@ -288,14 +288,14 @@ mod tests {
         let mut backlog = backlog(1000.0, 10, 4);
         let kept: Vec<_> = std::iter::from_fn(|| backlog.pop(at(100), Duration::MAX)).collect();
         assert_eq!(kept, [at(0), at(1), at(2), at(3)]);
-        assert_eq!((backlog.full(), backlog.late(), backlog.is_over()), (6, 0, true));
+        assert_eq!((backlog.overflowed(), backlog.expired(), backlog.is_over()), (6, 0, true));
     }
 
     #[test]
-    fn patience_ends_for_the_oldest_first() {
+    fn the_oldest_requests_expire_first() {
         let mut backlog = backlog(1000.0, 10, 100);
         assert_eq!(backlog.pop(at(9), Duration::from_millis(5)), Some(at(4)));
-        assert_eq!(backlog.late(), 4);
+        assert_eq!(backlog.expired(), 4);
     }
 
     #[test]
@@ -308,8 +308,8 @@ mod tests {
             }
         }
         let unsent = backlog.close();
-        assert_eq!(taken + unsent + backlog.full() + backlog.late(), 100);
-        assert!(unsent > 0 && backlog.full() > 0 && backlog.late() > 0 && backlog.is_over());
+        assert_eq!(taken + unsent + backlog.overflowed() + backlog.expired(), 100);
+        assert!(unsent > 0 && backlog.overflowed() > 0 && backlog.expired() > 0 && backlog.is_over());
     }
 
     #[test]

@@ -174,7 +174,7 @@ fn simulate(change: fn(&mut HttpPlan), action_script: ServerActionScript) -> Sim
         connect_timeout: plan.timeout,
         ..ShardConfig::default()
     };
-    let task = Arc::new(GeneratorShared {
+    let shared = Arc::new(GeneratorShared {
         to,
         request,
         reply_to: request::expected_reply(&plan.request()),
@@ -185,7 +185,7 @@ fn simulate(change: fn(&mut HttpPlan), action_script: ServerActionScript) -> Sim
         plan,
     });
     let clock = network.clock();
-    let generator = LoadGenerator::new(&task, 0, clock.clone());
+    let generator = LoadGenerator::new(&shared, 0, clock.clone());
     let mut shard = Shard::new(driver, generator, config, clock, wake, Arc::default());
     shard.turn(false).expect("a turn");
     shard.run().expect("the world goes on");
@@ -210,7 +210,7 @@ fn stalls(_: u64, now: Time) -> ServerAction {
 
 fn open_loop(plan: &mut HttpPlan) {
     plan.rate = Some(100.0);
-    plan.length = RunLength::For(Duration::from_secs(3));
+    plan.length = RunLength::Duration(Duration::from_secs(3));
 }
 
 /// Number of times of at least `nanos`, to the histogram's precision.
@@ -245,12 +245,12 @@ fn each_step_has_figures_of_its_own() {
     let change: fn(&mut HttpPlan) = |plan| {
         let step = |rate| RateStep { rate, span: Duration::from_secs(1) };
         plan.steps = vec![step(100.0), step(200.0), step(100.0)];
-        plan.length = RunLength::For(Duration::from_secs(3));
+        plan.length = RunLength::Duration(Duration::from_secs(3));
     };
     let SimulatedRun { tally, .. } = simulate(change, stalls);
     let timeline = tally.timeline.expect("there are steps");
     let counts: Vec<_> =
-        timeline.steps.iter().map(|step| (step.begun, step.ok, step.shed, step.ok_meanwhile)).collect();
+        timeline.steps.iter().map(|step| (step.started, step.ok, step.shed, step.ok_arrived)).collect();
     assert_eq!(counts, [(100, 100, 0, 100), (200, 200, 0, 0), (100, 100, 0, 300)]);
     assert_eq!(at_least(&timeline.steps[1].latency, ms(500)), 101);
     assert_eq!(at_least(&timeline.steps[0].latency, ms(1)) + at_least(&timeline.steps[2].latency, ms(1)), 0);
@@ -267,7 +267,7 @@ fn a_closed_loop_sees_the_same_stall_once_per_connection() {
         ServerAction::Answer(due) => ServerAction::Answer(due.max(now.after(Duration::from_millis(10)))),
         other => other,
     };
-    let change: fn(&mut HttpPlan) = |plan| plan.length = RunLength::For(Duration::from_secs(3));
+    let change: fn(&mut HttpPlan) = |plan| plan.length = RunLength::Duration(Duration::from_secs(3));
     let tally = simulate(change, action_script).tally;
     assert_eq!((tally.ok, tally.failures_total()), (402, 0));
     assert_eq!((at_least(&tally.latency, ms(10)), at_least(&tally.latency, ms(11))), (402, 2));
@@ -303,7 +303,7 @@ fn every_request_of_the_schedule_is_answered_failed_or_dropped_for_a_reason() {
 fn what_is_due_at_the_end_without_a_free_connection_is_counted_as_unsent() {
     let change: fn(&mut HttpPlan) = |plan| {
         open_loop(plan);
-        plan.length = RunLength::For(Duration::from_millis(1500));
+        plan.length = RunLength::Duration(Duration::from_millis(1500));
     };
     let SimulatedRun { tally, dropped, .. } = simulate(change, stalls);
     assert_eq!((tally.requests, tally.ok, tally.unsent, dropped), (102, 102, 48, (0, 0)));

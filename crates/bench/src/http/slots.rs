@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn the_row_holds_each_open_seat_once_and_skips_those_that_closed() {
+    fn the_ready_queue_has_each_open_slot_once_and_skips_closed_ones() {
         let mut slots = ConnectionSlots::new(3, 1);
         for slot in 0..3 {
             slots.open(slot, Token::new(20 + slot, 0));

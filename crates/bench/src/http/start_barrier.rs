@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_to_arrive_fixes_the_time_and_wakes_everybody() {
+    fn the_last_to_arrive_fixes_the_time_and_wakes_all() {
         let woken = Arc::new(AtomicUsize::new(0));
         let wake = || {
             let woken = Arc::clone(&woken);

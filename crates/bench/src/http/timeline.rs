@@ -24,11 +24,11 @@ pub(crate) struct Timeline {
 
 #[derive(Clone, Debug)]
 pub(crate) struct StepTally {
-    pub(crate) begun: u64,
+    pub(crate) started: u64,
     pub(crate) ok: u64,
     pub(crate) shed: u64,
     /// Right answers that arrived during the step, whenever their requests were due.
-    pub(crate) ok_meanwhile: u64,
+    pub(crate) ok_arrived: u64,
     /// From the intended start to the end of a right answer.
     pub(crate) latency: Histogram<u64>,
     /// From the intended start to the end of a 503.
@@ -51,10 +51,10 @@ impl Timeline {
         });
         let ends: Vec<Duration> = ends.collect();
         let step = || StepTally {
-            begun: 0,
+            started: 0,
             ok: 0,
             shed: 0,
-            ok_meanwhile: 0,
+            ok_arrived: 0,
             latency: histogram(),
             refusal: histogram(),
         };
@@ -76,20 +76,20 @@ impl Timeline {
 
     pub(crate) fn record_started(&mut self, intended: Time) {
         if let Some(step) = self.step(intended) {
-            step.begun += 1;
+            step.started += 1;
         }
     }
 
     /// Uncounts a started request that will start again.
     pub(crate) fn record_requeued(&mut self, intended: Time) {
         if let Some(step) = self.step(intended) {
-            step.begun = step.begun.saturating_sub(1);
+            step.started = step.started.saturating_sub(1);
         }
     }
 
     pub(crate) fn record_success(&mut self, intended: Time, now: Time) {
         if let Some(step) = self.step(now) {
-            step.ok_meanwhile += 1;
+            step.ok_arrived += 1;
         }
         let nanos = now.since(intended).as_nanos() as u64;
         if let Some(step) = self.step(intended) {
@@ -113,10 +113,10 @@ impl Timeline {
 
     pub(crate) fn absorb(&mut self, other: &Timeline) {
         for (mine, theirs) in self.steps.iter_mut().zip(&other.steps) {
-            mine.begun += theirs.begun;
+            mine.started += theirs.started;
             mine.ok += theirs.ok;
             mine.shed += theirs.shed;
-            mine.ok_meanwhile += theirs.ok_meanwhile;
+            mine.ok_arrived += theirs.ok_arrived;
             // All histograms have the same bounds.
             let _ = mine.latency.add(&theirs.latency);
             let _ = mine.refusal.add(&theirs.refusal);
@@ -151,11 +151,11 @@ mod tests {
         line.record_started(at(250));
         line.record_success(at(249), at(260));
         line.record_shed(at(250), at(251));
-        let counts = |step: &StepTally| (step.begun, step.ok, step.shed, step.ok_meanwhile);
+        let counts = |step: &StepTally| (step.started, step.ok, step.shed, step.ok_arrived);
         assert_eq!(line.steps.iter().map(counts).collect::<Vec<_>>(), [(1, 1, 0, 0), (1, 0, 1, 1)]);
         assert_eq!((line.steps[0].latency.len(), line.steps[1].refusal.len()), (1, 1));
         line.record_requeued(at(249));
-        assert_eq!(line.steps[0].begun, 0);
+        assert_eq!(line.steps[0].started, 0);
     }
 
     #[test]
@@ -177,7 +177,7 @@ mod tests {
         other.record_started(at(0));
         other.record_success(at(0), at(3));
         one.absorb(&other);
-        assert_eq!((one.steps[0].begun, one.steps[0].ok, one.steps[0].latency.len()), (1, 2, 2));
+        assert_eq!((one.steps[0].started, one.steps[0].ok, one.steps[0].latency.len()), (1, 2, 2));
         assert_eq!((one.windows[0].ok, one.windows[0].latency_max_nanos), (2, 3_000_000));
     }
 }

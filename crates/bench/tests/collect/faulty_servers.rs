@@ -32,7 +32,7 @@ fn check(fault: CollectFault, expected: MessageFailure, sends: u64) {
     assert_eq!((report.failures_total, report.accounting.sends), (1, sends), "{context}");
     assert_eq!(report.accounting.fails, MESSAGES - sends, "{context}");
     assert!(!report.is_good() && report.evidence.contains_key(expected.name()), "{context}");
-    assert_eq!(report.said.len() as u64, report.accounting.fails, "{context}");
+    assert_eq!(report.failure_records.len() as u64, report.accounting.fails, "{context}");
 }
 
 /// Rows 0.26 and 0.32: a message with a wrong acknowledgement fails and never counts as a send.

@@ -142,7 +142,7 @@ fn a_body_is_learned_from_the_first_answer_and_a_report_is_one_json_object() {
 fn a_run_for_a_time_reports_its_progress() {
     let server = serve(DriverChoice::Auto, false);
     let mut plan = plan(server.addresses()[0], "/test/fast", 1, DriverChoice::Auto);
-    plan.length = RunLength::For(Duration::from_millis(500));
+    plan.length = RunLength::Duration(Duration::from_millis(500));
     plan.warmup = Duration::from_millis(100);
     let mut seen = Vec::new();
     let report = http::run_watched(&plan, |progress| seen.push(progress.ok)).expect("a report");

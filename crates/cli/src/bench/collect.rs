@@ -119,7 +119,7 @@ impl CollectArguments {
         if let Err(contradiction) = plan.check() {
             let mut command = crate::StillingArguments::command();
             command.error(clap::error::ErrorKind::ArgumentConflict, contradiction).print()?;
-            return Err(Box::new(crate::WrongUsage));
+            return Err(Box::new(crate::ConflictingOptions));
         }
         // The first Ctrl+C ends the load, the second one ends the program.
         let stop: Arc<AtomicBool> = Arc::default();
@@ -248,13 +248,13 @@ fn lines(report: &CollectRunReport) -> String {
     line(format!("max pending msgs: {}", known(server.pending_max.map(|count| count.to_string()))));
     line(format!("curr pending msgs: {}", known(server.pending.map(|count| count.to_string()))));
     line("\nCLIENT\n".to_owned());
-    for (number, said) in report.said.iter().enumerate() {
-        let kind = said.failure.name();
+    for (number, failure_records) in report.failure_records.iter().enumerate() {
+        let kind = failure_records.failure.name();
         line(format!(
             "send failed #{}, thread: {}, type: {kind}, err: {}",
             number + 1,
-            said.client,
-            said.error
+            failure_records.client,
+            failure_records.error
         ));
     }
     line(format!("runtime: {runtime}"));
@@ -300,7 +300,7 @@ fn additional_lines(report: &CollectRunReport) -> String {
             ms(of.max_us)
         );
     };
-    spread(if report.parameters.confirmed { "acknowledged (ms)" } else { "taken (ms)" }, report.send_time);
+    spread(if report.parameters.confirmed { "acknowledged (ms)" } else { "accepted (ms)" }, report.send_time);
     if report.parameters.subscribers > 0 {
         spread("delivered (ms)", report.delivery_time);
         let _ = writeln!(out, "{:<22}{}", "deliveries", report.deliveries);
@@ -358,7 +358,7 @@ mod tests {
             failures: BTreeMap::from([("refused", 2)]),
             failures_total: 2,
             evidence: BTreeMap::from([("refused", "503 no room".to_owned())]),
-            said: vec![
+            failure_records: vec![
                 FailureRecord { client: 3, failure: MessageFailure::Refused, error: 105 },
                 FailureRecord { client: 1, failure: MessageFailure::Refused, error: 105 },
             ],

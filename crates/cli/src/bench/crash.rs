@@ -121,7 +121,7 @@ impl CrashBenchArguments {
         }
         let words: Vec<String> =
             report.evidence.iter().map(|(kind, words)| format!("{kind}: {words}")).collect();
-        Err(format!("the server did not keep its word (seed {}): {}", plan.seed, words.join("; ")).into())
+        Err(format!("the server failed the crash test (seed {}): {}", plan.seed, words.join("; ")).into())
     }
 }
 

@@ -14,7 +14,7 @@ use stilling_journal::{Gap, GapCause, ReadOutcome, Record, RecordKind, StartAt};
 use stilling_wire::nats::{Filter, Headers, Subject, SubjectLimits};
 
 use super::{INSPECTIONS_MAX, JournalError, StreamDirectory, stream, time};
-use crate::subscribe::{on_one_line, put_payload};
+use crate::subscribe::{escape_control, put_payload};
 
 #[derive(Args)]
 pub(super) struct CatArguments {
@@ -59,7 +59,7 @@ fn place() -> impl TypedValueParser<Value = StartAt> {
             (_, Ok(span)) => SystemTime::now().checked_sub(span).unwrap_or(UNIX_EPOCH),
             _ => {
                 return Err(
-                    "it is a sequence, a time such as 2026-01-31T12:00:00Z, or a span back such as 10m",
+                    "expected a sequence, a time such as 2026-01-31T12:00:00Z, or a span back such as 10m",
                 );
             }
         };
@@ -84,7 +84,7 @@ impl CatArguments {
         match missing {
             0 => Ok(()),
             missing => Err(JournalError::Damaged(Some(format!(
-                "{missing} records cannot be shown because they are damaged: `stilling journal verify {}` says where",
+                "{missing} records cannot be shown because they are damaged: `stilling journal verify {}` reports where",
                 stream.place()
             )))),
         }
@@ -174,7 +174,7 @@ impl CatArguments {
             (RecordFormat::Raw, RecordKind::Loss) => {
                 writeln!(
                     std::io::stderr(),
-                    "# {sequence} messages were lost here: {}",
+                    "# {sequence}: messages were lost here: {}",
                     escape_line(payload)
                 )?;
             }
@@ -233,7 +233,7 @@ impl CatArguments {
 /// Bytes as one line without control characters.
 fn escape_line(bytes: &[u8]) -> String {
     match std::str::from_utf8(bytes) {
-        Ok(text) => on_one_line(text),
+        Ok(text) => escape_control(text),
         Err(_) => bytes.escape_ascii().to_string(),
     }
 }

@@ -23,14 +23,14 @@ from the source with the highest precedence that has it. The file is the one tha
 current folder if there is one; it is TOML. Relative paths begin at the current folder. A switch that is on in the file is
 turned off by its variable.
 
-A key that is not known is an error that names the nearest one. A variable that is not known is a warning, since scripts and
+An unknown key is an error that names the nearest one. An unknown variable is a warning, since scripts and
 Kubernetes (service links such as `STILLING_SERVICE_HOST`) use such names, too; an empty variable is not set. Sizes may have a unit (`64KiB`, `1MiB`, `10GiB`; `kB`, `MB`, `GB` are powers of ten),
 times too (`500ms`, `10s`, `5m`, `2h`, `1d`).
 
 `stilling check` takes the same options, reads everything, shows what `stilling serve` would open, with warnings about unwise
 settings, and opens nothing. All errors are reported at once. The exit status is 0 if all is well, 64 if something on the command
 line is wrong, and 1 otherwise. This page is what `stilling options` prints; what
-happens when a bound is reached stands in [limits.md](limits.md).
+happens at each limit is in [limits.md](limits.md).
 ";
 
 const STREAMS: &str = "
@@ -66,7 +66,7 @@ publish = [\"orders.>\"]
 subscribe = [\"_INBOX.>\"]
 ```
 
-`--user 'shop:password-env=SHOP_PASSWORD:publish=orders.>:subscribe=_INBOX.>'` is the same, but for where the password is.
+`--user 'shop:password-env=SHOP_PASSWORD:publish=orders.>:subscribe=_INBOX.>'` is the same, except for the source of the password.
 ";
 
 pub(crate) fn page() -> String {

@@ -63,11 +63,11 @@ pub(crate) fn render(effective: &[EffectiveOption], computed: ComputedDefaults, 
     let mut text = String::new();
     let is_known = |name: &str| effective.iter().any(|known| known.name == name);
     // `port` also sets `listen`.
-    let is_said = |name: &str| is_known(name) || name == "listen" && is_known("port");
+    let is_rendered = |name: &str| is_known(name) || name == "listen" && is_known("port");
     for EffectiveOption { name, kind, values } in effective {
         line(&mut text, name, *kind == ValueCount::List, values);
     }
-    for (name, values) in computed.iter().filter(|(name, values)| !is_said(name) && !values.is_empty()) {
+    for (name, values) in computed.iter().filter(|(name, values)| !is_rendered(name) && !values.is_empty()) {
         let is_list = values.len() > 1 || matches!(*name, "listen" | "nats" | "syslog-source");
         line(&mut text, name, is_list, values);
     }

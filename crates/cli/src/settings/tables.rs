@@ -94,7 +94,7 @@ pub(super) const STREAM_KEYS: [TableKey<StreamDraft>; 9] = [
         name: "durability",
         value: "disk|memory|none",
         default: "disk",
-        words: "When a message is acknowledged: when it is on disk, when it is in memory, or never",
+        words: "When a message is acknowledged: disk: when it is on disk; memory: when it is in memory; none: when it is sent to subscribers, without being stored",
         set: |stream, entry| entry.one()?.parse().map(|durability| stream.durability = durability),
     },
     TableKey {
@@ -107,14 +107,14 @@ pub(super) const STREAM_KEYS: [TableKey<StreamDraft>; 9] = [
     TableKey {
         name: "retention-records",
         value: "N",
-        default: "no such number",
+        default: "none",
         words: "Minimum records to keep: older ones may be removed",
         set: |stream, entry| entry.number().map(|records| stream.retention_records = Some(records)),
     },
     TableKey {
         name: "retention-age",
         value: "TIME",
-        default: "no such time",
+        default: "none",
         words: "Minimum time to keep a record: older ones may be removed",
         set: |stream, entry| read_duration(entry.one()?).map(|age| stream.retention_age = Some(age)),
     },
@@ -228,7 +228,7 @@ pub(super) const USER_KEYS: [TableKey<UserDraft>; 9] = [
         name: "password",
         value: "TEXT",
         default: "",
-        words: "The password, as it is; each user has one of the six",
+        words: "The password in plain text; each user has exactly one of these six keys",
         set: |user, entry| {
             let secret = user.inline_secret(entry)?;
             user.add_credential(entry, Credential::Password(secret));
@@ -260,7 +260,7 @@ pub(super) const USER_KEYS: [TableKey<UserDraft>; 9] = [
         name: "token",
         value: "TEXT",
         default: "",
-        words: "A token, as it is: it signs in without a name",
+        words: "A token in plain text, which signs in without a name",
         set: |user, entry| {
             let secret = user.inline_secret(entry)?;
             user.add_credential(entry, Credential::Token(secret));

@@ -160,7 +160,7 @@ fn options_of_worker_processes_are_refused_out_of_range_and_without_an_app() {
 
 /// Row 4.19: `-?` and `--help` list every option with its default and are no error.
 #[test]
-fn help_is_told_with_all_defaults() {
+fn help_lists_all_defaults() {
     for arguments in ["serve -?", "serve --help"] {
         let outcome = run(arguments);
         assert_eq!(outcome.status.code(), Some(0), "{arguments}");

@@ -10,7 +10,7 @@
 /// disconnected, one such call took up to 12 ms in the hub's thread. The per-thread cache (tcache) is not affected.
 ///
 /// Source: mallopt(3), `M_MXFAST`.
-pub fn join_freed_blocks_at_once() -> bool {
+pub fn disable_fastbins() -> bool {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     if std::fs::read_dir("/proc/self/task").is_ok_and(|threads| threads.count() == 1) {
         // SAFETY: mallopt takes two integers. It must not be called while another thread allocates; there is none.

@@ -55,8 +55,8 @@ impl DriverChoice {
     /// permit io_uring or direct descriptors.
     pub fn resolve_direct(self) -> std::io::Result<SelectedDriver> {
         if self == DriverChoice::Poll {
-            let words = "they are slots of an io_uring ring, which the driver poll does not have";
-            return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, words));
+            let message = "they are slots of an io_uring ring, which the driver poll does not have";
+            return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, message));
         }
         Uring::probe()?;
         Uring::probe_direct_descriptors()?;

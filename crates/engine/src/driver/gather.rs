@@ -348,9 +348,9 @@ mod tests {
         assert_eq!(all(pieces.gather(chains[0], b"01").slices()), b"0a0a0a0a");
         assert_eq!(all(pieces.gather(chains[1], b"01").slices()), b"1b1b1b1b");
         assert_eq!(pieces.blocks.len(), 2, "one reference for each block");
-        assert!(pieces.holds_blocks() && !writers[0].renew());
+        assert!(pieces.holds_blocks() && !writers[0].reset());
         pieces.clear();
-        assert!(!pieces.holds_blocks() && writers.iter_mut().all(BlockWriter::renew));
+        assert!(!pieces.holds_blocks() && writers.iter_mut().all(BlockWriter::reset));
         assert_eq!(pieces.shared_len(), 0);
     }
 

@@ -32,8 +32,8 @@ pub fn claim(number: RawFd) -> io::Result<OwnedFd> {
 
 /// The numbers announced to process `own`.
 fn announced(own: u32, process: Option<&str>, count: Option<&str>) -> Range<RawFd> {
-    let is_meant = process.and_then(|process| process.parse().ok()) == Some(own);
-    let count: RawFd = count.filter(|_| is_meant).and_then(|count| count.parse().ok()).unwrap_or(0);
+    let is_addressed = process.and_then(|process| process.parse().ok()) == Some(own);
+    let count: RawFd = count.filter(|_| is_addressed).and_then(|count| count.parse().ok()).unwrap_or(0);
     FIRST_DESCRIPTOR..FIRST_DESCRIPTOR.saturating_add(count)
 }
 

@@ -238,7 +238,7 @@ pub enum Wait {
 pub struct DriverCounters {
     /// System calls of the driver for its sources: waits and submissions, and the operations that do not go through a
     /// ring.
-    pub enters: u64,
+    pub system_calls: u64,
     /// Receives that found no free buffer and waited for one.
     pub starved: u64,
     /// Completions for a closed source, or for an earlier use of its slot. Normal: every close that cancels an

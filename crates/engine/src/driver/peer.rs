@@ -19,7 +19,7 @@ pub(super) fn has_hung_up(socket: &impl AsFd) -> bool {
     poll(&mut poll_fds, Some(&Timespec::default())).is_ok() && poll_fds[0].revents().intersects(gone)
 }
 
-pub(super) fn has_nothing_unread(socket: &impl AsFd) -> bool {
+pub(super) fn has_no_unread_bytes(socket: &impl AsFd) -> bool {
     let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
     matches!(recv(socket, &mut [0; 1], flags), Err(Errno::AGAIN))
 }
@@ -37,7 +37,7 @@ pub struct PeerCredentials {
 ///
 /// # Errors
 /// System errors: the socket is of another family. An unconnected socket has no process.
-pub fn of(socket: &impl AsFd) -> io::Result<PeerCredentials> {
+pub fn peer_credentials(socket: &impl AsFd) -> io::Result<PeerCredentials> {
     let mut credentials = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut size = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: the option fills a `ucred`, three plain integers; its address and size are given and it lives until after
@@ -69,8 +69,11 @@ mod tests {
     fn the_other_end_is_known_by_process_and_user() {
         let (one, _other) = UnixStream::pair().unwrap();
         let user = rustix::process::geteuid().as_raw();
-        assert_eq!(of(&one).unwrap(), PeerCredentials { process: NonZeroU32::new(std::process::id()), user });
+        assert_eq!(
+            peer_credentials(&one).unwrap(),
+            PeerCredentials { process: NonZeroU32::new(std::process::id()), user }
+        );
         let alone = UnixDatagram::unbound().unwrap();
-        assert_eq!(of(&alone).unwrap().process, None);
+        assert_eq!(peer_credentials(&alone).unwrap().process, None);
     }
 }

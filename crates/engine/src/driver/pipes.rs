@@ -48,11 +48,11 @@ impl SignalGuard {
     /// Consumes the signal of a failed write before it is unblocked. If it was blocked before, it belongs to the
     /// embedding program.
     fn discard_pending(&self) {
-        let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        let no_wait = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: both sets were initialised by `new`; a null siginfo is allowed.
         unsafe {
             if libc::sigismember(&self.previous_mask, libc::SIGPIPE) == 0 {
-                libc::sigtimedwait(&self.pipe, std::ptr::null_mut(), &at_once);
+                libc::sigtimedwait(&self.pipe, std::ptr::null_mut(), &no_wait);
             }
         }
     }

@@ -29,7 +29,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         let room = self.output.room_between_turns();
         let session = slot.session.as_mut().expect("a used slot has a session");
         let lent = (&mut self.output, &mut self.held_output, &mut self.blocks);
-        let mut io = Io::lend(token, self.now, &mut slot.connection, lent).with_room(room);
+        let mut io = Io::new(token, self.now, &mut slot.connection, lent).with_room(room);
         let outcome = act(session, &mut io);
         self.enforce_output_budget(token);
         if self.output.has_room_for(TurnStage::Events) {

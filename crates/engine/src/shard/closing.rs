@@ -49,7 +49,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
             // The session set its reason before the peer disappeared.
             ConnectionState::Lingering => {}
             ConnectionState::Open | ConnectionState::Detaching => {
-                connection.set_reason(CloseReason::of_error(error));
+                connection.set_reason(CloseReason::from_error(error));
             }
             ConnectionState::Free | ConnectionState::Closing => return,
         }
@@ -77,7 +77,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         let mut session = self.slots.remove(token)?;
         session.closed(reason, &mut self.service);
         self.counters.closed(reason).add(1);
-        self.note_open();
+        self.update_open_counters();
         Some(session)
     }
 
@@ -116,7 +116,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
             ConnectionTimer::Never => {}
         }
         let connection = &mut self.slots.get(token).expect("a tenant").connection;
-        let is_reported = connection.state == ConnectionState::Open && connection.has_deadline_reported();
+        let is_reported = connection.state == ConnectionState::Open && connection.reports_deadline();
         let is_due = now >= connection.deadline && is_reported;
         if is_due {
             // Also if the session has requested the end and is not called.

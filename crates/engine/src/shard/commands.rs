@@ -32,8 +32,8 @@ impl<D: Driver, V: Service> Shard<D, V> {
         self.service_deadline = self.service.turn(&mut control);
         self.has_acted |= !self.commands.is_empty();
         let mut commands = std::mem::take(&mut self.commands);
-        for order in commands.drain(..) {
-            match order {
+        for command in commands.drain(..) {
+            match command {
                 ShardCommand::Connect(to, session) => self.start_connect(&to, session),
                 ShardCommand::Adopt(session, input) => {
                     let socket = self.adopted.pop_front().expect("one per command");
@@ -92,7 +92,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         connection.state = ConnectionState::Connecting;
         let deadline = self.now.after(self.config.connect_timeout);
         connection.timer = ConnectionTimer::Connect(deadline);
-        self.note_open();
+        self.update_open_counters();
         self.wheel.set(token.index(), deadline);
         if let Err(error) = self.driver.connect(token, to) {
             let slot = self.slots.get(token).expect("just inserted");

@@ -66,7 +66,7 @@ pub(super) enum PendingCall {
     /// `received`, when this turn's output has been sent.
     AfterOutput,
     /// `offer_sent`, when it is known how many of the offered bytes were sent.
-    Taken,
+    OfferSent,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,7 +149,7 @@ pub(super) struct Connection {
     pub(super) reads_while_blocked: bool,
     pub(super) keeps_deadline: bool,
     /// It is in `Shard::input_blocked`.
-    pub(super) is_in_input_blocked: bool,
+    pub(super) is_in_input_blocked_list: bool,
 }
 
 const _: () = assert!(size_of::<Connection>() <= 96, "a connection's slot has grown");
@@ -186,7 +186,7 @@ impl Connection {
             checks_peer: false,
             reads_while_blocked: false,
             keeps_deadline: false,
-            is_in_input_blocked: false,
+            is_in_input_blocked_list: false,
         }
     }
 
@@ -206,7 +206,7 @@ impl Connection {
         self.blocked && self.may_read_while_blocked() && !self.output.has_ample_room(store)
     }
 
-    pub(super) fn has_deadline_reported(&self) -> bool {
+    pub(super) fn reports_deadline(&self) -> bool {
         !self.blocked || self.reads_while_blocked || self.keeps_deadline
     }
 
@@ -224,8 +224,8 @@ impl Connection {
                 ConnectionTimer::Write(timer)
             }
             ConnectionTimer::Write(timer) if was_blocked => {
-                let earned = Duration::from_nanos(u64::from(sent) * 1_000_000_000 / WRITE_RATE_MIN);
-                ConnectionTimer::Write(until.min(timer.after(earned)))
+                let extension = Duration::from_nanos(u64::from(sent) * 1_000_000_000 / WRITE_RATE_MIN);
+                ConnectionTimer::Write(until.min(timer.after(extension)))
             }
             _ => ConnectionTimer::Write(until),
         };
@@ -244,7 +244,7 @@ impl Connection {
 
     /// Whether the number of sent bytes of an offer is known.
     pub(super) fn is_offer_finished(&self) -> bool {
-        self.pending_call == PendingCall::Taken && !self.has_output()
+        self.pending_call == PendingCall::OfferSent && !self.has_output()
     }
 
     /// Ends an offer and returns the number of bytes sent. Input that arrived meanwhile may be shown.

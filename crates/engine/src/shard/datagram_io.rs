@@ -41,10 +41,10 @@ impl<'a> DatagramSender<'a> {
 
     pub(super) fn send(&mut self, path: &DatagramPath, payload: &[u8]) -> Result<(), OutputFull> {
         self.room = self.room.checked_sub(payload.len() + DATAGRAM_COST).ok_or(OutputFull)?;
-        if self.listeners.get(path.socket as usize).is_some_and(ShardListener::takes_datagrams) {
+        if self.listeners.get(path.socket as usize).is_some_and(ShardListener::can_send_datagrams) {
             self.output.push_datagram(Token::new(path.socket, 0), path.peer, path.local, payload);
         } else {
-            self.counters.drop_datagram();
+            self.counters.count_dropped_datagram();
         }
         Ok(())
     }

@@ -30,7 +30,9 @@ impl<D: Driver, V: Service> Shard<D, V> {
     pub fn receive_datagrams(&mut self, socket: D::Socket) -> io::Result<u32> {
         let number = self.listeners.len() as u32;
         if number == LISTENERS_MAX {
-            return Err(io::Error::other(format!("more than {LISTENERS_MAX} listeners in one shard")));
+            return Err(io::Error::other(format!(
+                "a shard has at most {LISTENERS_MAX} listeners and datagram sockets"
+            )));
         }
         let token = Token::new(number, 0);
         self.driver.attach(token, socket.into(), SourceKind::Datagram, false)?;
@@ -42,7 +44,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
             defers: false,
             leaves_backlog: true,
             dropped,
-            is_datagrams: true,
+            is_datagram_socket: true,
         });
         self.has_acted = true;
         self.driver.receive(token);
@@ -60,11 +62,11 @@ impl<D: Driver, V: Service> Shard<D, V> {
     }
 
     pub(super) fn deliver_to_peer(&mut self, path: DatagramPath, mail: V::Mail) {
-        if self.listeners.get(path.socket as usize).is_some_and(ShardListener::takes_datagrams) {
+        if self.listeners.get(path.socket as usize).is_some_and(ShardListener::can_send_datagrams) {
             let sender = DatagramSender::new(&mut self.output, &self.listeners, &self.counters, SEND_MAX);
             self.service.delivered(mail, &mut DatagramIo { now: self.now, path, sender });
         } else {
-            self.counters.drop_datagram();
+            self.counters.count_dropped_datagram();
         }
     }
 
@@ -85,7 +87,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
 
     pub(super) fn datagram_sockets(&self) -> usize {
         let is_open = |listener: &&ShardListener| {
-            listener.is_datagrams && !matches!(listener.state, ListenerState::Closed)
+            listener.is_datagram_socket && !matches!(listener.state, ListenerState::Closed)
         };
         self.listeners.iter().filter(is_open).count()
     }

@@ -65,7 +65,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
             connection.pending_call = PendingCall::Received;
         }
         self.counters.adopted.add(1);
-        self.note_open();
+        self.update_open_counters();
         if self.slots.is_full() {
             self.close_gate();
         }

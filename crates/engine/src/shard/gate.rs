@@ -21,7 +21,9 @@ impl<D: Driver, V: Service> Shard<D, V> {
     pub fn listen(&mut self, socket: D::Socket, defers: bool) -> io::Result<u32> {
         let number = self.listeners.len() as u32;
         if number == LISTENERS_MAX {
-            return Err(io::Error::other(format!("more than {LISTENERS_MAX} listeners in one shard")));
+            return Err(io::Error::other(format!(
+                "a shard has at most {LISTENERS_MAX} listeners and datagram sockets"
+            )));
         }
         self.driver.listen(Token::new(number, 0), socket)?;
         let state = ListenerState::Paused;
@@ -31,7 +33,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
             defers,
             leaves_backlog: false,
             dropped: 0,
-            is_datagrams: false,
+            is_datagram_socket: false,
         });
         // The driver accepts with its next turn, which must not wait for another event.
         self.has_acted = true;
@@ -40,7 +42,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
     }
 
     /// Leaves connections in this listener's backlog to its other holders, also in
-    /// [`empty_and_close_listeners`](crate::ShardControl::empty_and_close_listeners).
+    /// [`accept_backlogs_and_close_listeners`](crate::ShardControl::accept_backlogs_and_close_listeners).
     pub fn leave_backlog(&mut self, listener: u32) {
         self.listeners[listener as usize].leaves_backlog = true;
     }
@@ -75,14 +77,14 @@ impl<D: Driver, V: Service> Shard<D, V> {
         let session = self.service.accepted_from(listener, || driver.peer(&socket));
         let token = self.slots.insert(session).expect("the gate keeps a slot free");
         let defers = self.listeners[listener as usize].defers;
-        self.note_open();
+        self.update_open_counters();
         if self.driver.attach(token, socket, SourceKind::Stream, defers).is_err() {
             return self.free_unattached(token);
         }
         self.call(token, Session::opened);
     }
 
-    pub(super) fn note_open(&mut self) {
+    pub(super) fn update_open_counters(&mut self) {
         let open = u64::from(self.slots.open());
         self.counters.open.set(open);
         self.counters.open_max.set_max(open);

@@ -117,7 +117,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         };
         self.blocks.set_shown(matches!(from, InputLocation::Long(..)));
         let lent = (&mut self.output, &mut self.held_output, &mut self.blocks);
-        let mut io = Io::lend(token, self.now, connection, lent);
+        let mut io = Io::new(token, self.now, connection, lent);
         let session = slot.session.as_mut().expect("a used slot has a session");
         let consumed = session.received(bytes, &mut io, &mut self.service);
         self.blocks.set_shown(false);

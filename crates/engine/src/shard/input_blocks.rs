@@ -41,7 +41,7 @@ impl InputBlocks {
         let is_ready = self
             .current
             .as_mut()
-            .is_some_and(|current| current.renew() || current.spare_len() >= LONG_READ_SIZE);
+            .is_some_and(|current| current.reset() || current.spare_len() >= LONG_READ_SIZE);
         if !is_ready && !self.replace_current() {
             return None;
         }
@@ -80,7 +80,7 @@ impl InputBlocks {
         if !self.current.as_ref().is_some_and(has_room) {
             let is_impossible = bytes.len() > BLOCK_SIZE || self.is_shown;
             if is_impossible
-                || !(self.current.as_mut().is_some_and(BlockWriter::renew) || self.replace_current())
+                || !(self.current.as_mut().is_some_and(BlockWriter::reset) || self.replace_current())
             {
                 return None;
             }
@@ -99,7 +99,7 @@ impl InputBlocks {
     fn reuse_retired(&mut self) -> Option<BlockWriter> {
         for _ in 0..self.retired.len().min(BLOCKS_CHECKED_MAX) {
             let mut oldest = self.retired.pop_front()?;
-            if oldest.renew() {
+            if oldest.reset() {
                 return Some(oldest);
             }
             // To the end, so that the next call checks other blocks.

@@ -31,7 +31,7 @@ pub struct Io<'a> {
 }
 
 impl<'a> Io<'a> {
-    pub(super) fn lend(
+    pub(super) fn new(
         token: Token,
         now: Time,
         connection: &'a mut Connection,
@@ -61,7 +61,7 @@ impl Io<'_> {
     /// Bytes that may be sent now. Zero after an [`offer`](Self::offer) or [`end_output`](Self::end_output).
     pub fn room(&self) -> usize {
         match (self.connection.pending_call, self.connection.sending) {
-            (PendingCall::Taken, _) | (_, SendState::Ending | SendState::Ended) => 0,
+            (PendingCall::OfferSent, _) | (_, SendState::Ending | SendState::Ended) => 0,
             _ if self.connection.is_slow_consumer() => 0,
             (_, SendState::Open) => {
                 (self.connection.send_max as usize).min(self.unsent_max).saturating_sub(self.unsent)
@@ -180,7 +180,7 @@ impl Io<'_> {
     pub fn offer(&mut self, bytes: &[u8]) {
         let held_up = !self.connection.output.is_empty();
         let count = if held_up { 0 } else { bytes.len().min(self.room()).min(OFFER_MAX) };
-        if self.connection.pending_call == PendingCall::Taken {
+        if self.connection.pending_call == PendingCall::OfferSent {
             return;
         }
         if count > 0 {
@@ -191,7 +191,7 @@ impl Io<'_> {
             self.unsent += count;
         }
         self.connection.offered = count as u16;
-        self.connection.pending_call = PendingCall::Taken;
+        self.connection.pending_call = PendingCall::OfferSent;
     }
 
     /// Sets the time at which `deadline` is called; `None` removes it. The call is delayed while output is held up,
@@ -231,7 +231,7 @@ impl Io<'_> {
     /// Requests a call of `received` with the unconsumed bytes (possibly none) when this turn's output is sent. Not
     /// needed after an [`offer`](Self::offer).
     pub fn call_again(&mut self) {
-        if self.connection.pending_call != PendingCall::Taken {
+        if self.connection.pending_call != PendingCall::OfferSent {
             self.connection.pending_call = PendingCall::AfterOutput;
         }
     }

@@ -32,12 +32,12 @@ pub(super) struct ShardListener {
     pub(super) leaves_backlog: bool,
     /// The system's count of dropped datagrams at the last read, modulo 2^32.
     pub(super) dropped: u32,
-    pub(super) is_datagrams: bool,
+    pub(super) is_datagram_socket: bool,
 }
 
 impl ShardListener {
     /// Whether it is a datagram socket that can still send.
-    pub(super) fn takes_datagrams(&self) -> bool {
+    pub(super) fn can_send_datagrams(&self) -> bool {
         matches!(self.state, ListenerState::Datagrams | ListenerState::StoppingDatagrams)
     }
 }

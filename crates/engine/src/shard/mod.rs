@@ -267,7 +267,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
     }
 
     /// Bytes held in the stores: unfinished input, unsent output. Both 0 without connections.
-    pub fn held(&self) -> (usize, usize) {
+    pub fn held_bytes(&self) -> (usize, usize) {
         (self.held_input.used(), self.held_output.used())
     }
 }

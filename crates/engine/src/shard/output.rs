@@ -144,12 +144,12 @@ impl Output {
     /// Whether there is room for the maximum output of one more call of a session, and for as many moved bytes. Each
     /// stage leaves room for later ones.
     pub(super) fn has_room_for(&self, stage: TurnStage) -> bool {
-        let left_alone = match stage {
+        let reserved = match stage {
             TurnStage::Events => SEND_MAX,
             TurnStage::Mail => SEND_MAX / 2,
             TurnStage::Deadlines => 0,
         };
-        self.size() + 2 * SEND_MAX + left_alone <= ARENA_SIZE + SEND_MAX
+        self.size() + 2 * SEND_MAX + reserved <= ARENA_SIZE + SEND_MAX
     }
 
     /// The same within half of the arena: the other half stays free for new events.
@@ -294,11 +294,11 @@ mod tests {
         assert_eq!((output.unsent(one), output.unsent(other), output.unsent(NO_ITEM)), (10, 5, 0));
         // Five private bytes, one of them twice because it has moved, and ten shared ones.
         assert_eq!((output.arena.len(), output.size()), (6, 16));
-        assert!(output.holds_blocks() && !writer.renew());
+        assert!(output.holds_blocks() && !writer.reset());
         output.clear();
         assert!(!output.holds_blocks() && output.size() == 0);
         drop(block);
-        assert!(writer.renew());
+        assert!(writer.reset());
     }
 
     /// Row 4.35: an item with the maximum of pieces still accepts private bytes.

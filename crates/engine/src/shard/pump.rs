@@ -31,7 +31,7 @@ impl Connection {
             ConnectionState::Open => {
                 self.reading != ReadState::Nothing
                     || self.has_output()
-                    || matches!(self.pending_call, PendingCall::AfterOutput | PendingCall::Taken)
+                    || matches!(self.pending_call, PendingCall::AfterOutput | PendingCall::OfferSent)
                     || self.paused
                     || self.deadline != NEVER
             }
@@ -65,7 +65,7 @@ impl Connection {
         match self.state {
             ConnectionState::Free | ConnectionState::Closing | ConnectionState::Detaching => NEVER,
             // While output is held up, only the write timeout applies.
-            _ if !self.has_deadline_reported() => self.timer.at(),
+            _ if !self.reports_deadline() => self.timer.at(),
             _ => self.timer.at().min(self.deadline),
         }
     }
@@ -88,7 +88,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         let session = slot.session.as_mut().expect("a used slot has a session");
         let connection = &mut slot.connection;
         let lent = (&mut self.output, &mut self.held_output, &mut self.blocks);
-        let mut io = Io::lend(token, self.now, connection, lent);
+        let mut io = Io::new(token, self.now, connection, lent);
         method(session, &mut io, &mut self.service);
         self.enforce_output_budget(token);
     }
@@ -97,12 +97,12 @@ impl<D: Driver, V: Service> Shard<D, V> {
     pub(super) fn pump(&mut self, token: Token) {
         while self.step(token) {}
         let Some(slot) = self.slots.get(token) else { return };
-        let looks_again = match slot.connection.pending_call {
+        let needs_revisit = match slot.connection.pending_call {
             PendingCall::AfterOutput => true,
-            PendingCall::Taken => !slot.connection.blocked,
+            PendingCall::OfferSent => !slot.connection.blocked,
             PendingCall::Nothing | PendingCall::Received => false,
         };
-        if looks_again && slot.connection.state == ConnectionState::Open {
+        if needs_revisit && slot.connection.state == ConnectionState::Open {
             // A duplicate does no harm.
             self.to_revisit.push(token);
         }
@@ -157,10 +157,10 @@ impl<D: Driver, V: Service> Shard<D, V> {
                 }
             }
         }
-        let waits = matches!(connection.pending_call, PendingCall::AfterOutput | PendingCall::Taken);
+        let waits = matches!(connection.pending_call, PendingCall::AfterOutput | PendingCall::OfferSent);
         if connection.paused || connection.is_input_blocked(&self.held_output) || waits {
-            if connection.waits_for_other_output(&self.held_output) && !connection.is_in_input_blocked {
-                connection.is_in_input_blocked = true;
+            if connection.waits_for_other_output(&self.held_output) && !connection.is_in_input_blocked_list {
+                connection.is_in_input_blocked_list = true;
                 self.input_blocked.push(token);
             }
             return false;
@@ -266,7 +266,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         }
         // An offer was sent only in part, and nothing is stored. The connection stays blocked, with its write timeout,
         // until its peer has received more.
-        if connection.pending_call == PendingCall::Taken && connection.finish == CloseIntent::No {
+        if connection.pending_call == PendingCall::OfferSent && connection.finish == CloseIntent::No {
             let count = connection.finish_offer();
             self.call_session(token, |session, io, service| session.offer_sent(count, io, service));
         }

@@ -224,7 +224,7 @@ impl<V: Service> ShardControl<'_, V> {
     }
 
     /// The same, except for datagram sockets.
-    pub fn is_empty_but_for_datagrams(&self) -> bool {
+    pub fn is_empty_except_datagrams(&self) -> bool {
         self.open == 0 && self.pending_arrivals == self.datagram_sockets
     }
 
@@ -242,12 +242,12 @@ impl<V: Service> ShardControl<'_, V> {
     /// Closes the listeners and the datagram sockets. Accepted connections are still served. Connections in a backlog
     /// stay for other holders of the listener; without one the system resets them.
     pub fn close_listeners(&mut self) {
-        self.stop_accepting();
+        self.close_stream_listeners();
         self.close_datagram_sockets();
     }
 
     /// The same for the listeners only.
-    pub fn stop_accepting(&mut self) {
+    pub fn close_stream_listeners(&mut self) {
         self.commands.push(ShardCommand::CloseListeners(BacklogPolicy::Leave));
     }
 
@@ -266,7 +266,7 @@ impl<V: Service> ShardControl<'_, V> {
     /// [`WAITING_ACCEPTS_MAX`](crate::limits::WAITING_ACCEPTS_MAX) wait for a slot), then closes the listeners. The
     /// system resets a connection that arrives in between. Listeners with other holders
     /// ([`Shard::leave_backlog`](crate::Shard::leave_backlog)) are only closed. Datagram sockets stay.
-    pub fn empty_and_close_listeners(&mut self) {
+    pub fn accept_backlogs_and_close_listeners(&mut self) {
         self.commands.push(ShardCommand::CloseListeners(BacklogPolicy::Accept));
     }
 

@@ -62,10 +62,10 @@ impl<D: Driver, V: Service> Shard<D, V> {
     /// Decides how long to wait; before a wait, parks the wake and checks for mail once more (see
     /// [`stilling_ring::Wake`]).
     fn announce_wait(&mut self) -> Wait {
-        let undone = !self.to_revisit.is_empty() || self.drain_notify_from.is_some();
+        let has_deferred_work = !self.to_revisit.is_empty() || self.drain_notify_from.is_some();
         // Block references must be dropped and sockets closed without a wait.
-        let ends = self.output.holds_blocks() || self.sockets_to_close != 0;
-        let busy = self.dispatched < self.events.len() || undone || ends;
+        let has_end_of_turn_work = self.output.holds_blocks() || self.sockets_to_close != 0;
+        let busy = self.dispatched < self.events.len() || has_deferred_work || has_end_of_turn_work;
         if busy || self.output.items.iter().any(|item| item.after == AfterSend::Revisit) {
             return Wait::No;
         }
@@ -199,7 +199,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
             connection.schedule_received();
         } else {
             connection.finish = CloseIntent::Abort;
-            connection.set_reason(CloseReason::of_error(error));
+            connection.set_reason(CloseReason::from_error(error));
         }
         self.to_revisit.push(token);
     }
@@ -217,18 +217,18 @@ impl<D: Driver, V: Service> Shard<D, V> {
         }
         let gather = self.output.gather(location, || b"");
         // Offered bytes are at the end, and are not stored.
-        let promised = gather.len() - usize::from(connection.offered);
-        connection.offered = sent.saturating_sub(promised) as u16;
-        let sent = sent.min(promised);
-        connection.message_rest = message_rest_after(0, gather.part(0..promised), sent, len_of);
+        let non_offered_len = gather.len() - usize::from(connection.offered);
+        connection.offered = sent.saturating_sub(non_offered_len) as u16;
+        let sent = sent.min(non_offered_len);
+        connection.message_rest = message_rest_after(0, gather.part(0..non_offered_len), sent, len_of);
         let first = if planted!("range sent twice") { piece_start(gather, sent) } else { sent };
         let (owner, store) = (token.index(), &mut self.held_output);
-        let unsent = gather.part(first..promised);
+        let unsent = gather.part(first..non_offered_len);
         let kept = connection.output.append_parts_owned(owner, store, unsent.remaining(), unsent);
         if !kept {
             // The rest is too long for the store, but the rest of the message may not be.
             let rest = connection.message_rest as usize;
-            let is_there = rest <= promised - sent;
+            let is_there = rest <= non_offered_len - sent;
             let parts = gather.part(sent..sent.saturating_add(rest));
             if !is_there || !connection.output.append_parts_owned(owner, store, rest, parts) {
                 connection.message_rest = UNKNOWN_REST;
@@ -288,7 +288,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         }
         for token in self.input_blocked.drain(..) {
             if let Some(slot) = self.slots.get(token) {
-                slot.connection.is_in_input_blocked = false;
+                slot.connection.is_in_input_blocked_list = false;
                 self.to_revisit.push(token);
             }
         }

@@ -111,7 +111,7 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
     }
 
     /// Receives a chunk. Returns it if no consumer requested it.
-    pub(crate) fn take_chunk(&mut self, chunk: Chunk, now_ns: SteadyNanos) -> Option<Chunk> {
+    pub(crate) fn receive_chunk(&mut self, chunk: Chunk, now_ns: SteadyNanos) -> Option<Chunk> {
         let health = &mut self.streams[chunk.stream as usize].health;
         match &chunk.failure {
             Some(failure) => health.read_failed(failure),
@@ -212,7 +212,7 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
                 consumer.state = ConsumerState::Sending(chunk, at, visible);
                 self.consumers.table.note_sent(number, last);
                 return if has_room {
-                    self.consumers.table.call(number);
+                    self.consumers.table.make_due(number);
                 } else {
                     self.consumers.table.wait_for_room(number);
                 };
@@ -260,7 +260,7 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
             // Requested again at the next check.
             return;
         }
-        self.consumers.table.call(number);
+        self.consumers.table.make_due(number);
     }
 
     /// Counts the pending messages of a chunk and after it. Within the chunk the count is exact if the filters can be
@@ -277,9 +277,9 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
         }
         self.consumers.compared += cost;
         let records = (from..chunk.len()).filter_map(|at| chunk.get(at));
-        let spec = records.filter(|(_, _, record)| consumer.wants(record)).count() as u64;
+        let matching = records.filter(|(_, _, record)| consumer.wants(record)).count() as u64;
         let end = if chunk.is_end { visible.max(chunk.next - 1) } else { chunk.next - 1 };
-        PendingCount::Counted(spec + now_visible.saturating_sub(end))
+        PendingCount::Counted(matching + now_visible.saturating_sub(end))
     }
 
     /// Sends a mark after the last message: the shard reports it when the message has been sent.

@@ -30,7 +30,7 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
     pub(crate) fn follow(&mut self, visible: VisibleRecord, record: &Record<'_, Payload<'_>>) {
         let VisibleRecord { stream, sequence, .. } = visible;
         let table = &self.consumers.table;
-        if table.has_hole_before(stream, sequence) && table.has_following(stream) {
+        if table.has_unoffered_before(stream, sequence) && table.has_following(stream) {
             self.reread_before(stream, sequence);
         }
         let mut found = std::mem::take(&mut self.consumers.found);
@@ -80,7 +80,7 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
                 if let Some(consumer) = self.consumers.table.get_mut(number) {
                     consumer.state = ConsumerState::Idle;
                 }
-                self.consumers.table.call(number);
+                self.consumers.table.make_due(number);
             }
         }
     }
@@ -150,14 +150,14 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
         let target = self.consumers.table.get(number).and_then(Consumer::target);
         let recipient = target.and_then(|target| self.fan_out.send_to_subject(self.router, target, &message));
         if recipient.is_some() {
-            self.was_sent(number, sequence, size + extra, now_ns);
+            self.note_delivery(number, sequence, size + extra, now_ns);
         }
         self.consumers.stripped = stripped;
         recipient.map_or(SendResult::NoSubscriber, SendResult::SentTo)
     }
 
     /// Counts a delivered record and its bytes: subject, reply subject, headers and payload.
-    fn was_sent(&mut self, number: u32, sequence: u64, size: usize, now_ns: SteadyNanos) {
+    fn note_delivery(&mut self, number: u32, sequence: u64, size: usize, now_ns: SteadyNanos) {
         let Some(consumer) = self.consumers.table.get_mut(number) else { return };
         consumer.next = Some(sequence + 1);
         consumer.delivered += 1;

@@ -53,7 +53,7 @@ impl Followers {
         own.map(|own| own.max(self.next))
     }
 
-    pub(crate) fn has_hole_before(&self, sequence: u64) -> bool {
+    pub(crate) fn has_unoffered_before(&self, sequence: u64) -> bool {
         self.next < sequence
     }
 
@@ -104,6 +104,6 @@ mod tests {
         followers.advance(6);
         followers.advance(5);
         assert_eq!((followers.position(Some(4)), followers.position(Some(9))), (Some(7), Some(9)));
-        assert!(followers.has_hole_before(8) && !followers.has_hole_before(7));
+        assert!(followers.has_unoffered_before(8) && !followers.has_unoffered_before(7));
     }
 }

@@ -43,7 +43,7 @@ pub(crate) struct ConsumerTable {
     tokens: usize,
     /// Consumers without an owner, in the order of the owners' disconnects.
     left: BTreeMap<u64, u32>,
-    left_next: u64,
+    orphan_serial: u64,
     pub(crate) checked_ns: SteadyNanos,
     check_from: u32,
     /// Counter in marks; distinguishes old marks from new ones.
@@ -99,7 +99,7 @@ impl ConsumerTable {
             configs_size: 0,
             tokens: 0,
             left: BTreeMap::new(),
-            left_next: 0,
+            orphan_serial: 0,
             checked_ns: SteadyNanos::START,
             check_from: 0,
             marks: 0,
@@ -164,7 +164,7 @@ impl ConsumerTable {
         {
             return Err(AddConsumerError::TooMany);
         }
-        if self.are_full(&spec) {
+        if self.is_full_for(&spec) {
             return Err(AddConsumerError::NoMemory);
         }
         let next = match spec.from {
@@ -303,8 +303,8 @@ impl ConsumerTable {
         }
     }
 
-    pub(crate) fn has_hole_before(&self, stream: usize, sequence: u64) -> bool {
-        self.streams.get(stream).is_some_and(|of| of.followers.has_hole_before(sequence))
+    pub(crate) fn has_unoffered_before(&self, stream: usize, sequence: u64) -> bool {
+        self.streams.get(stream).is_some_and(|of| of.followers.has_unoffered_before(sequence))
     }
 
     pub(crate) fn next_of(&self, number: u32) -> Option<u64> {
@@ -423,29 +423,29 @@ impl ConsumerTable {
     }
 
     /// Makes a consumer the latest orphan after its owner's disconnect: only subscribers and pull requests keep it.
-    pub(crate) fn note_left(&mut self, number: u32) {
-        let slot = self.left_next;
+    pub(crate) fn mark_orphan(&mut self, number: u32) {
+        let slot = self.orphan_serial;
         let Some(consumer) = self.get_mut(number) else { return };
         let before = consumer.left.replace(slot);
         if let Some(before) = before {
             self.left.remove(&before);
         }
         self.left.insert(slot, number);
-        self.left_next += 1;
+        self.orphan_serial += 1;
     }
 
-    pub(crate) fn first_left(&self) -> Option<u32> {
+    pub(crate) fn first_orphan(&self) -> Option<u32> {
         self.left.first_key_value().map(|(_, number)| *number)
     }
 
     /// Returns whether there is no room for a further consumer with this configuration from any client.
-    pub(crate) fn are_full(&self, spec: &ConsumerSpec) -> bool {
+    pub(crate) fn is_full_for(&self, spec: &ConsumerSpec) -> bool {
         self.len() >= CONSUMERS_MAX
             || self.configs_size + spec.config.get().len() > CONSUMER_CONFIGS_SIZE_MAX
             || self.tokens + spec.tokens() > CONSUMER_FILTER_TOKENS_MAX
     }
 
-    pub(crate) fn call(&mut self, number: u32) {
+    pub(crate) fn make_due(&mut self, number: u32) {
         let Some(consumer) = self.get_mut(number) else { return };
         if !std::mem::replace(&mut consumer.is_due, true) {
             self.due.push_back(number);
@@ -596,7 +596,7 @@ mod tests {
         let mut all = ConsumerTable::new(HashKey(1, 2), 2);
         let first = all.add(ALICE, ConsumerSpec::of_everything(0, 0), NOW).expect("there is room");
         all.start_following(first);
-        all.call(first);
+        all.make_due(first);
         all.remove(first);
         let second = all.add(ALICE, ConsumerSpec::of_everything(1, 0), NOW).expect("there is room");
         assert_eq!(second, first);

@@ -70,14 +70,14 @@ impl ShardQueue {
 
     /// Returns the open batch, with room for one more entry.
     #[inline]
-    pub(super) fn open_piece(&mut self, outlets: &mut impl Outlets) -> &mut RoutedBatch {
+    pub(super) fn open_batch(&mut self, outlets: &mut impl Outlets) -> &mut RoutedBatch {
         if self.piece.is_full() && !self.has_room(outlets) {
-            self.enqueue_piece();
+            self.enqueue_batch();
         }
         &mut self.piece
     }
 
-    fn enqueue_piece(&mut self) {
+    fn enqueue_batch(&mut self) {
         if planted!("dropped delivery") {
             return self.piece.clear();
         }
@@ -96,13 +96,13 @@ impl ShardQueue {
         target: RegistrationId,
         outlets: &mut impl Outlets,
     ) {
-        let &MessageDispatch { number, silent, position } = dispatch;
+        let &MessageDispatch { number, excluded, position } = dispatch;
         let shard = self.shard as u32;
-        let silent = silent.filter(|client| client.shard == shard).map(|client| client.token);
+        let excluded = excluded.filter(|client| client.shard == shard).map(|client| client.token);
         let own_position = position.filter(|(of, _)| *of == shard).map(|(_, position)| position);
         let processed = own_position.unwrap_or(self.processed);
-        let piece = if self.piece.ends_with(number) { &mut self.piece } else { self.open_piece(outlets) };
-        piece.message((number, processed), silent, message, target);
+        let piece = if self.piece.ends_with(number) { &mut self.piece } else { self.open_batch(outlets) };
+        piece.message((number, processed), excluded, message, target);
     }
 
     /// Hands out as many waiting batches as the shard has returned.

@@ -88,7 +88,7 @@ fn outline(out: &mut FanOut<LimitedOutlets>, shard: usize) -> Vec<String> {
 /// Lets a shard run until nothing waits for it. Returns the outline of everything handed out.
 fn drain(out: &mut FanOut<LimitedOutlets>, shard: usize) -> Vec<String> {
     let mut all = Vec::new();
-    while out.has_piece_for(shard) || !out.outlets().handed[shard].is_empty() {
+    while out.has_batch_for(shard) || !out.outlets().handed[shard].is_empty() {
         all.extend(outline(out, shard));
         out.begin_turn();
         out.flush();
@@ -103,9 +103,9 @@ fn a_shard_has_a_message_once_for_all_registrations_and_the_rest_in_order() {
     out.outcome(BOB, 7, PublishOutcome::Forwarded { subscriptions: 2 });
     out.bytes(BOB, |out| out.extend_from_slice(b"PONG"));
     out.close(BOB);
-    assert!(out.has_piece_for(0) && out.has_piece_for(1));
+    assert!(out.has_batch_for(0) && out.has_batch_for(1));
     out.flush();
-    assert!(!out.has_piece_for(0) && !out.has_piece_for(1));
+    assert!(!out.has_batch_for(0) && !out.has_batch_for(1));
     assert_eq!(outline(&mut out, 0), ["x 1"]);
     assert_eq!(outline(&mut out, 1), ["x 8 9", "outcome 7", "PONG", "close"]);
 }
@@ -150,7 +150,7 @@ fn a_full_shard_holds_up_what_goes_to_itself_alone_and_in_order() {
         expected.extend([format!("{name} 8 9")].into_iter().chain(rest));
     }
     assert_eq!(alice.iter().filter(|what| what.ends_with(" 1")).count(), 3, "nothing waits");
-    assert!(!out.has_piece_for(0) && out.has_piece_for(1));
+    assert!(!out.has_batch_for(0) && out.has_batch_for(1));
     assert_eq!(drain(&mut out, 1), expected);
     assert_eq!(out.waiting_size(), 0);
 }
@@ -186,7 +186,7 @@ fn nothing_waits_for_a_shard_that_has_ended() {
     }
     out.outlets_mut().gone = Some(1);
     out.begin_turn();
-    assert!(!out.is_over(1) && !out.has_piece_for(1) && !out.has_room());
+    assert!(!out.is_over(1) && !out.has_batch_for(1) && !out.has_room());
     assert!(out.is_waiting(), "the other one is there");
 }
 
@@ -199,9 +199,9 @@ fn a_member_of_a_queue_ends_with_its_last_message() {
     assert_eq!(send(&mut out, &mut router, b"x"), 4);
     assert_eq!(router.registrations(), 3);
     let short = OutboundMessage { subject: b"a", reply: b"", headers: b"", payload: b"y".into() };
-    let silent = |client| Some(MessageSender { client, no_echo: true, position: None });
-    assert_eq!(out.send(&mut router, &found, silent(ALICE), &short), 2);
-    assert_eq!(out.send(&mut router, &found, silent(BOB), &short), 1);
+    let excluded = |client| Some(MessageSender { client, no_echo: true, position: None });
+    assert_eq!(out.send(&mut router, &found, excluded(ALICE), &short), 2);
+    assert_eq!(out.send(&mut router, &found, excluded(BOB), &short), 1);
     assert_eq!(out.send_to_subject(&mut router, b"nothing", &short), None);
     assert!(out.send_to_subject(&mut router, b"a", &short).is_some());
 }
@@ -214,10 +214,10 @@ fn what_the_first_leaves_behind_waits_before_the_others() {
     assert!(out.take_unsent().is_none());
     out.queue_statuses(ended());
     out.mark(SubscriberTarget::ClientId(ALICE), 9);
-    assert!(out.has_unfinished() && !out.has_piece_for(0), "the mark waits, too");
+    assert!(out.has_unfinished() && !out.has_batch_for(0), "the mark waits, too");
     let (first, others) = out.take_unsent().expect("statuses");
     assert!(matches!(first, UnsentItem::Statuses(_)));
-    let dispatch = MessageDispatch { number: 5, silent: None, position: Some((0, 7)) };
+    let dispatch = MessageDispatch { number: 5, excluded: None, position: Some((0, 7)) };
     out.unsent.push_back(UnsentItem::of_message(dispatch, &message, &[3]));
     assert!(!out.put_back(others), "it is not sent to its end");
     let (first, others) = out.take_unsent().expect("the rest of it");
@@ -226,7 +226,7 @@ fn what_the_first_leaves_behind_waits_before_the_others() {
     assert!(out.put_back(others));
     assert!(matches!(out.take_unsent(), Some((UnsentItem::Mark { mark: 9, .. }, _))));
     out.mark(SubscriberTarget::ClientId(ALICE), 10);
-    assert!(!out.has_unfinished() && out.has_piece_for(0), "nothing waits any more");
+    assert!(!out.has_unfinished() && out.has_batch_for(0), "nothing waits any more");
 }
 
 /// A message in the order of its shard's requests carries its position for this shard alone, also after waiting.

@@ -109,9 +109,9 @@ mod tests {
         let kept = UnsentMessage::new(&message);
         assert_eq!((kept.message(), kept.bytes.len()), (message, 3));
         assert!(std::ptr::eq(kept.message().payload.bytes(), writer.bytes(range)));
-        assert!(!writer.renew());
+        assert!(!writer.reset());
         drop(kept);
-        assert!(writer.renew());
+        assert!(writer.reset());
         let inline = OutboundMessage { subject: b"a", reply: b"", headers: b"", payload: b"payload".into() };
         assert_eq!(UnsentMessage::new(&inline).message(), inline);
     }

@@ -344,7 +344,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let found = (0..chunk.len()).filter_map(|at| chunk.get(at)).find(|(_, _, record)| wants(record));
         let Some((sequence, time_ns, record)) = found else {
             if let Some(failure) = &chunk.failure {
-                let words = format!("the stream could not be read: {failure}");
+                let words = format!("cannot read the stream: {failure}");
                 return self.refuse_read(&read, &ApiError(503, 10008, words));
             }
             if chunk.is_end || read.filter.is_none() {

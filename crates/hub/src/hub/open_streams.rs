@@ -25,8 +25,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     }
 
     /// Makes a disk stream refuse publications with this reason until it is [opened](Hub::open).
-    pub fn keep_closed(&mut self, stream: usize, reason: Arc<str>) {
-        self.streams[stream].keep_closed(reason);
+    pub fn mark_closed(&mut self, stream: usize, reason: Arc<str>) {
+        self.streams[stream].mark_closed(reason);
     }
 
     /// Continues a stream at the end of its directory, and makes its consumers read the recovered records. The hub must

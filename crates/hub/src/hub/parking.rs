@@ -17,9 +17,9 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         now: Now,
     ) -> bool {
         let RequestOrigin { client, client_options, position } = origin;
-        if matches!(request, HubRequest::Disconnect) && self.parked.note_left(client) {
+        if matches!(request, HubRequest::Disconnect) && self.parked.note_disconnect(client) {
             // Nothing more is sent to the client; its parked publications are stored when there is room.
-            self.leave(client);
+            self.disconnect(client);
             return true;
         }
         if self.parked.is_behind(client, request) {
@@ -69,15 +69,15 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             }
             self.parked.note_processed(requests.advance());
         }
-        if requests.has_left() {
+        if requests.has_departed() {
             // Its publications may have created consumers since.
-            self.leave(client);
+            self.disconnect(client);
         }
         self.fan_out.resume(client);
         true
     }
 
-    fn leave(&mut self, client: ClientId) {
-        self.clients.leave(client, &mut self.consumers.table, &mut self.router);
+    fn disconnect(&mut self, client: ClientId) {
+        self.clients.disconnect(client, &mut self.consumers.table, &mut self.router);
     }
 }

@@ -34,12 +34,12 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             self.release_all(now_ns);
             let Some((answer, batch)) = self.storage.next_answer() else { return };
             self.streams.stalls().of(self.storage.writer(answer.stream())).end();
-            self.take_answer(answer, batch, now_ns);
+            self.handle_answer(answer, batch, now_ns);
         }
     }
 
     /// Handles an answer about a stream or its oldest batch in the journal.
-    fn take_answer(&mut self, answer: JournalAnswer, batch: Option<Batch>, now_ns: SteadyNanos) {
+    fn handle_answer(&mut self, answer: JournalAnswer, batch: Option<Batch>, now_ns: SteadyNanos) {
         let number = answer.stream() as usize;
         let stream = &mut self.streams[number];
         let (watermark, is_frozen) = match answer {

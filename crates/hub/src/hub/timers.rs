@@ -11,7 +11,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     /// Returns the maximum time that the hub may sleep before timed work must be checked.
     pub fn next_check_in(&self) -> Option<Duration> {
         let markers = self.losses.has_any_unmarked().then_some(MARKER_EVERY_NS);
-        let left = self.router.has_left().then_some(DEPARTED_REGISTRATIONS_EVERY_NS);
+        let left = self.router.has_departed().then_some(DEPARTED_REGISTRATIONS_EVERY_NS);
         let all = [markers, left, self.consumers.next_check_in(), self.streams.next_check_in()];
         all.into_iter().flatten().min().map(Duration::from_nanos)
     }

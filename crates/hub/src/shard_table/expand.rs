@@ -13,7 +13,7 @@ use crate::routed_batch::{MarkTarget, MessageEntry, RoutedBatch, RoutedEntry};
 impl ShardTable {
     /// Expands a routed batch until the delivery batch is full or nothing remains. Returns whether nothing remains.
     pub fn expand(&mut self, piece: &mut RoutedBatch, into: &mut DeliveryBatch) -> bool {
-        self.left_match_steps = DEPARTED_REGISTRATIONS_PER_TURN;
+        self.departed_match_steps = DEPARTED_REGISTRATIONS_PER_TURN;
         let is_done = loop {
             let Some(entry) = piece.next() else { break true };
             if into.is_full() {
@@ -22,8 +22,8 @@ impl ShardTable {
             match entry {
                 RoutedEntry::Message(entry) => {
                     let is_done = self.expand_message(piece, &entry, into);
-                    if !self.left_matches.is_empty() {
-                        self.remove_left_matches();
+                    if !self.departed_matches.is_empty() {
+                        self.remove_departed_matches();
                     }
                     if !is_done {
                         break false;
@@ -110,17 +110,18 @@ impl ShardTable {
     /// Removes departed subscriptions that a message would have matched, so that the next message does not match them.
     /// Each [`DEPARTED_MATCHES_PER_STEP`] matches allow one more step, which bounds their time per subscription,
     /// regardless of the number of messages.
-    fn remove_left_matches(&mut self) {
-        while let Some(slot) = self.left_matches.pop() {
-            self.left_match_steps = self.left_match_steps.saturating_sub(1);
-            self.remove_if_left(slot);
+    fn remove_departed_matches(&mut self) {
+        while let Some(slot) = self.departed_matches.pop() {
+            self.departed_match_steps = self.departed_match_steps.saturating_sub(1);
+            self.remove_if_departed(slot);
         }
     }
 
     /// Returns a subscription, unless it has ended or its connection has disconnected.
     fn get(&self, slot: u32) -> Option<&Subscription> {
         let subscription = self.subscriptions[slot as usize].as_ref()?;
-        let is_there = subscription.owner != NO_OWNER && !self.owners[subscription.owner as usize].has_left;
+        let is_there =
+            subscription.owner != NO_OWNER && !self.owners[subscription.owner as usize].has_departed;
         is_there.then_some(subscription)
     }
 
@@ -156,7 +157,7 @@ impl ShardTable {
         &mut self,
         RegistrationId { number, serial }: RegistrationId,
         from: u64,
-        &MessageEntry { silent, processed, .. }: &MessageEntry,
+        &MessageEntry { excluded, processed, .. }: &MessageEntry,
         message: &OutboundMessage<'_>,
         into: &mut DeliveryBatch,
     ) -> Option<u64> {
@@ -164,20 +165,20 @@ impl ShardTable {
         if registered.serial != serial {
             return None;
         }
-        let has_left = !self.left.is_empty();
-        let mut has_listener = from > 0 || !has_left;
+        let has_departed = !self.left.is_empty();
+        let mut has_listener = from > 0 || !has_departed;
         for (age, slot) in registered.members.from(from) {
             if into.is_full() {
                 return Some(age);
             }
             let Some(subscription) = self.subscriptions[slot as usize].as_mut() else { continue };
-            if has_left && subscription.owner != NO_OWNER {
-                if self.owners[subscription.owner as usize].has_left {
-                    self.left_match_count += 1;
-                    let adds_step = self.left_match_count.is_multiple_of(DEPARTED_MATCHES_PER_STEP);
-                    self.left_match_steps += usize::from(adds_step);
-                    if self.left_matches.len() < self.left_match_steps {
-                        self.left_matches.push(slot);
+            if has_departed && subscription.owner != NO_OWNER {
+                if self.owners[subscription.owner as usize].has_departed {
+                    self.departed_match_count += 1;
+                    let adds_step = self.departed_match_count.is_multiple_of(DEPARTED_MATCHES_PER_STEP);
+                    self.departed_match_steps += usize::from(adds_step);
+                    if self.departed_matches.len() < self.departed_match_steps {
+                        self.departed_matches.push(slot);
                     }
                     continue;
                 }
@@ -185,7 +186,7 @@ impl ShardTable {
             }
             if processed < subscription.from && !planted!("early subscription")
                 || processed >= subscription.until
-                || silent == Some(subscription.token)
+                || excluded == Some(subscription.token)
                 || subscription.is_satisfied()
             {
                 continue;
@@ -207,7 +208,7 @@ impl ShardTable {
 #[inline]
 fn encode(into: &mut DeliveryBatch, to: &Subscription, number: u64, message: &OutboundMessage<'_>) {
     let &OutboundMessage { subject, reply, headers, payload } = message;
-    let has_headers = to.takes_headers && !headers.is_empty();
+    let has_headers = to.supports_headers && !headers.is_empty();
     let headers = if has_headers { headers } else { b"" };
     let reply = (!reply.is_empty()).then_some(reply);
     let line = Msg { subject, sid: to.sid.bytes(), reply, headers, payload: payload.bytes() };

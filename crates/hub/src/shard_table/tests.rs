@@ -69,10 +69,10 @@ impl TableFixture {
     }
 
     /// Routes a message for which the hub has processed `processed` requests.
-    fn route(&mut self, number: u32, processed: u64, silent: Option<u64>, payload: &[u8]) {
+    fn route(&mut self, number: u32, processed: u64, excluded: Option<u64>, payload: &[u8]) {
         self.messages += 1;
         let message = OutboundMessage { subject: b"a", reply: b"", headers: b"", payload: payload.into() };
-        self.piece.message((self.messages, processed), silent, &message, self.id(number));
+        self.piece.message((self.messages, processed), excluded, &message, self.id(number));
     }
 
     fn received(&mut self) -> Vec<String> {
@@ -219,7 +219,7 @@ fn a_connection_that_has_left_gets_nothing_at_once_and_is_removed_in_steps() {
     shard.subscribe(ALICE, "a", "a");
     shard.subscribe(BOB, "a", "b");
     let number = count as u32;
-    shard.table.leave(ALICE);
+    shard.table.disconnect(ALICE);
     assert_eq!((shard.table.len(), shard.table.has_client(ALICE)), (1, false), "at once");
     shard.route(number, 9999, None, b"x");
     assert_eq!(shard.received(), ["b"]);
@@ -227,15 +227,15 @@ fn a_connection_that_has_left_gets_nothing_at_once_and_is_removed_in_steps() {
     // Registrations of the connection alone end in the hub with it; the one matched by the message is removed.
     assert_eq!(shard.sent_to_hub(), ["1 leaves".to_owned(), format!("2 alone has {number}")]);
     while shard.table.has_removals() {
-        let before = shard.table.left_count;
+        let before = shard.table.departed_count;
         shard.table.remove_some();
-        assert!(before - shard.table.left_count <= DEPARTED_REGISTRATIONS_PER_TURN);
+        assert!(before - shard.table.departed_count <= DEPARTED_REGISTRATIONS_PER_TURN);
         turns += 1;
     }
     assert!(turns >= 3, "{turns}");
     assert_eq!(shard.sent_to_hub(), [""; 0]);
     assert_eq!(shard.table.filters.len(), 1);
-    shard.table.leave(BOB);
+    shard.table.disconnect(BOB);
     while shard.table.has_removals() {
         shard.table.remove_some();
     }
@@ -254,8 +254,8 @@ fn a_filter_whose_connections_have_all_left_ends_in_the_hub() {
     let mut shard = TableFixture::new();
     shard.subscribe(ALICE, "a", "1");
     assert_eq!(shard.subscribe(BOB, "a", "1"), ["1 shares 0"]);
-    shard.table.leave(ALICE);
-    shard.table.leave(BOB);
+    shard.table.disconnect(ALICE);
+    shard.table.disconnect(BOB);
     shard.table.remove_some();
     assert_eq!(shard.sent_to_hub(), ["1 leaves", "2 leaves", "all ends 0"]);
     assert!(!shard.table.has_removals() && shard.table.filters.is_empty());
@@ -326,7 +326,7 @@ fn a_message_to_very_many_goes_on_where_it_was() {
         }
         // The oldest and the latest subscription end, and a new one must not get the message.
         shard.table.unsubscribe(1000 + pieces, pieces.to_string().as_bytes(), None);
-        shard.table.leave(1299 - pieces);
+        shard.table.disconnect(1299 - pieces);
         shard.subscribe(5000 + pieces, "a", "1");
         pieces += 1;
     }
@@ -342,10 +342,10 @@ fn a_mark_goes_to_a_connection_that_is_subscribed() {
     let mut shard = TableFixture::new();
     shard.subscribe(ALICE, "a", "1");
     shard.subscribe(BOB, "a", "1");
-    shard.table.leave(ALICE);
+    shard.table.disconnect(ALICE);
     shard.piece.mark(MarkTarget::Registration(shard.id(0)), 7);
     assert_eq!(shard.received(), ["Mark(7)"]);
-    shard.table.leave(BOB);
+    shard.table.disconnect(BOB);
     shard.piece.mark(MarkTarget::Registration(shard.id(0)), 8);
     assert_eq!(shard.received(), [""; 0]);
     assert_eq!(shard.sent_to_hub(), ["1 leaves", "2 leaves", "all ends 0"], "before the answer");
@@ -364,7 +364,7 @@ fn a_shared_filter_ends_with_the_first_message_after_its_connections_have_left()
     shard.subscribe(3, "a", "1");
     let id = shard.id(50);
     for token in [ALICE, BOB, 3] {
-        shard.table.leave(token);
+        shard.table.disconnect(token);
     }
     assert_eq!(shard.sent_to_hub(), ["1 leaves", "2 leaves", "3 leaves"]);
     shard.route(50, 999, None, b"x");
@@ -390,14 +390,14 @@ fn a_filter_that_is_left_and_comes_back_is_registered_behind_the_leave() {
     let mut shard = TableFixture::new();
     shard.subscribe(ALICE, "a", "1");
     shard.subscribe(ALICE, "a", "2");
-    shard.table.leave(ALICE);
+    shard.table.disconnect(ALICE);
     // One of the two is removed with it.
     assert_eq!(shard.subscribe(BOB, "a", "1"), ["1 leaves", "0 shares 0"]);
     while shard.table.has_removals() {
         shard.table.remove_some();
     }
     assert_eq!(shard.sent_to_hub(), ["2 alone has 0"]);
-    shard.table.leave(BOB);
+    shard.table.disconnect(BOB);
     assert_eq!(shard.subscribe(ALICE, "a", "1"), ["2 leaves", "1 registers a as 0"]);
 }
 
@@ -411,19 +411,19 @@ fn messages_remove_subscriptions_that_they_would_have_matched() {
     for sid in 0..LEFT {
         shard.subscribe(ALICE, "a", &sid.to_string());
     }
-    shard.table.leave(ALICE);
+    shard.table.disconnect(ALICE);
     let mut messages = 0;
-    while shard.table.left_count > 0 {
-        let (before, matches) = (shard.table.left_count, shard.table.left_match_count);
+    while shard.table.departed_count > 0 {
+        let (before, matches) = (shard.table.departed_count, shard.table.departed_match_count);
         shard.route(0, 99_999, None, b"x");
         assert_eq!(shard.received(), ["b"]);
-        let removed = before - shard.table.left_count;
-        let allowed = (shard.table.left_match_count - matches) / DEPARTED_MATCHES_PER_STEP + 1;
+        let removed = before - shard.table.departed_count;
+        let allowed = (shard.table.departed_match_count - matches) / DEPARTED_MATCHES_PER_STEP + 1;
         let most = DEPARTED_REGISTRATIONS_PER_TURN + allowed as usize;
         assert!((1..=most).contains(&removed), "{removed} with one message");
         messages += 1;
     }
-    let (matches, most) = (shard.table.left_match_count, LEFT as u64 * DEPARTED_MATCHES_PER_STEP);
+    let (matches, most) = (shard.table.departed_match_count, LEFT as u64 * DEPARTED_MATCHES_PER_STEP);
     assert!(matches < most && messages > 10, "{matches} matches with {messages} messages");
     while shard.table.has_removals() {
         shard.table.remove_some();
@@ -439,7 +439,7 @@ fn the_subscriptions_of_a_refused_registration_end() {
     shard.subscribe(ALICE, "a", "1");
     shard.subscribe(BOB, "a", "2");
     shard.subscribe(3, "a", "3");
-    shard.table.leave(3);
+    shard.table.disconnect(3);
     shard.sent_to_hub();
     let id = shard.id(0);
     shard.piece.refused(id);

@@ -46,7 +46,7 @@ impl MemoryLog {
             self.block = None;
             let oldest = if is_full { self.batches.pop_front() } else { None };
             // A batch in use by deliveries is freed when these have been sent.
-            let free = oldest.and_then(|mut oldest| oldest.renew().then_some(oldest));
+            let free = oldest.and_then(|mut oldest| oldest.reset().then_some(oldest));
             let mut batch = free.unwrap_or_else(|| Batch::new(batch_size));
             batch.begin(sequence, now_ns.as_nanos());
             outcome = batch.push(record);

@@ -19,7 +19,7 @@ struct IdleJournal {
 
 impl Storage for IdleJournal {
     fn batch(&mut self, _: StreamIndex) -> Option<Batch> {
-        let at = self.free.iter_mut().rposition(Batch::renew)?;
+        let at = self.free.iter_mut().rposition(Batch::reset)?;
         Some(self.free.swap_remove(at))
     }
 
@@ -134,7 +134,7 @@ fn a_stream_that_refuses_messages_gives_the_reason() {
     let frozen = Frozen { reason: "EIO".into(), kind: io::ErrorKind::Other };
     writer.freeze(frozen);
     assert_eq!(judged(&mut writer, 1), StoreDecision::Reject(RefusalReason::Frozen { stream: 3 }));
-    writer.keep_closed("it is elsewhere".into());
+    writer.mark_closed("it is elsewhere".into());
     assert_eq!(judged(&mut writer, 1), StoreDecision::Reject(RefusalReason::Closed { stream: 3 }));
 }
 
@@ -188,7 +188,7 @@ fn an_open_batch_lets_go_of_blocks_while_a_write_hangs() {
     writer.begin_turn(at(due_ns.as_nanos() - 1));
     assert!(writer.builds_in() == Some(1) && owner.is_shared(), "a later turn does not put it off");
     writer.begin_turn(due_ns);
-    assert!(writer.builds_in().is_none() && owner.renew());
+    assert!(writer.builds_in().is_none() && owner.reset());
     let release = writer.answered(None, 1);
     writer.end_release(release);
     writer.flush(&mut storage);

@@ -20,7 +20,7 @@ fn disk_with_records() -> SimulatedDisk {
 fn requests_to_a_closed_stream_get_a_retryable_error() {
     let (mut rig, recovered) = HubFixture::unopened(&disk_with_records());
     rig.subscribe(READER, "answers.*", "1");
-    rig.hub.keep_closed(0, REASON.into());
+    rig.hub.mark_closed(0, REASON.into());
     let new = r#"{"config":{"ack_policy":"none","deliver_subject":"push"}}"#;
     for (subject, payload) in [
         ("STREAM.INFO.disk", ""),
@@ -66,7 +66,7 @@ fn consumers_get_what_the_opening_found() {
             rig.ask_all(READER, &[publish_for("$JS.API.CONSUMER.MSG.NEXT.disk.p", next, "push")]);
         }
         rig.run_until_settled();
-        rig.hub.keep_closed(0, REASON.into());
+        rig.hub.mark_closed(0, REASON.into());
         assert_eq!(take(&mut rig), []);
         rig.hub.open(0, recovered);
         rig.hub.storage_mut().orders_max = usize::MAX;

@@ -131,14 +131,14 @@ fn consumers_that_catch_up_with_many_filters_take_turns() {
 /// Advances time until departed subscriptions may be removed. Returns the number of removals.
 fn remove_until_pause(rig: &mut HubFixture) -> usize {
     let counters = rig.hub.counters();
-    let before = counters.left.get();
+    let before = counters.departed_steps.get();
     rig.advance_time(DEPARTED_REGISTRATIONS_EVERY_NS);
     rig.turn();
-    let removed = counters.left.get() - before;
+    let removed = counters.departed_steps.get() - before;
     assert!(removed <= DEPARTED_REGISTRATIONS_PER_TURN as u64, "{removed} in one turn");
     rig.advance_time(DEPARTED_REGISTRATIONS_EVERY_NS - 1);
     rig.turn();
-    assert_eq!(counters.left.get() - before, removed, "more before their time");
+    assert_eq!(counters.departed_steps.get() - before, removed, "more before their time");
     removed as usize
 }
 
@@ -154,7 +154,7 @@ fn a_client_with_very_many_subscriptions_leaves_in_short_turns() {
     rig.ask_all(leaver, &[HubRequest::Disconnect]);
     assert_eq!(counters.subscriptions(), 5000, "none of them counts any more");
     let mut turns = 0;
-    while counters.left.get() < 5000 {
+    while counters.departed_steps.get() < 5000 {
         assert_eq!(
             rig.hub.next_check_in().map(|span| span.as_nanos()),
             Some(DEPARTED_REGISTRATIONS_EVERY_NS.into())
@@ -192,12 +192,12 @@ fn messages_remove_subscriptions_that_they_would_have_matched() {
     rig.ask_all(leaver, &[HubRequest::Disconnect]);
     let counters = rig.hub.counters();
     let mut messages = 0;
-    while counters.left.get() < 300 {
-        let (before, matches) = (counters.left.get(), counters.left_matches.get());
+    while counters.departed_steps.get() < 300 {
+        let (before, matches) = (counters.departed_steps.get(), counters.departed_matches.get());
         rig.ask_all(WRITER, &[publish("a.b", "x"), publish("a.b", "x")]);
-        let removed = counters.left.get() - before;
+        let removed = counters.departed_steps.get() - before;
         let least = (DEPARTED_REGISTRATIONS_PER_TURN as u64).min(300 - before);
-        let most = least + (counters.left_matches.get() - matches) / DEPARTED_MATCHES_PER_STEP + 1;
+        let most = least + (counters.departed_matches.get() - matches) / DEPARTED_MATCHES_PER_STEP + 1;
         assert!((least..=most).contains(&removed), "{removed} in one turn");
         messages += 2;
         rig.turn();
@@ -208,7 +208,7 @@ fn messages_remove_subscriptions_that_they_would_have_matched() {
     while rig.hub.next_check_in().is_some() {
         remove_until_pause(&mut rig);
     }
-    assert_eq!((counters.left.get(), counters.subscriptions()), (300, 360));
+    assert_eq!((counters.departed_steps.get(), counters.subscriptions()), (300, 360));
     rig.received(next);
     rig.ask_all(WRITER, &[publish("a.c", "y")]);
     assert_eq!(rig.received(next).matches("MSG a.c").count(), 60);
@@ -228,10 +228,13 @@ fn many_messages_in_one_turn_do_not_match_what_was_left_again_and_again() {
     // `DEPARTED_MATCHES_PER_STEP` messages that match only the last one remove it; reaching it takes ten times as many.
     let messages = 20 * DEPARTED_MATCHES_PER_STEP as usize;
     rig.ask_all(WRITER, &vec![publish("a.b", "x"); messages]);
-    let left = LEFT as u64;
-    assert_eq!(counters.left.get(), left);
-    let (matches, most) = (counters.left_matches.get(), left * DEPARTED_MATCHES_PER_STEP);
-    assert!((left..most).contains(&matches), "{matches} matches of {messages} messages with {LEFT}");
+    let departed_steps = LEFT as u64;
+    assert_eq!(counters.departed_steps.get(), departed_steps);
+    let (matches, most) = (counters.departed_matches.get(), departed_steps * DEPARTED_MATCHES_PER_STEP);
+    assert!(
+        (departed_steps..most).contains(&matches),
+        "{matches} matches of {messages} messages with {LEFT}"
+    );
 }
 
 /// Invariant 7: repeated subscribing and disconnecting leaves no backlog.
@@ -243,7 +246,11 @@ fn new_subscriptions_remove_those_of_clients_that_have_left() {
         let by = client(0, 10 + life);
         subscribe_many(&mut rig, by, (0..1000).map(|number| format!("a.{life}.{number}")));
         rig.ask_all(by, &[HubRequest::Disconnect]);
-        assert!(counters.left.get() >= 1000 * life, "{} of {life} lives are removed", counters.left.get());
+        assert!(
+            counters.departed_steps.get() >= 1000 * life,
+            "{} of {life} lives are removed",
+            counters.departed_steps.get()
+        );
     }
 }
 
@@ -265,12 +272,12 @@ fn a_client_with_many_consumers_and_requests_leaves_in_short_turns() {
     }
     assert_eq!(counters.consumers.get(), 900);
     rig.ask_all(leaver, &[HubRequest::Disconnect]);
-    let (mut before, mut turns) = (counters.left.get(), 0);
+    let (mut before, mut turns) = (counters.departed_steps.get(), 0);
     while !rig.hub.is_quiet() {
         rig.turn();
-        let steps = counters.left.get() - before;
+        let steps = counters.departed_steps.get() - before;
         assert!(steps <= DEPARTED_CONSUMER_STEPS_PER_TURN as u64, "{steps} steps in one turn");
-        (before, turns) = (counters.left.get(), turns + 1);
+        (before, turns) = (counters.departed_steps.get(), turns + 1);
     }
     assert!(turns > 4, "{turns}");
     for number in [0, 450, 899] {
@@ -377,9 +384,12 @@ fn the_tables_agree_with_comparing_every_filter() {
         }
         rig.check_registrations();
         while remove_until_pause(&mut rig) > 0 {}
-        let left = rig.hub.counters().left.get();
+        let departed_steps = rig.hub.counters().departed_steps.get();
         rig.turn();
-        assert_eq!((rig.hub.counters().left.get(), rig.hub.counters().subscriptions()), (left, 0));
+        assert_eq!(
+            (rig.hub.counters().departed_steps.get(), rig.hub.counters().subscriptions()),
+            (departed_steps, 0)
+        );
     }
     assert!(delivered > 10_000, "{delivered}");
 }

@@ -252,11 +252,11 @@ fn a_payload_in_a_block_reaches_all_shards_without_a_copy() {
             assert_eq!(end, b"\r\n");
             lines.push(String::from_utf8(line.to_vec()).expect("text"));
         }
-        assert!(!writer.renew(), "a piece has it still");
+        assert!(!writer.reset(), "a piece has it still");
     }
     lines.sort();
     assert_eq!(lines, ["MSG a 1 4096\r\n", "MSG a 2 4096\r\n", "MSG a 9 4096\r\n"]);
-    assert!(writer.renew());
+    assert!(writer.reset());
 }
 
 /// Design, section 4: references wait for a full shard, in order with everything else.
@@ -294,7 +294,7 @@ fn payloads_in_blocks_wait_for_a_full_shard_in_their_order() {
         received.push_str(&more);
     }
     assert!(received == expected && waits > 3, "{waits} waits");
-    assert!(!writer.renew(), "the intake has it still");
+    assert!(!writer.reset(), "the intake has it still");
     publication_batch.clear();
-    assert!(writer.renew());
+    assert!(writer.reset());
 }

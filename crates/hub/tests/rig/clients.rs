@@ -61,7 +61,7 @@ struct ScriptClient {
     at: ClientId,
     client_options: ClientOptions,
     /// It has sent CONNECT with headers at some time; a subscription uses the option sent before it.
-    takes_headers: bool,
+    supports_headers: bool,
     decoder: ClientDecoder,
     input: Vec<u8>,
     assembly: Option<PartialPublish>,
@@ -87,7 +87,7 @@ impl ScriptClient {
         ScriptClient {
             at: client((number % 2) as u32, life * SCRIPT_CLIENTS as u64 + number as u64),
             client_options: ClientOptions::default(),
-            takes_headers: false,
+            supports_headers: false,
             decoder: ClientDecoder::default(),
             input: Vec::new(),
             assembly: None,
@@ -153,7 +153,7 @@ pub(crate) fn play(mut script: &[u8]) -> ScriptCounts {
             }
             12 => world.poll_shards(number % 2),
             13 => world.rig.now_ns += u64::from(step) * 10_000_000,
-            14 => world.leave(number),
+            14 => world.disconnect(number),
             // One step value in 256 fails the disk; most scripts do not contain it.
             _ if step == 255 => {
                 world.disk.fail(DiskFaults { writes: Some((2, ENOSPC)), ..DiskFaults::default() });
@@ -186,7 +186,7 @@ impl ScriptFixture {
                 ClientEvent::NeedMore => break,
                 ClientEvent::Connect(json) => match Connect::parse(json) {
                     Ok(connect) => {
-                        peer.takes_headers |= connect.headers;
+                        peer.supports_headers |= connect.headers;
                         peer.client_options = ClientOptions {
                             headers: connect.headers,
                             no_responders: connect.no_responders,
@@ -267,11 +267,11 @@ impl ScriptFixture {
         }
         if peer.is_gone {
             counts.closed += 1;
-            self.leave(number);
+            self.disconnect(number);
         }
     }
 
-    fn leave(&mut self, number: usize) {
+    fn disconnect(&mut self, number: usize) {
         let at = self.script_clients[number].at;
         self.ask(at, HubRequest::Disconnect);
         self.connections_made += 1;
@@ -336,7 +336,7 @@ impl ScriptFixture {
             self.script_clients[number].receive(&mut self.counts);
             if self.script_clients[number].is_gone {
                 self.counts.closed += 1;
-                self.leave(number);
+                self.disconnect(number);
             }
         }
     }
@@ -478,7 +478,7 @@ impl ScriptClient {
                 ServerEvent::Message(message) => {
                     let sid = message.sid;
                     assert!(self.sids.contains(sid), "no subscription {}", sid.escape_ascii());
-                    assert!(message.headers.is_empty() || self.takes_headers);
+                    assert!(message.headers.is_empty() || self.supports_headers);
                 }
                 ServerEvent::Pong => {
                     (self.pongs, counts.pongs) = (self.pongs + 1, counts.pongs + 1);

@@ -132,7 +132,7 @@ impl SteppedStorage {
 
 impl Storage for SteppedStorage {
     fn batch(&mut self, _: StreamIndex) -> Option<Batch> {
-        let at = self.idle.iter_mut().rposition(Batch::renew)?;
+        let at = self.idle.iter_mut().rposition(Batch::reset)?;
         Some(self.idle.swap_remove(at))
     }
 
@@ -149,7 +149,7 @@ impl Storage for SteppedStorage {
     }
 
     fn return_batch(&mut self, _: StreamIndex, mut batch: Batch) {
-        batch.renew();
+        batch.reset();
         self.idle.push(batch);
     }
 
@@ -255,7 +255,7 @@ pub(crate) fn put(
     let put = match ask {
         ShardRequest::Hub(request) => {
             match request {
-                HubRequest::Disconnect => table.leave(token),
+                HubRequest::Disconnect => table.disconnect(token),
                 _ => table.push(publication_batch, token, client_options, &request),
             }
             Ok(())
@@ -507,7 +507,7 @@ impl HubFixture {
     pub(crate) fn count(&self) {
         let counters = self.hub.counters();
         for (table, counters) in self.tables.iter().zip(&counters.shards) {
-            table.publish_figures(counters);
+            table.publish_metrics(counters);
         }
     }
 

@@ -33,12 +33,12 @@ const LOST_ONE_IN: u64 = 32;
 pub(super) struct DelayedCompletion {
     due: Time,
     event: DriverEvent<SimSocket>,
-    /// Stale: its source is closed.
+    /// Its source is closed, so it must be filtered.
     phantom: bool,
 }
 
 impl SimDriver {
-    /// Collects events: due delayed completions, those of the sources, a wake.
+    /// Collects due delayed completions, new completions of the sources, and a wake.
     pub(super) fn collect(&mut self, events: &mut Vec<DriverEvent<SimSocket>>) {
         let overflows = self.network.state().strikes(NetworkFault::Overflow);
         self.queue_room = match overflows {
@@ -82,7 +82,7 @@ impl SimDriver {
     }
 
     fn delay_event(&mut self, due: Time, event: DriverEvent<SimSocket>, phantom: bool) {
-        // The scheduled check causes a turn at that time.
+        // Makes the shard turn when the completion is due.
         self.network.state().nudge(due, self.number, u32::MAX);
         self.delayed.push(DelayedCompletion { due, event, phantom });
     }
@@ -160,8 +160,8 @@ impl SimDriver {
         events.push(event);
     }
 
-    /// Schedules a stale completion of what was armed last when a source is closed, as late readiness and cancelled
-    /// operations cause it.
+    /// Sometimes schedules a stale completion of what was armed last, when a source is closed or detached: late
+    /// readiness and cancelled operations cause them on real systems.
     pub(super) fn add_stale_completion(&mut self, token: Token, last: ArmedRead, writable: bool) {
         let anything = last != ArmedRead::No || writable;
         if !anything || !self.network.state().strikes(NetworkFault::Stale) {

@@ -1,8 +1,8 @@
 //! The `sim` driver: the driver contract over the simulated network.
 //!
-//! It fulfils the contract and uses all the freedom the contract leaves: events arrive in any order, late and over
-//! several turns, and completions of closed sources appear inside it, which it has to recognise. It also checks the
-//! shard's half of the contract: a violation panics.
+//! It delivers events as adversely as the contract allows: in any order, late, over several turns. Completions of
+//! closed sources arise inside it, and it must filter them. It also checks the shard's side of the contract: a
+//! violation panics.
 //!
 //! ```text
 //!  intents ─▶ sources ─ readiness ─▶ completion ┬─▶ deliver ─▶ events
@@ -39,8 +39,8 @@ use buffers::SimBufferPool;
 use delivery::DelayedCompletion;
 use source::{ArmedRead, SimSource, SimSourceKind, SimSources};
 
-/// Runs the world while a shard waits in its driver: advances the time to the next event, but not beyond the limit, and
-/// runs it. Returns false if there is no such event.
+/// Runs the world while a shard waits in its driver: advances time to the next event or the limit, whichever is first,
+/// and runs what is due. Returns whether an event was due by the limit.
 pub type WaitHook = Box<dyn FnMut(Option<Time>) -> io::Result<bool>>;
 
 /// A driver over a simulated [`Network`]. See the [module page](self).
@@ -92,14 +92,14 @@ impl SimDriver {
         }
     }
 
-    /// Sets the hook that runs the rest of the world while the shard waits. The shard then announces its wait and
-    /// sleeps until it is woken, as in production, so a lost wake shows. Without a hook, a wait only follows the
+    /// Sets the hook that runs the rest of the world while the shard waits. With a hook, the shard announces its wait
+    /// and sleeps until it is woken, as in production, so a lost wake shows. Without one, a wait only advances the
     /// network.
     pub fn set_wait_hook(&mut self, wait_hook: WaitHook) {
         self.wait_hook = Some(wait_hook);
     }
 
-    /// Whether a turn has something to report or to check; a waiting shard is then woken.
+    /// Whether the next turn has something to report or to check, so that a waiting shard must wake.
     #[must_use]
     pub fn has_pending_events(&self) -> bool {
         self.wake.load(Ordering::Acquire)
@@ -188,7 +188,7 @@ impl SimDriver {
         }
     }
 
-    /// Advances the time to the next event or the limit; false if there is nothing more to wait for.
+    /// Advances time to the next event or the limit, whichever is first. Returns whether an event was due by the limit.
     fn advance_network(&mut self, limit: Option<Time>) -> bool {
         let next = self.network.next_event();
         let reached = next.filter(|next| limit.is_none_or(|limit| *next <= limit));
@@ -204,7 +204,7 @@ impl SimDriver {
         self.mark(token.index());
     }
 
-    /// Shutdowns and closes come after the sends, as if submitted behind them.
+    /// Applies shutdowns after the sends of the turn.
     fn apply_shutdowns(&mut self) {
         for token in std::mem::take(&mut self.shutdowns) {
             if let Some(source) = self.sources.of(token)
@@ -218,7 +218,6 @@ impl SimDriver {
     }
 }
 
-/// The bytes of a send as one slice.
 fn concatenated(bytes: Gather<'_>) -> Cow<'_, [u8]> {
     match bytes {
         Gather::One(bytes) => Cow::Borrowed(bytes),
@@ -411,7 +410,7 @@ impl Driver for SimDriver {
             assert!(!behind, "contract broken by the shard: it waits from {now:?} on, which has passed");
         }
         self.turns += 1;
-        self.counters.enters += 1;
+        self.counters.system_calls += 1;
         let (stops_before, events_before) = (stops.len(), events.len());
         self.network.advance_to(now.max(self.network.now()));
         self.send_all(outgoing, stops);
@@ -428,7 +427,7 @@ impl Driver for SimDriver {
                 None => self.advance_network(limit),
             };
             self.collect(events);
-            // Only another thread or the world can end a wait without a limit; returning without events allows that.
+            // No event is scheduled by the limit: returns, so that another thread or the world can end the wait.
             if !more {
                 break;
             }

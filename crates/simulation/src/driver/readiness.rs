@@ -1,7 +1,7 @@
 //! Checks of sources: turns the network's state into completions.
 //!
-//! Only sources with changes are checked: the network marks them, and so does every intent. A scheduled check marks a
-//! source that a fault delayed, without turns in between.
+//! Only marked sources are checked: the network marks a source that changed, an intent marks its own source, and a
+//! scheduled check marks a source after a fault's delay.
 
 use std::io;
 
@@ -68,7 +68,7 @@ impl SimDriver {
             source.release_socket();
             self.add_stale_completion(token, last, writable);
         }
-        // `Closed` itself may be delayed; it then is in flight, and is the last completion in flight.
+        // `Closed` may be delayed too; it is then the last completion in flight.
         if self.sources.of(token).is_some_and(|source| source.in_flight == 0) {
             self.complete(DriverEvent::Closed { token }, events);
         }
@@ -165,7 +165,7 @@ impl SimDriver {
             }
             ArmedRead::Receive if ready => self.receive_from(token, end, cancelling, events),
             ArmedRead::Receive if self.sources.of(token).is_some_and(|source| source.expects_data) => {
-                // A receive tried before it waits takes a buffer like any other.
+                // An immediate attempt to receive needs a buffer too.
                 if !self.is_starved(token)
                     && let Some(source) = self.sources.of(token)
                 {
@@ -247,7 +247,7 @@ impl SimDriver {
         }
     }
 
-    /// Whether a receive finds no buffer, truly or by a fault; its source is checked again when that may have changed.
+    /// Whether no buffer is available, really or by a fault. If so, another check of the source follows.
     fn is_starved(&mut self, token: Token) -> bool {
         let slot = token.index();
         if !self.buffers.has_free() {

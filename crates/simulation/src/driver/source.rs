@@ -1,4 +1,4 @@
-//! State of each source, and checks of the shard's half of the contract.
+//! State of each source, and checks of the shard's side of the contract.
 //!
 //! A source exists from `attach` (or `listen`, `connect`) until its `Closed` has been delivered. Every use of a token
 //! goes through [`SimSources::live`], which panics on a stale, closed or closing token.
@@ -8,7 +8,6 @@ use stilling_engine::limits::PIECES_MAX;
 
 use crate::network::{EndId, SimSocket, SocketKind, SocketOwner};
 
-/// Panics because the shard broke its half of the contract.
 pub(super) fn contract_violation(token: Token, what: &str) -> ! {
     panic!("contract broken by the shard, token {token:?}: {what}")
 }
@@ -52,7 +51,7 @@ pub(super) struct SimSource {
     pub(super) writable: bool,
     /// The armed receive found no free buffer and has been counted.
     pub(super) starving: bool,
-    /// The next receive is tried before it waits.
+    /// The next receive is attempted at once.
     pub(super) expects_data: bool,
     /// `Failed` has been delivered, which completes everything armed.
     pub(super) failed: bool,
@@ -110,7 +109,6 @@ impl SimSource {
         Some(socket)
     }
 
-    /// Closes the socket.
     pub(super) fn release_socket(&mut self) {
         self.socket = None;
     }
@@ -138,7 +136,7 @@ impl SimSource {
 
     pub(super) fn arm_writable(&mut self) {
         if self.failed {
-            // The shard processes its sends first: it has not processed the failure event yet.
+            // The shard sends before it processes the failure event.
             return;
         }
         if std::mem::replace(&mut self.writable, true) {
@@ -288,7 +286,7 @@ impl SimSources {
 }
 
 impl SocketKind {
-    /// The end of a connection; sources of that kind only.
+    /// Panics unless it is an end of a connection.
     pub(super) fn end(self) -> EndId {
         match self {
             SocketKind::End(end) => end,
@@ -296,7 +294,7 @@ impl SocketKind {
         }
     }
 
-    /// The number of a listener; sources of that kind only.
+    /// Panics unless it is a listener.
     pub(super) fn listener(self) -> u32 {
         match self {
             SocketKind::Listener(number) => number,
@@ -304,7 +302,7 @@ impl SocketKind {
         }
     }
 
-    /// The number of a datagram socket; sources of that kind only.
+    /// Panics unless it is a datagram socket.
     pub(super) fn datagram(self) -> u32 {
         match self {
             SocketKind::Datagram(number) => number,

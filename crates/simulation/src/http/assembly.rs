@@ -69,7 +69,7 @@ impl HttpWorldParameters {
             let mut shard = Shard::new(driver, service, self.engine.clone(), network.clock(), wake, engine);
             shard.listen(self.listener(&network, &address), self.defers).expect("the first listener");
             if self.has_nats_clients {
-                // Its clients wait for the INFO line.
+                // No deferral: NATS clients wait for the INFO line.
                 let listener = network.listen(hub_address.clone(), self.backlog, None);
                 shard.listen(listener, false).expect("the second listener");
             }

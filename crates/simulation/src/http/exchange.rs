@@ -31,7 +31,7 @@ pub(super) struct ExpectedResponse {
     pub(super) draining: bool,
     /// May arrive before the request is complete, from a server short of memory.
     pub(super) early: bool,
-    /// Never complete: the end of the connection ends it.
+    /// Breaks off: the connection ends before the response is complete.
     breaks: bool,
 }
 

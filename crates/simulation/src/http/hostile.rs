@@ -1,4 +1,4 @@
-//! Clients that violate the protocol or never finish. The server must only get rid of them.
+//! Clients that violate the protocol or never finish. The server only has to end their connections.
 
 use std::time::Duration;
 
@@ -98,7 +98,6 @@ impl HostileStyle {
     }
 }
 
-/// A random sequence of NATS fragments.
 fn random_commands(random: &mut SplitMix64) -> Vec<u8> {
     const WORDS: [&[u8]; 14] = [
         b"CONNECT {}\r\n",
@@ -129,7 +128,7 @@ pub(super) struct HostileClient {
     pub(super) manner: HostileStyle,
     first: Vec<u8>,
     again: &'static [u8],
-    /// Bytes of the present script already sent.
+    /// Bytes already sent of `first`, or of `again` once `first` is sent.
     sent: usize,
     rest: Duration,
     start: Time,

@@ -38,7 +38,7 @@ pub(super) struct HttpWorld {
     hub_address: Address,
     clients: Vec<HttpWorldClient>,
     pub(super) nats_tally: NatsTally,
-    /// The stream's content has been read, or is being read.
+    /// The auditor has been added.
     is_audited: bool,
     pub(super) second: Option<HttpSimShard>,
     pub(super) pool: Pool<JobOutcome>,
@@ -158,7 +158,7 @@ impl HttpWorld {
         Some(next.max(self.network.now()))
     }
 
-    /// Time of the operator's next action.
+    /// Time of the next scheduled change: the end of faults or the early drain.
     fn next_scheduled(&self) -> Option<Time> {
         let kind = (!self.kind).then_some(self.parameters.faults_until);
         let end = self.parameters.early_end.filter(|_| !self.draining);
@@ -269,7 +269,7 @@ impl HttpWorld {
             let finished = job.run(&mut context);
             let random = &mut self.parameters.random;
             let slept = context.take_slept();
-            // A job that was not run, because it had expired or panicked, cannot be stuck.
+            // A job that did not sleep (it expired or panicked) cannot be stuck.
             let stuck = !slept.is_zero() && random.chance(self.parameters.stuck_rate);
             let extra =
                 Duration::from_micros(random.between(1, 500)) + if stuck { STUCK } else { Duration::ZERO };

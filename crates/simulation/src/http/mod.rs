@@ -6,11 +6,11 @@
 //!  NATS clients                         ─                             └ NatsSession ─ Port ─ Hub, on the first shard
 //! ```
 //!
-//! The first shard really sleeps: announced, until its driver has events or it is woken; meanwhile the rest of the
-//! world acts (`http_world`). Clients, driver and the shards' audits check continuously; `verification` checks at the
-//! end: one response per request, in order and exact; one reason per closed connection; all buffers returned, all slots
-//! free; each job answered once; each message in the stream once, in order, at its acknowledged position; all clients
-//! finished after faults stop.
+//! The first shard announces its sleep, as in production, and sleeps until its driver has events or it is woken;
+//! meanwhile `http_world` runs the rest of the world. Clients, driver and the shards' audits check all the time;
+//! `verification` checks at the end: one response per request, in order and exact; one reason per closed connection;
+//! all buffers returned, all slots free; each job answered once; each message in the stream once, in order, at its
+//! acknowledged position; all clients finished after faults stop.
 
 mod assembly;
 mod exchange;
@@ -53,7 +53,7 @@ type HttpSimShard = Shard<SimDriver, ShardService>;
 /// Options of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HttpWorldOptions {
-    /// Keep the text of the run; a failure then contains it.
+    /// Record the events as text; a failure then contains them.
     pub verbose: bool,
 }
 
@@ -68,17 +68,18 @@ pub struct HttpReport {
     pub manners: BTreeMap<HostileStyle, u32>,
     /// Closed connections by reason.
     pub closed: BTreeMap<CloseReason, u64>,
-    /// Responses received and checked by well-behaved clients.
+    /// Responses checked by well-behaved clients, and acknowledgements checked by NATS publishers.
     pub answers: u64,
-    /// Connections that well-behaved clients retried because the network damaged them.
+    /// Connections of well-behaved and NATS clients that ended early for an accepted reason: damaged by the network,
+    /// drained or cut short.
     pub retries: u64,
     /// Responses cut short as expected.
     pub broken: u64,
-    /// Messages that NATS clients received from each other.
+    /// Live messages received by NATS clients; publishers also receive their own.
     pub messages_received: u64,
     /// Records read from the stream at the end and verified.
     pub records_audited: u64,
-    /// The text of the run, if requested.
+    /// The events as text, if requested.
     pub text: Vec<String>,
 }
 

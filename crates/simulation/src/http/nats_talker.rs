@@ -1,9 +1,10 @@
 //! NATS clients of the hub, beside the HTTP clients.
 //!
 //! ```text
-//!  publishers  publish each message to the stream and to subscribers, and receive both back in order, before the PONG
-//!  listeners   receive the messages of all publishers, those of each publisher in order
-//!  the auditor comes last and reads the whole stream: each message once, at its acknowledged position
+//!  publishers  publish each message to the stream and one to a live subject; the acknowledgements and their own live
+//!              messages must arrive in order, before the PONG
+//!  listeners   receive the live messages of all publishers, those of each publisher in order
+//!  the auditor comes last and reads the stream up to the last acknowledged message: each message once, at its position
 //! ```
 //!
 //! A connection damaged by the network is retried with the unacknowledged messages, under the same message ids.
@@ -37,7 +38,7 @@ pub(super) struct NatsTally {
 }
 
 impl NatsTally {
-    /// Checks that the record with this number is the message acknowledged with it.
+    /// Checks that record number `record` is the message that was acknowledged at this position.
     fn check_record(
         &self,
         record: u64,
@@ -193,7 +194,7 @@ impl NatsTalker {
         self.outbox.extend_from_slice(b"\r\n");
     }
 
-    /// Sends one message to the stream and one to the subscribers.
+    /// Publishes a message to the stream and one to the live subject.
     fn publish(&mut self, number: usize, message: u32) {
         let head = format!("NATS/1.0\r\nNats-Msg-Id: {number}-{message}\r\n\r\n");
         let payload = payload(number, message);
@@ -334,10 +335,10 @@ impl NatsTalker {
         Ok(())
     }
 
-    /// A publisher's second PONG arrives after everything it waits for.
+    /// Handles a PONG. A publisher's second one arrives after everything it waits for.
     fn handle_pong(&mut self, scene: &HttpClientContext<'_>) -> Result<(), TalkerError> {
         if matches!(self.role, NatsRole::Auditor { .. }) && scene.nats_tally.acknowledged.is_empty() {
-            // The stream is empty.
+            // No message was acknowledged: there is nothing to audit.
             self.disconnect();
             return Ok(());
         }
@@ -408,7 +409,7 @@ fn check_order(
     Ok(())
 }
 
-/// Payload of a message: its number and a filling that differs per message.
+/// Payload of a message: its number, then padding that differs per message.
 fn payload(number: usize, message: u32) -> String {
     let mut random = SplitMix64::new((number as u64) << 32 | u64::from(message));
     let mut text = Vec::new();
@@ -418,14 +419,12 @@ fn payload(number: usize, message: u32) -> String {
     String::from_utf8(text).unwrap_or_default()
 }
 
-/// Publisher and number of a message.
 fn owner(subject: &str, payload: &str) -> Option<(usize, u32)> {
     let number = subject.strip_prefix("events.")?.parse().ok()?;
     let (message, _) = payload.split_once(' ')?;
     Some((number, message.parse().ok()?))
 }
 
-/// The sequence in an acknowledgement.
 fn sequence_of(text: &str) -> Option<u64> {
     let (_, behind) = text.split_once("\"seq\":")?;
     behind.split(|letter: char| !letter.is_ascii_digit()).next()?.parse().ok()

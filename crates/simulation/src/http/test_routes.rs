@@ -12,14 +12,14 @@ use super::version::{DATE, RequestVersion};
 /// The body of `/own/long`: longer than a session may send at once.
 static LONG: LazyLock<Vec<u8>> = LazyLock::new(|| text_of(70_000));
 
-/// Bytes per read of the sources: each within a piece, one of them a whole piece.
+/// Sizes of a source's reads: at most a piece (32 KiB) each, one of them exactly a piece.
 const SIZED: &[usize] = &[1, 30_000, 5000, 32_768, 10_000];
 const OPEN: &[usize] = &[1, 700, 32_768, 7, 12_000];
 const BROKEN: &[usize] = &[900, 32_768, 3];
 
 const KIND: &str = "application/octet-stream";
 
-/// Text without the date mark in which neighbouring bytes differ.
+/// Letters only, so never the date placeholder `#`; neighbouring bytes differ.
 fn text_of(length: usize) -> Vec<u8> {
     (0..length as u64).map(|at| b'a' + ((at.wrapping_mul(0x9e37_79b9) >> 13) % 26) as u8).collect()
 }

@@ -52,8 +52,8 @@ pub(super) fn drain_and_check(
         check_shard(second)?;
     }
     check_jobs(&http_world)?;
-    let held: u64 = http_world.overview.http.iter().map(|counters| counters.requests_held()).sum();
-    check(held == 0, || format!("{held} bytes of requests are held at the end"))?;
+    let held_bytes: u64 = http_world.overview.http.iter().map(|counters| counters.requests_held()).sum();
+    check(held_bytes == 0, || format!("{held_bytes} bytes of requests are held at the end"))?;
     let overview = &http_world.overview;
     let closed: BTreeMap<CloseReason, u64> = CloseReason::ALL
         .into_iter()
@@ -82,8 +82,10 @@ pub(super) fn drain_and_check(
 fn check_shard(shard: &mut HttpSimShard) -> Result<(), String> {
     shard.audit()?;
     shard.driver().assert_drained();
-    let (open, held) = (shard.open(), shard.held());
-    check(open == 0 && held == (0, 0), || format!("{open} slots in use, bytes held {held:?} at the end"))?;
+    let (open, held_bytes) = (shard.open(), shard.held_bytes());
+    check(open == 0 && held_bytes == (0, 0), || {
+        format!("{open} slots in use, bytes held {held_bytes:?} at the end")
+    })?;
     let counters = shard.counters();
     let (accepted, closed) = (counters.accepted.get(), counters.closed_total());
     let refused = counters.refused_full.get();

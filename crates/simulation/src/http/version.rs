@@ -1,6 +1,6 @@
 //! Form of requests and expected responses: the version of a client, and the placeholder of a date.
 
-/// Twenty-nine bytes of a date, each matching any byte, then compared as a whole.
+/// Placeholder of a date: each `#` matches any byte; the date is then compared as a whole.
 pub(super) const DATE: &str = "#############################";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

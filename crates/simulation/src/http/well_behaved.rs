@@ -93,7 +93,7 @@ impl WellBehavedStyle {
                 ("POST", "/test/slow")
             }
             WellBehavedStyle::Bodies | WellBehavedStyle::Expecting => ("POST", "/test/fast"),
-            // A body that ends with the received bytes, behind responses that fill the shard's output.
+            // The end of the body is the end of the received bytes, while earlier responses fill the shard's output.
             WellBehavedStyle::Pipelined if random.chance(150) => ("POST", "/test/fast"),
             WellBehavedStyle::SlowWork if random.chance(100) => ("GET", "/test/panic"),
             WellBehavedStyle::SlowWork => ("GET", "/test/slow"),
@@ -119,9 +119,9 @@ impl WellBehavedStyle {
     }
 }
 
-/// Rate per thousand of slow requests that end their connection and are followed by an empty line, as some clients send
-/// after a body (RFC 9112 §2.2). Only slow requests: a line that arrives between the receive of a request and its
-/// response within the same turn may cost the response, as with any server that does not linger after each.
+/// Rate per thousand of slow requests that end their connection with a stray empty line behind them, as some clients
+/// send after a body (RFC 9112 §2.2). Only slow requests: a line that arrives after the request was received, but
+/// before the response is sent in the same turn, may destroy the response, as with any server that does not linger.
 const STRAY_RATE: u16 = 300;
 
 #[derive(Debug)]
@@ -142,7 +142,7 @@ pub(super) struct WellBehaved {
     /// An empty line is still to be sent after a request that ends the connection.
     strays: bool,
     wake_at: Option<Time>,
-    /// Send one by one: a response that broke off may have destroyed earlier ones.
+    /// Sends requests one by one, because a response that broke off may have destroyed earlier ones.
     careful: bool,
 }
 
@@ -233,7 +233,7 @@ impl WellBehaved {
                 self.inbox.extend(&into[..len]);
                 match self.take_answers(scene) {
                     Ok(()) => Ok(ClientProgress::On),
-                    // A request cut short by the network is answered as what it became.
+                    // The server answers a request that the network cut short as far as it arrived.
                     Err(_) if self.peer.as_ref().is_some_and(SimPeer::is_damaged) => {
                         self.broken("the request was cut short", scene)
                     }
@@ -390,14 +390,14 @@ impl WellBehaved {
         if !harmed && !scene.draining && !scene.is_short_of_memory && breaks.is_none() {
             return Err(self.failure_message(why));
         }
-        // The server closes after a broken response with later requests unread, which also counts as damage: without
-        // care, retries could repeat for ever.
+        // After a response that breaks off, the server closes with later requests unread, which also counts as damage:
+        // if this client still pipelined, it could retry for ever.
         let always = breaks == Some(0) && requested[0].fate == ResponseFate::Broken;
         if always || (breaks.is_some() && !harmed) {
             self.careful = true;
         }
         if breaks == Some(0) && !harmed && !scene.draining {
-            // The received bytes were its beginning; further attempts bring no more.
+            // The received bytes are a valid beginning; a retry would bring no more.
             self.answered += 1;
             scene.broken += 1;
         }

@@ -148,7 +148,7 @@ impl NetworkState {
         Some(EndId { connection, side: 1 })
     }
 
-    /// Returns a connection that could not be handed out to the head of the queue.
+    /// Puts a connection that could not be accepted back at the head of the queue.
     pub(crate) fn requeue_connection(&mut self, listener: u32, end: EndId) {
         self.listeners[listener as usize].queue.push_front(end.connection);
         self.connections[end.connection as usize].ends[1].owner = SocketOwner::Listener(listener);

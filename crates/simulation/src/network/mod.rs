@@ -207,7 +207,7 @@ impl Network {
         self.state().counts
     }
 
-    /// Increases whenever a driver acts or delivers an event. A world runs its shards until it stands still.
+    /// Number of driver actions and delivered events. A world runs its shards until the number stops rising.
     #[must_use]
     pub fn activity(&self) -> u64 {
         self.state().activity
@@ -227,12 +227,12 @@ impl Network {
         self.state().trace.hash()
     }
 
-    /// Keeps the text of events from now on, at most [`LINES_MAX`](crate::trace::LINES_MAX) lines.
+    /// Records the events as text from now on: the last [`LINES_MAX`](crate::trace::LINES_MAX) lines.
     pub fn keep_text(&self) {
         self.state().trace.keep_text();
     }
 
-    /// Takes the text kept so far.
+    /// Returns the recorded text and clears it.
     #[must_use]
     pub fn take_text(&self) -> Vec<String> {
         self.state().trace.take_lines()
@@ -252,7 +252,7 @@ impl Network {
         (self.end(connection, 0), self.end(connection, 1))
     }
 
-    /// Creates the handle of an end without one.
+    /// Creates a handle for an end that has none.
     pub(crate) fn socket_of(&self, end: EndId) -> SimSocket {
         SimSocket::new(self, SocketKind::End(end))
     }
@@ -313,13 +313,12 @@ impl NetworkState {
         self.trace.note(now, actor, u64::from(number), what, subject, detail);
     }
 
-    /// Draws the time until which a fault delays something.
+    /// Draws the end of a delay that a fault causes.
     pub(crate) fn put_off(&mut self) -> Time {
         let span = self.random.between(1, FAULT_DELAY_MAX.as_nanos() as u64);
         self.now().after(Duration::from_nanos(span))
     }
 
-    /// Schedules a check of the slot at `at`.
     pub(crate) fn nudge(&mut self, at: Time, driver: u32, slot: u32) {
         self.schedule(at, NetworkEvent::SourceCheck { driver, slot });
     }

@@ -1,10 +1,10 @@
 //! Connections: two byte pipes between two ends, and how they end.
 //!
-//! TCP, Unix stream sockets and pipes differ in three ways: only TCP takes time; only TCP reports a closed other end by
-//! a reset (the others fail at the next write); a pipe has only one direction. Bytes count against the pipe's capacity
-//! from the write until the read, as if the kernel's two buffers were one. Closing an end with unread bytes resets the
-//! connection and discards what is still on the wire, as in Linux: a server that closes too early destroys its own
-//! answer.
+//! TCP, Unix stream sockets and pipes differ in three ways: only TCP has latency; a write to a closed end is answered
+//! by a reset over TCP and fails at once over the others; a pipe has only one direction. Bytes count against the pipe's
+//! capacity from the write until the read, as if the kernel's two buffers were one. Closing an end with unread bytes
+//! resets the connection and discards what is still on the wire, as in Linux: a server that closes too early destroys
+//! its own answer.
 
 use std::collections::VecDeque;
 use std::io::Read as _;
@@ -60,8 +60,8 @@ pub(super) struct ConnectionEnd {
     error: Option<i32>,
 }
 
-/// A close within this time of a read may not know of bytes that arrived since: the event may have been late or covered
-/// only part of them. What such a close destroys counts as damaged by the network.
+/// If an end closes within this time after a read, bytes may have arrived since that it does not know of: its event was
+/// late or covered only part of them. A reset that such a close causes counts as damage by the network.
 const CLOSE_RACE: Duration = Duration::from_millis(5);
 
 #[derive(Default)]
@@ -338,7 +338,6 @@ impl NetworkState {
         self.mark(owner);
     }
 
-    /// Marks the end as reset.
     fn abort_connection(&mut self, end: EndId) {
         let discards = self.strikes(NetworkFault::DiscardingReset);
         let connection = self.connection(end);

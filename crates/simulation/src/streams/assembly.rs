@@ -16,7 +16,7 @@ use crate::network::{Address, Network, NetworkOptions};
 /// Bytes of a message. Four messages use all of a shard's memory for incomplete messages.
 const SIZE: u32 = 16 << 20;
 
-/// Bytes of a message after which the server holds memory for all of it: the memory doubles.
+/// Bytes of a message after which the server holds memory for all of it, because the buffer doubles.
 const MORE_THAN_HALF: usize = 9 << 20;
 
 /// Turns of the server while time stands still; more count as spinning.
@@ -164,7 +164,7 @@ fn a_message_that_loses_its_room_again_has_another_five_seconds() {
     rig.clients[0].wire.hang_up();
     rig.run_until(second(2));
     rig.send_until_blocked(4, 1000);
-    // Memory is doubled: these messages use 15 of the 16 MiB available again.
+    // Buffers double: these messages use 15 of the 16 MiB that became free.
     [7 << 20, 3 << 20, 3 << 19, 3 << 18].into_iter().for_each(|sent| rig.begin(sent));
     rig.run_until(second(4));
     rig.send_until_blocked(4, 2 << 20);

@@ -12,10 +12,10 @@ use super::wire::{ClientWire, WireError, WireInput, number_of};
 use crate::SplitMix64;
 use crate::network::{Address, Network, PeerKey};
 
-/// A publication unanswered for this long is never answered: longer than any disk hang.
+/// Timeout of a publication: longer than any disk hang.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(100);
 
-/// The day of every world.
+/// The date in a stream's creation time: every world takes place on this day.
 const UNUSED_BIRTHDAY: &str = "2023-11-14T";
 
 /// The world as seen by one client during a step.
@@ -95,7 +95,7 @@ pub(super) struct StreamsPublisher {
 pub(super) struct HttpPoster {
     number: u32,
     total: u32,
-    /// Messages per request; if several, they have no ids.
+    /// Messages per request; with more than one, they have no ids.
     lines: u32,
     next: u32,
     is_waiting: bool,
@@ -113,7 +113,7 @@ pub(super) struct StreamFollower {
     last: u64,
     received: u64,
     has_consumer: bool,
-    /// Leaves after receiving this sequence.
+    /// The follower ends after receiving this sequence.
     until: Option<u64>,
 }
 
@@ -599,7 +599,7 @@ impl StreamFollower {
         }
     }
 
-    /// Handles a message. Returns whether it has received everything it follows.
+    /// Handles a message. Returns whether the follower has now received everything up to `until`.
     fn take(
         &mut self,
         subject: &str,
@@ -610,7 +610,7 @@ impl StreamFollower {
         if subject.starts_with("_R.") {
             let text = String::from_utf8_lossy(payload);
             if text.contains("stream_info_response") {
-                // No stream was created before the start of the world, nor by another clock.
+                // Streams are created in the world, under its clock.
                 let is_known = text.contains(&format!("\"created\":\"{UNUSED_BIRTHDAY}"));
                 return if is_known {
                     Ok(false)

@@ -53,8 +53,8 @@ impl DiskDamage {
         }
     }
 
-    /// Changes the content of `disk` and checks what readers find. Returns the changed disk, if it has a sealed segment
-    /// after its oldest: without the oldest, the rest looks like the result of retention.
+    /// Damages a segment of `disk` and checks what readers find. Returns the changed disk; `None` if there is no
+    /// segment between the oldest, whose loss would look like the result of retention, and the last.
     pub(super) fn change(
         self,
         disk: &SimulatedDisk,

@@ -1,4 +1,4 @@
-//! State of the disks when a server ends: sealed in order, or cut off at any point.
+//! State of the disks when a server ends: sealed cleanly, or cut off at any point.
 
 use std::time::Instant;
 
@@ -7,7 +7,7 @@ use stilling_journal::disk::simulated::SimulatedDisk;
 
 use crate::SplitMix64;
 
-/// Most journal steps after the rest of its process is gone.
+/// Most journal steps after the rest of the process is dead.
 const STEPS_MAX: u64 = 3;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +36,7 @@ pub(super) fn crash(
     disks.iter().zip(before).map(|(disk, before)| crash_disk(disk, before, how, random)).collect()
 }
 
-/// Ends the journal in order after all its input, unless a cut interrupts the sealing of the streams.
+/// Closes the journal cleanly after all its input, unless a crash interrupts the sealing of the streams.
 pub(super) fn seal(
     mut journal: SteppedJournal,
     disks: &[SimulatedDisk],
@@ -60,7 +60,7 @@ fn recorded(disks: &[SimulatedDisk]) -> Vec<usize> {
     disks.iter().map(SimulatedDisk::recorded).collect()
 }
 
-/// The disk after a cut at any point from the event `before` on.
+/// The disk after a crash at a random point from the event `before` on.
 fn crash_disk(
     disk: &SimulatedDisk,
     before: usize,

@@ -225,7 +225,7 @@ impl StreamLedger {
         let lost_tail = content.records.is_empty();
         self.removals += 1;
         let RetentionBounds { bytes, records } = self.bounds;
-        // The journal counts sequences.
+        // The journal counts sequences, so records lost by damage count as kept.
         let kept = (content.records.len() + self.lost.range(content.first..).count()) as u64;
         let of_bytes = bytes.is_some_and(|most| content.bytes + self.segment_max + BLOCK_SIZE as u64 >= most);
         let of_records = records.is_some_and(|least| kept >= least);

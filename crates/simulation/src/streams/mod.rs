@@ -10,8 +10,8 @@
 //!
 //! Publishers resend unacknowledged messages; disks fail, fill up, hang and lose unsynced data. After each run an audit
 //! compares acknowledged and received messages with the disks (`ledger`). Everything runs in one thread: each shard
-//! really sleeps, announced, and is woken by its driver alone; each of the journal's two workers steps after a time
-//! drawn from the seed.
+//! announces its sleep, as in production, and only its driver wakes it; each of the journal's two workers runs its
+//! steps at times drawn from the seed.
 
 #[cfg(test)]
 mod assembly;
@@ -48,7 +48,7 @@ pub enum ScenarioBias {
 pub struct StreamsOptions {
     /// Bias of the world.
     pub bias: ScenarioBias,
-    /// Keep the text of the run; a failure then contains it.
+    /// Record the events as text; a failure then contains them.
     pub verbose: bool,
 }
 
@@ -106,7 +106,7 @@ pub struct StreamsReport {
     pub totals: ClientTotals,
     /// Events of the server.
     pub events: StreamsEventCounts,
-    /// The text of the run, if requested.
+    /// The events as text, if requested.
     pub text: Vec<String>,
 }
 

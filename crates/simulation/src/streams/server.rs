@@ -206,7 +206,7 @@ impl StreamsServer {
         }
         let journal = &mut self.journal;
         let at = instant(self.origin, now);
-        // A hung disk does not hold back blocks.
+        // Blocks are built even while the disk hangs.
         journal.writer.build();
         any |= step(&mut self.writes_at, now, (self.hangs_until, self.disk_latency), random, |act| {
             if act {
@@ -297,7 +297,7 @@ impl ServerShard {
         Ok(())
     }
 
-    /// Turns the shard if it is awake, its time has come, or its driver has events.
+    /// Turns the shard if it is awake, its deadline has come, or its driver has events.
     pub(super) fn run(&mut self, now: Time, leaves_hub: bool) -> Result<bool, String> {
         if self.shard.is_stopped() && self.shard.driver().tokens_in_use() == 0 {
             self.sleeping_until = Some(Wait::Forever);

@@ -252,7 +252,6 @@ impl StreamsWorld {
                 continue;
             }
             let (disk, ledger) = (&self.disks[number], &mut self.ledgers[number]);
-            // The state before the damage is checked separately.
             ledger.audit(disk)?;
             if let Some(changed) = damage.change(disk, ledger, &mut self.random)? {
                 self.disks[number] = changed;

@@ -30,7 +30,7 @@ use stilling_ring::Time;
 
 pub use fixture::{DriverFixture, ObservedEvent};
 
-/// The contract tests by mechanism; each is called by the test of its name.
+/// The contract tests, by mechanism; the macros define a test of the same name for each.
 pub mod promises {
     pub use super::accepting::*;
     pub use super::closing::*;

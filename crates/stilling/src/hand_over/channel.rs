@@ -88,7 +88,8 @@ impl ControlConnection {
     }
 
     pub(super) fn peer(&self) -> Result<PeerCredentials, HandOverError> {
-        peer::of(&self.0).map_err(HandOverError::system("get the peer credentials of the control socket"))
+        peer::peer_credentials(&self.0)
+            .map_err(HandOverError::system("get the peer credentials of the control socket"))
     }
 
     /// Refuses a process of another user.

@@ -315,7 +315,7 @@ impl HandoverThread {
         self.control_socket.claim_path()?;
         self.lock = None;
         for listener in &self.handed.listeners {
-            if net::is_datagrams(listener).unwrap_or(false) {
+            if net::is_datagram_socket(listener).unwrap_or(false) {
                 continue;
             }
             let listens = net::is_listening(listener).and_then(|listens| {

@@ -79,7 +79,7 @@ impl HubHandle {
 
     /// Ends this shard's use of the hub. If the shard runs the hub, the hub continues separately until the other shards
     /// have left and everything is written; then the streams are closed and released.
-    pub(crate) fn leave(mut self: Box<Self>, now: Now) {
+    pub(crate) fn disconnect(mut self: Box<Self>, now: Now) {
         let runner = self.runner.take();
         let closer = self.closer.take();
         drop(self);
@@ -155,7 +155,7 @@ mod tests {
         for _ in 0..3 {
             port.wait(token);
         }
-        port.leave(member);
+        port.disconnect(member);
         port.flush();
         assert!(!port.has_room() && port.has_control(), "every intake is with the hub, and full");
         // In one turn, waiting connections fill what came back before the shard's turn ends.

@@ -239,9 +239,9 @@ impl HubPort {
     }
 
     /// Removes a connection. The hub receives this before any later request of the shard.
-    pub(crate) fn leave(&mut self, token: Token) {
+    pub(crate) fn disconnect(&mut self, token: Token) {
         self.prepare();
-        self.table.leave(token.bits());
+        self.table.disconnect(token.bits());
         self.push_changes();
     }
 
@@ -407,7 +407,7 @@ impl HubPort {
         if let Some((counters, shard)) = &self.shard_counters
             && let Some(shard_counters) = counters.shards.get(*shard)
         {
-            self.table.publish_figures(shard_counters);
+            self.table.publish_metrics(shard_counters);
         }
     }
 
@@ -526,7 +526,7 @@ mod tests {
         let mut fixture = PortFixture::new();
         assert_eq!(fixture.deliver(|routed_batch| routed_batch.pause(PARKED)), []);
         assert_eq!(fixture.deliver(|routed_batch| routed_batch.resume(PARKED)), [], "it does not wait");
-        fixture.port.leave(parked);
+        fixture.port.disconnect(parked);
         let both = fixture.deliver(|routed_batch| {
             routed_batch.pause(PARKED);
             routed_batch.pause(OTHER);

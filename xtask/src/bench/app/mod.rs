@@ -1,8 +1,7 @@
 //! `cargo xtask bench app`: Stilling before worker processes (`--app`), beside nginx before the same program.
 //!
-//! It answers two questions, each with its own app behind the servers: the cost of a request in the server before the
-//! app (Node, which answers at once), and the behaviour of an app under five times its capacity (gunicorn, with few
-//! processes).
+//! It answers two questions, each with its own app behind the servers: what a request costs in the server before the
+//! app (Node, which answers at once), and how an app behaves at five times its capacity (gunicorn, with few processes).
 
 mod overload;
 mod proxies;

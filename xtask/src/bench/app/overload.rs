@@ -17,11 +17,10 @@ use crate::bench::overload::{best, recovery};
 use crate::bench::server::{BenchDriver, BenchServer};
 use crate::bench::targets::BenchTarget;
 
-/// Timeout of a client, in seconds.
 const TIMEOUT_S: f64 = 1.0;
 
-/// Clients of the closed loop that measures the app's capacity: two per process, so that no process is ever idle and
-/// waits stay short.
+/// Clients of the closed loop that measures the app's capacity: two per process keep every process busy and waits
+/// short.
 const CLIENTS: u32 = 2 * proxies::PROCESSES;
 
 /// Connections of the open loop: more than requests arrive within a client's timeout.
@@ -31,7 +30,7 @@ const CONNECTIONS: u32 = 4000;
 const NORMAL: f64 = 0.5;
 const MULTIPLE: f64 = 5.0;
 
-/// Least goodput at that load, as a part of the best.
+/// Least goodput at that load, as a part of the best goodput.
 const GOODPUT_PART_MIN: f64 = 0.9;
 
 /// Most seconds until recovery.

@@ -15,7 +15,6 @@ use crate::bench::sample::BenchSample;
 use crate::bench::server::{BenchServer, ContextSwitches};
 use crate::steps::{report, shown};
 
-/// Timeout of a client in seconds.
 const TIMEOUT_S: u32 = 20;
 
 /// Bytes of each message already in a stream before a load begins.
@@ -135,7 +134,7 @@ impl CollectLoad {
             p50_ms: ms(times.p50_us),
             p99_ms: ms(times.p99_us),
             p999_ms: ms(times.p999_us),
-            // Of the caller, with every way of sending: until the acknowledgement, or until the system accepted the
+            // The caller's wait, with every way of sending: until the acknowledgement, or until the system accepted the
             // message.
             max_ms: (sends > 0).then_some(report.send_time.max_us / 1e3),
             mean_ms: (sends > 0).then_some(report.send_time.mean_us / 1e3),
@@ -169,7 +168,6 @@ impl CollectLoad {
 
 /// Counters of a server's usage since its start.
 struct UsageReading {
-    /// CPU seconds.
     cpu_s: f64,
     switches: ContextSwitches,
     /// System calls of its driver, if it has a metric for them.
@@ -178,7 +176,6 @@ struct UsageReading {
 
 /// Difference of two readings.
 struct UsageDifference {
-    /// CPU seconds.
     cpu_s: f64,
     /// `None`: a thread has ended.
     switches: Option<u64>,

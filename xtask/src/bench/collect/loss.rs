@@ -95,7 +95,7 @@ pub(crate) struct CrashDemands {
     /// Whether this bound is so small that retention may remove records in every run: memory is then not compared.
     pub(crate) retention_removes: bool,
     pub(crate) is_buffered: bool,
-    /// Descriptors and memory are compared in one of this many runs.
+    /// Descriptors and memory are compared in every n-th run; 0: never.
     pub(crate) descriptors_every: u32,
 }
 

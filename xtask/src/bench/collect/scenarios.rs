@@ -10,7 +10,7 @@ pub(super) struct Scenario {
     pub(super) load: CollectLoad,
     pub(super) seconds: u32,
     pub(super) peers: &'static [CollectPeer],
-    /// Only one round.
+    /// Measured in one round only.
     pub(super) once: bool,
     /// The project's targets, besides that nothing fails. Empty: only reported.
     pub(super) targets_wanted: &'static [PeerTarget],
@@ -48,25 +48,21 @@ const CORE: CollectLoad =
 /// The same with a stream in memory, on servers with streams.
 const IN_MEMORY: CollectLoad = CollectLoad { storage: StorageKind::Memory, ..CORE };
 
-/// Title of the rate against the size.
 pub(super) const CURVE: &str = "Against the size of the messages";
 
-/// Message sizes of that part, in bytes.
+/// In bytes.
 pub(super) const CURVE_SIZES: [u32; 6] = [128, 512, 1024, 4096, 16_384, 65_536];
 
-/// Title of the rate against the messages already in the stream.
 pub(super) const BACKLOG: &str = "Against the backlog of the stream";
 
-/// Messages in the stream in that part.
+/// Messages already in the stream.
 pub(super) const BACKLOGS: [u64; 3] = [0, 100_000, 1_000_000];
 
 /// Row 0.5: least rate with the longest backlog, as a part of the rate of an empty stream.
 pub(super) const BACKLOG_RATE_MIN: f64 = 0.8;
 
-/// Load of that part.
 pub(super) const ONTO_BACKLOG: CollectLoad = CollectLoad { size: 1024, seconds: 1, ..ACKNOWLEDGED };
 
-/// Title of unconfirmed beside confirmed sending.
 pub(super) const UNWAITED: &str = "Without waiting beside confirmed";
 
 /// Row 0.28: most milliseconds of the slowest send of a flood; BBQ reported 5.03 s, and 3.81 s in the mean.

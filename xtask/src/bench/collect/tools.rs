@@ -57,7 +57,6 @@ pub(in crate::bench) fn nats_server_version(program: &Path) -> String {
     format!("nats-server: {}", command_output.trim_start_matches("nats-server: "))
 }
 
-/// Major and minor version of a nats-server.
 fn version(program: &Path) -> Option<(u32, u32)> {
     let output = Command::new(program).arg("-v").output().ok()?;
     parse(&String::from_utf8_lossy(&output.stdout))

@@ -91,15 +91,15 @@ impl CrashClient {
                         in_flight = in_flight.saturating_sub(1);
                         load.acknowledged_count.fetch_add(1, Ordering::AcqRel);
                     }
-                    CodecEvent::Bad { counter, failure, detail } => {
+                    CodecEvent::Failed { counter, failure, detail } => {
                         self.unanswered.remove(&counter.unwrap_or(u64::MAX));
                         self.refusals.push(format!("{}: {detail}", failure.name()));
                         in_flight = in_flight.saturating_sub(1);
                     }
-                    CodecEvent::Stray { detail, .. } => self.refusals.push(detail),
-                    CodecEvent::Fault(detail) => return self.refusals.push(detail),
+                    CodecEvent::Unmatched { detail, .. } => self.refusals.push(detail),
+                    CodecEvent::ProtocolError(detail) => return self.refusals.push(detail),
                     CodecEvent::Ping => self.codec.pong(&mut output),
-                    CodecEvent::Pong | CodecEvent::Nothing => {}
+                    CodecEvent::Pong | CodecEvent::Ignored => {}
                 }
             }
         }

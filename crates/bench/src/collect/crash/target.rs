@@ -86,9 +86,7 @@ impl CrashTarget for TargetProcess {
             return Err(CollectError::Server(format!("`{shown}` ended by itself: {status}")));
         }
         let killed = child.kill().and_then(|()| child.wait());
-        killed
-            .map(|_| ())
-            .map_err(|error| CollectError::Local(format!("`{shown}` is not to be killed: {error}")))
+        killed.map(|_| ()).map_err(|error| CollectError::Local(format!("cannot kill `{shown}`: {error}")))
     }
 }
 

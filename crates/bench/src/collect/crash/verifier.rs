@@ -57,9 +57,9 @@ impl CrashVerifier {
             }
             for (counter, sequence) in client.acknowledged.drain(..) {
                 acknowledged += 1;
-                let mark = PayloadId { client: client.number, counter };
-                let place = client.positions.get(usize::try_from(counter).unwrap_or(usize::MAX)).copied();
-                self.verify_acknowledged(mark, sequence, place.unwrap_or(0), plan, report);
+                let id = PayloadId { client: client.number, counter };
+                let position = client.positions.get(usize::try_from(counter).unwrap_or(usize::MAX)).copied();
+                self.verify_acknowledged(id, sequence, position.unwrap_or(0), plan, report);
             }
         }
         report.acknowledged += acknowledged;
@@ -90,8 +90,8 @@ impl CrashVerifier {
         let rest = self.known.split_off(&first);
         let removed = std::mem::replace(&mut self.known, rest);
         let Some(bound) = plan.retention_bytes else {
-            for (sequence, mark) in removed {
-                report.note("lost", || format!("{mark:?} at {sequence}; the stream begins at {first}"));
+            for (sequence, id) in removed {
+                report.note("lost", || format!("{id:?} at {sequence}; the stream begins at {first}"));
             }
             return Ok(());
         };
@@ -117,24 +117,24 @@ impl CrashVerifier {
 
     fn verify_acknowledged(
         &mut self,
-        mark: PayloadId,
+        id: PayloadId,
         sequence: u64,
-        place: u64,
+        position: u64,
         plan: &CrashPlan,
         report: &mut CrashReport,
     ) {
         let (first, last) = (self.first, self.last);
-        if place == sequence {
+        if position == sequence {
             if sequence >= first
-                && let Some(other) = self.known.insert(sequence, mark)
+                && let Some(other) = self.known.insert(sequence, id)
             {
-                report.note("reordered", || format!("{sequence} was given to {other:?} and to {mark:?}"));
+                report.note("reordered", || format!("{sequence} was given to {other:?} and to {id:?}"));
             }
-        } else if place != 0 {
-            report.note("reordered", || format!("{mark:?} at {place}, acknowledged at {sequence}"));
+        } else if position != 0 {
+            report.note("reordered", || format!("{id:?} at {position}, acknowledged at {sequence}"));
         } else if plan.retention_bytes.is_none() || sequence >= first {
             report.note("lost", || {
-                format!("{mark:?}, acknowledged at {sequence}; the stream is from {first} to {last}")
+                format!("{id:?}, acknowledged at {sequence}; the stream is from {first} to {last}")
             });
         }
     }
@@ -151,7 +151,7 @@ impl CrashVerifier {
         let (first, _) = replay_behind(api, plan, 0, |stored| {
             let acknowledged = missing.remove(&stored.sequence);
             if let Some(acknowledged) =
-                acknowledged.filter(|mark| run.pattern.check(stored.payload) != Some(*mark))
+                acknowledged.filter(|id| run.pattern.check(stored.payload) != Some(*id))
             {
                 let sequence = stored.sequence;
                 report.note("lost", || {
@@ -161,8 +161,8 @@ impl CrashVerifier {
         })?;
         (self.first, self.known) = (first, missing);
         self.verify_retention(plan, report)?;
-        for (sequence, mark) in std::mem::take(&mut self.known) {
-            report.note("lost", || format!("{mark:?} at {sequence}, which was there after an earlier kill"));
+        for (sequence, id) in std::mem::take(&mut self.known) {
+            report.note("lost", || format!("{id:?} at {sequence}, which was there after an earlier kill"));
         }
         Ok(())
     }
@@ -209,22 +209,22 @@ fn record_found(
     report: &mut CrashReport,
 ) -> bool {
     let sequence = stored.sequence;
-    let mark = run.pattern.check(stored.payload);
-    let client = mark.and_then(|mark| clients.get_mut(usize::from(mark.client)).map(|client| (mark, client)));
-    let Some((mark, client)) = client.filter(|(mark, client)| mark.counter < client.sent) else {
+    let id = run.pattern.check(stored.payload);
+    let client = id.and_then(|id| clients.get_mut(usize::from(id.client)).map(|client| (id, client)));
+    let Some((id, client)) = client.filter(|(id, client)| id.counter < client.sent) else {
         report.note("invented", || format!("a payload that no client sent, at {sequence}"));
         return false;
     };
-    let place = &mut client.positions[usize::try_from(mark.counter).unwrap_or(usize::MAX)];
-    if *place != 0 {
-        let first = *place;
-        report.note("stored_twice", || format!("{mark:?} at {first} and at {sequence}"));
+    let position = &mut client.positions[usize::try_from(id.counter).unwrap_or(usize::MAX)];
+    if *position != 0 {
+        let first = *position;
+        report.note("stored_twice", || format!("{id:?} at {first} and at {sequence}"));
         return false;
     }
-    *place = sequence;
-    if let Some(newest) = client.newest.filter(|newest| *newest > mark.counter) {
-        report.note("reordered", || format!("{mark:?} at {sequence}, behind number {newest} of its client"));
+    *position = sequence;
+    if let Some(newest) = client.newest.filter(|newest| *newest > id.counter) {
+        report.note("reordered", || format!("{id:?} at {sequence}, behind number {newest} of its client"));
     }
-    client.newest = client.newest.max(Some(mark.counter));
+    client.newest = client.newest.max(Some(id.counter));
     true
 }

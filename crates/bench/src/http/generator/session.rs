@@ -12,14 +12,14 @@ use stilling_wire::http1::{
 };
 
 use super::{GeneratorShared, LoadGenerator};
-use crate::http::error::objection;
+use crate::http::error::error_detail;
 use crate::http::slots::RequestTimes;
 use crate::http::tally::RequestFailure;
 
 const SHED: u16 = 503;
 
 pub(crate) struct GeneratorSession {
-    task: Arc<GeneratorShared>,
+    shared: Arc<GeneratorShared>,
     decoder: ResponseDecoder,
     slot: u32,
     status: u16,
@@ -39,9 +39,9 @@ enum ResponseCheck {
 }
 
 impl GeneratorSession {
-    pub(crate) fn new(task: &Arc<GeneratorShared>, slot: u32) -> Self {
+    pub(crate) fn new(shared: &Arc<GeneratorShared>, slot: u32) -> Self {
         GeneratorSession {
-            task: Arc::clone(task),
+            shared: Arc::clone(shared),
             decoder: ResponseDecoder::default(),
             slot,
             status: 0,
@@ -64,8 +64,8 @@ impl GeneratorSession {
     }
 
     fn body(&mut self, piece: &[u8]) {
-        if self.status == self.task.plan.expect_status && !self.body_differs {
-            let rest = usize::try_from(self.body_at).ok().and_then(|at| self.task.expected_body.get(at..));
+        if self.status == self.shared.plan.expect_status && !self.body_differs {
+            let rest = usize::try_from(self.body_at).ok().and_then(|at| self.shared.expected_body.get(at..));
             self.body_differs = !rest.is_some_and(|rest| rest.starts_with(piece));
         }
         if !self.body_differs {
@@ -75,8 +75,8 @@ impl GeneratorSession {
     }
 
     fn verdict(&self) -> ResponseCheck {
-        if self.status == self.task.plan.expect_status {
-            let whole = self.body_at == self.task.expected_body.len() as u64;
+        if self.status == self.shared.plan.expect_status {
+            let whole = self.body_at == self.shared.expected_body.len() as u64;
             if whole && !self.body_differs {
                 ResponseCheck::Correct
             } else {
@@ -97,7 +97,7 @@ impl GeneratorSession {
             ResponseCheck::Shed => service.record_shed(times, now),
             ResponseCheck::Wrong(failure) => service.record_failure(failure, 1, || self.describe(failure)),
         }
-        if self.last || !self.task.plan.keep_alive {
+        if self.last || !self.shared.plan.keep_alive {
             service.slots.mark_closing(self.slot);
             service.requeue(self.slot);
         }
@@ -110,9 +110,9 @@ impl GeneratorSession {
                 format!("the body differs from the expected one at or after byte {}", self.body_at)
             }
             RequestFailure::WrongBody => {
-                format!("the body has {} bytes instead of {}", self.body_at, self.task.expected_body.len())
+                format!("the body has {} bytes instead of {}", self.body_at, self.shared.expected_body.len())
             }
-            _ => format!("status {} instead of {}", self.status, self.task.plan.expect_status),
+            _ => format!("status {} instead of {}", self.status, self.shared.plan.expect_status),
         }
     }
 
@@ -133,14 +133,14 @@ impl GeneratorSession {
 
     fn send(&mut self, times: RequestTimes, io: &mut Io<'_>, service: &mut LoadGenerator) {
         service.slots.begin(self.slot, times);
-        if io.send(&self.task.request).is_err() {
+        if io.send(&self.shared.request).is_err() {
             self.fail_connection(RequestFailure::Local, || "no room for a request".to_owned(), io, service);
         }
     }
 
     fn update_deadline(&self, io: &mut Io<'_>, service: &mut LoadGenerator) {
         let waits = service.slots.in_flight(self.slot) > 0 || self.last;
-        let deadline = waits.then(|| io.now().after(self.task.plan.timeout));
+        let deadline = waits.then(|| io.now().after(self.shared.plan.timeout));
         io.set_deadline(deadline);
     }
 
@@ -170,7 +170,7 @@ impl GeneratorSession {
         while service.slots.in_flight(self.slot) > 0 {
             let unread = &bytes[consumed..];
             let ResponseStep { consumed: step, event } =
-                self.decoder.decode(&self.task.limits, self.task.reply_to, unread)?;
+                self.decoder.decode(&self.shared.limits, self.shared.reply_to, unread)?;
             consumed += step;
             match event {
                 ResponseEvent::NeedMore => return Ok(consumed),
@@ -205,9 +205,9 @@ impl Session for GeneratorSession {
         let (now, token) = (io.now(), io.token());
         self.opened = true;
         service.handle_connected(self.slot, token);
-        if !self.task.plan.keep_alive {
+        if !self.shared.plan.keep_alive {
             // With a connection per request, the request starts with the connection.
-            if io.send(&self.task.request).is_err() {
+            if io.send(&self.shared.request).is_err() {
                 self.fail_connection(
                     RequestFailure::Local,
                     || "no room for a request".to_owned(),
@@ -216,7 +216,7 @@ impl Session for GeneratorSession {
                 );
             }
             self.update_deadline(io, service);
-        } else if self.task.plan.holds() {
+        } else if self.shared.plan.holds() {
             service.count_request(now);
             self.send(RequestTimes { intended: now, sent: now }, io, service);
             self.update_deadline(io, service);
@@ -230,7 +230,7 @@ impl Session for GeneratorSession {
         let consumed = match self.read(bytes, io, service) {
             Ok(consumed) => consumed,
             Err(error) => {
-                self.fail_connection(RequestFailure::BadResponse, || objection(&error), io, service);
+                self.fail_connection(RequestFailure::BadResponse, || error_detail(&error), io, service);
                 bytes.len()
             }
         };
@@ -238,7 +238,7 @@ impl Session for GeneratorSession {
         if still_owed == owed || io.is_finishing() {
             return consumed;
         }
-        if self.task.plan.keep_alive || self.last {
+        if self.shared.plan.keep_alive || self.last {
             self.fill(io, service);
         } else {
             // The server keeps the connection despite `Connection: close`.
@@ -268,7 +268,7 @@ impl Session for GeneratorSession {
                 service,
             );
         } else {
-            if self.task.plan.holds() {
+            if self.shared.plan.holds() {
                 service.record_failure(RequestFailure::CutOff, 1, || {
                     "the server closed a held connection".to_owned()
                 });
@@ -283,7 +283,7 @@ impl Session for GeneratorSession {
     }
 
     fn deadline(&mut self, io: &mut Io<'_>, service: &mut LoadGenerator) {
-        let seconds = self.task.plan.timeout.as_secs_f64();
+        let seconds = self.shared.plan.timeout.as_secs_f64();
         if service.slots.in_flight(self.slot) > 0 {
             self.fail_connection(
                 RequestFailure::Timeout,
@@ -292,7 +292,7 @@ impl Session for GeneratorSession {
                 service,
             );
         } else if self.last {
-            let detail = || format!("the server announced to close and had not after {seconds} s");
+            let detail = || format!("the server announced a close, but did not close within {seconds} s");
             self.fail_connection(RequestFailure::Timeout, detail, io, service);
         }
     }

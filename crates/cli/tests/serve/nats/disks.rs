@@ -125,7 +125,7 @@ fn a_full_disk_makes_its_streams_wait_and_nothing_else(driver: DriverUnderTest) 
     let publisher = thread::spawn(move || publish_large(to));
     let ready = || server.connect().ask("GET /readyz HTTP/1.1\r\nHost: a\r\n\r\n");
     let refusal = eventually("the disk is full", || Some(ready()).filter(|answer| answer.status == 503));
-    assert!(refusal.text().contains("the stream events is waiting for room"), "{refusal:?}");
+    assert!(refusal.text().contains("the stream events is waiting for disk space"), "{refusal:?}");
     assert!(refusal.text().contains("No space left"), "{refusal:?}");
     // Waiting messages are not refused, nor are requests for readiness.
     let status = server.connect().ask("GET /status HTTP/1.1\r\nHost: a\r\n\r\n");

@@ -72,7 +72,10 @@ fn balanced(report: &Value) -> u64 {
     for name in ["failures_total", "connection_fails"] {
         assert_eq!(report[name], 0, "{report}");
     }
-    assert_eq!((&report["evidence"], &report["said"]), (&serde_json::json!({}), &serde_json::json!([])));
+    assert_eq!(
+        (&report["evidence"], &report["failure_records"]),
+        (&serde_json::json!({}), &serde_json::json!([]))
+    );
     count("sends")
 }
 

@@ -1,6 +1,6 @@
 //! NATS clients, streams, and their state after a crash of the server.
 
-mod client_promises;
+mod client_contract;
 mod disks;
 mod faults;
 mod foreign;

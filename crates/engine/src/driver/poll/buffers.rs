@@ -38,8 +38,8 @@ impl PollBuffers {
     }
 
     pub(super) fn reserve_datagram_metadata(&mut self) {
-        let nobody = SocketAddr::from(([0, 0, 0, 0], 0));
-        let blank = DatagramMetadata { from: nobody, local: None, len: 0, truncated: false };
+        let unspecified = SocketAddr::from(([0, 0, 0, 0], 0));
+        let blank = DatagramMetadata { from: unspecified, local: None, len: 0, truncated: false };
         self.datagram_metadata.resize(RECEIVE_BUFFERS as usize, blank);
     }
 

@@ -39,7 +39,7 @@ use self::datagrams::DatagramHeaders;
 use self::source::{PollSources, ReadInterest, SourceFlags};
 use super::accept::{ReserveDescriptor, accept_now};
 use super::message_headers::MessageHeaders;
-use super::peer::{has_hung_up, has_nothing_unread};
+use super::peer::{has_hung_up, has_no_unread_bytes};
 use super::role::SourceRole;
 use super::{
     BufferId, Datagram, Destination, Driver, DriverCounters, DriverEvent, IncompleteSend, Outgoing,
@@ -160,7 +160,7 @@ impl Driver for Poll {
 
     fn accept_now(&mut self, listener: Token) -> io::Result<Option<OwnedFd>> {
         let Some(source) = self.sources.get_mut(listener) else { return Ok(None) };
-        self.counters.enters += 1;
+        self.counters.system_calls += 1;
         accept_now(&source.fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
     }
 
@@ -200,7 +200,7 @@ impl Driver for Poll {
     fn connect(&mut self, token: Token, to: &Destination) -> io::Result<()> {
         let (socket, address) = net::outgoing_socket(to)?;
         // One call for the socket, one to connect it.
-        self.counters.enters += 2;
+        self.counters.system_calls += 2;
         let outcome = SockRef::from(&socket).connect(&address);
         let source = self.sources.insert(token, socket, SourceRole::Stream)?;
         source.source_flags.set(SourceFlags::CONNECTING);
@@ -233,18 +233,18 @@ impl Driver for Poll {
 
     fn recv_now(&mut self, token: Token, into: &mut [u8]) -> io::Result<usize> {
         let source = self.sources.get_mut(token).ok_or(io::ErrorKind::NotConnected)?;
-        self.counters.enters += 1;
+        self.counters.system_calls += 1;
         Ok(source.receive(into)?)
     }
 
     fn is_hung_up(&mut self, token: Token) -> bool {
-        self.counters.enters += 1;
+        self.counters.system_calls += 1;
         self.sources.get_mut(token).is_some_and(|source| has_hung_up(&source.fd))
     }
 
     fn has_no_unread_input(&mut self, token: Token) -> bool {
-        self.counters.enters += 1;
-        self.sources.get_mut(token).is_some_and(|source| has_nothing_unread(&source.fd))
+        self.counters.system_calls += 1;
+        self.sources.get_mut(token).is_some_and(|source| has_no_unread_bytes(&source.fd))
     }
 
     fn await_writable(&mut self, token: Token) {
@@ -281,7 +281,7 @@ impl Driver for Poll {
 
     fn dropped_datagrams(&mut self, token: Token) -> Option<u32> {
         let source = self.sources.get_mut(token)?;
-        self.counters.enters += 1;
+        self.counters.system_calls += 1;
         sockopt::dropped_datagrams(&source.fd)
     }
 
@@ -361,6 +361,6 @@ mod tests {
             matches!(events[..], [DriverEvent::Closed { .. }]) && stops.is_empty(),
             "{events:?} {stops:?}"
         );
-        assert_eq!(driver.counters().enters, 3 + 2);
+        assert_eq!(driver.counters().system_calls, 3 + 2);
     }
 }

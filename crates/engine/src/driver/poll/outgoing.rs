@@ -74,7 +74,7 @@ impl Poll {
         let more = if last { SendFlags::MORE } else { SendFlags::empty() };
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL | more;
         let outcome = loop {
-            self.counters.enters += 1;
+            self.counters.system_calls += 1;
             let outcome = match (source.role, bytes) {
                 (SourceRole::Pipe, _) => self.messages.write(source.fd.as_fd(), bytes),
                 (_, Gather::One(bytes)) => rustix::net::send(&source.fd, bytes, flags),
@@ -105,7 +105,7 @@ impl Poll {
         let position_of = |at: usize| position + at as u32;
         let mut done = 0;
         while done < batch.len() {
-            self.counters.enters += 1;
+            self.counters.system_calls += 1;
             match self.datagrams.send(source.fd.as_fd(), &batch[done..]) {
                 Ok(sent) => done += sent,
                 Err(Errno::INTR) => {}

@@ -25,7 +25,7 @@ impl Poll {
         for token in self.shutdowns.drain(..) {
             if let Some(source) = self.sources.get_mut(token) {
                 // It fails on a dead connection; the next receive or send reports that.
-                self.counters.enters += 1;
+                self.counters.system_calls += 1;
                 let _ = rustix::net::shutdown(&source.fd, rustix::net::Shutdown::Write);
             }
         }
@@ -47,23 +47,23 @@ impl Poll {
         if matches!(source.role, SourceRole::Listener | SourceRole::Datagram) {
             source.unwatch(self.poll.registry());
         }
-        self.counters.enters += 1;
+        self.counters.system_calls += 1;
         drop(source);
         events.push(DriverEvent::Closed { token });
     }
 
     pub(super) fn resume_starved(&mut self, events: &mut PollEvents) {
         let waiting = self.starved.len();
-        let mut fed = 0;
-        while fed < waiting && self.buffers.free() > 0 {
-            let token = self.starved[fed];
-            fed += 1;
+        let mut resumed = 0;
+        while resumed < waiting && self.buffers.free() > 0 {
+            let token = self.starved[resumed];
+            resumed += 1;
             if let Some(source) = self.sources.get_mut(token) {
                 source.source_flags.clear(SourceFlags::STARVED);
                 self.report_readiness(token, events);
             }
         }
-        self.starved.drain(..fed);
+        self.starved.drain(..resumed);
     }
 
     /// Reports events of sources that are known to be ready, and registers the others with epoll.
@@ -139,7 +139,7 @@ impl Poll {
     /// Registers the source with epoll. A failure ends the connection, because its events would never come.
     fn watch(&mut self, token: Token, events: &mut PollEvents) {
         let Some(source) = self.sources.get_mut(token) else { return };
-        self.counters.enters += u64::from(!source.source_flags.has(SourceFlags::WATCHED));
+        self.counters.system_calls += u64::from(!source.source_flags.has(SourceFlags::WATCHED));
         if let Err(error) = source.watch(self.poll.registry(), token) {
             events.push(source.fail(token, error));
         }
@@ -154,7 +154,7 @@ impl Poll {
             (ReadInterest::Receive, SourceRole::Datagram) => self.receive_datagrams(token, events),
             (ReadInterest::Receive, _) => self.receive_from(token, events),
             (ReadInterest::Readable, _) => {
-                self.counters.enters += 1;
+                self.counters.system_calls += 1;
                 if source.is_readable_now() {
                     source.read_interest = ReadInterest::Idle;
                     events.push(DriverEvent::Readable { token });
@@ -166,7 +166,7 @@ impl Poll {
     fn receive_from(&mut self, token: Token, events: &mut PollEvents) {
         let Some(buffer) = self.buffers.take() else { return self.mark_starved(token) };
         let Some(source) = self.sources.get_mut(token) else { return self.buffers.release(buffer) };
-        self.counters.enters += 1;
+        self.counters.system_calls += 1;
         match source.receive(self.buffers.bytes_mut(buffer)) {
             Ok(len) if len > 0 => {
                 source.read_interest = ReadInterest::Idle;
@@ -203,7 +203,7 @@ impl Poll {
                 return self.mark_starved(token);
             }
             let requested = left.min(room).min(RECEIVE_BATCH);
-            self.counters.enters += 1;
+            self.counters.system_calls += 1;
             let fd = source.fd.as_fd();
             let outcome = self.datagrams.receive(fd, requested, reports_local, &mut self.buffers, |buffer| {
                 events.push(DriverEvent::Datagram { token, buffer });
@@ -237,20 +237,20 @@ impl Poll {
     fn accept_from(&mut self, listener: Token, events: &mut PollEvents) {
         let Some(source) = self.sources.get_mut(listener) else { return };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        self.counters.enters += 1;
+        self.counters.system_calls += 1;
         // Another holder of the listener may have made it blocking.
         let mut stop = rustix::io::ioctl_fionbio(&source.fd, true).err().map(io::Error::from);
         for attempt in 1..=ACCEPTS_PER_TURN {
             if stop.is_some() {
                 break;
             }
-            self.counters.enters += 1;
+            self.counters.system_calls += 1;
             match rustix::net::accept_with(&source.fd, flags) {
                 Ok(socket) => {
                     events.push(DriverEvent::Accepted { listener, socket });
                     // For an accept on an empty queue the system creates and discards a socket; a poll is cheaper.
                     if attempt.is_power_of_two() {
-                        self.counters.enters += 1;
+                        self.counters.system_calls += 1;
                         if !source.is_readable_now() {
                             return;
                         }
@@ -269,7 +269,7 @@ impl Poll {
         }
         if stop.is_none() {
             // There may be more: epoll reports the listener again in the next turn.
-            self.counters.enters += 1;
+            self.counters.system_calls += 1;
             stop = source.watch_again(self.poll.registry(), listener).err();
         }
         if let Some(error) = stop {
@@ -287,7 +287,7 @@ impl Poll {
             Wait::Until(time) => Some(time.since(now)),
             Wait::Forever => None,
         };
-        self.counters.enters += 1;
+        self.counters.system_calls += 1;
         match self.poll.poll(&mut self.edges, timeout) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
             outcome => outcome,

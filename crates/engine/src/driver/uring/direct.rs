@@ -46,17 +46,17 @@ pub(super) struct PendingConnect {
 impl Uring {
     /// Requests a socket in the ring's table; its completion continues with the connect.
     pub(super) fn connect_direct(&mut self, token: Token, to: &Destination) -> io::Result<()> {
-        let coming = match to {
+        let pending = match to {
             Destination::Tcp { to, from } => {
                 PendingConnect { token, to: SockAddr::from(*to), from: from.map(SockAddr::from) }
             }
             Destination::Unix(path) => PendingConnect { token, to: SockAddr::unix(path)?, from: None },
         };
         let socket =
-            opcode::Socket::new(coming.to.family().into(), libc::SOCK_STREAM | libc::SOCK_NONBLOCK, 0)
+            opcode::Socket::new(pending.to.family().into(), libc::SOCK_STREAM | libc::SOCK_NONBLOCK, 0)
                 .file_index(Some(types::DestinationSlot::auto_target()))
                 .build();
-        self.pending_connects.push_back(coming);
+        self.pending_connects.push_back(pending);
         self.sources.insert(token, Handle::PENDING, SourceRole::Stream, false);
         self.sources.get_mut(token).expect("just inserted").arm(ArmedOps::CONNECT);
         self.submit(&socket.user_data(UringOp::Socket.with(token)));
@@ -65,9 +65,9 @@ impl Uring {
 
     pub(super) fn complete_socket(&mut self, token: Token, result: i32, events: &mut UringEvents) {
         // Usually the first, because sockets are created in the order of their requests.
-        let at = self.pending_connects.iter().position(|coming| coming.token == token);
-        let coming = at.and_then(|at| self.pending_connects.remove(at));
-        let (Some(coming), Some(source)) = (coming, self.sources.get_mut(token)) else {
+        let at = self.pending_connects.iter().position(|pending| pending.token == token);
+        let pending = at.and_then(|at| self.pending_connects.remove(at));
+        let (Some(pending), Some(source)) = (pending, self.sources.get_mut(token)) else {
             debug_assert!(false, "{token:?}: a socket that was not requested");
             return;
         };
@@ -88,7 +88,7 @@ impl Uring {
             self.finish_operation(token, ArmedOps::CONNECT, events);
             return;
         }
-        self.connect_slot(token, handle, coming);
+        self.connect_slot(token, handle, pending);
     }
 
     fn connect_slot(
@@ -161,12 +161,13 @@ impl Uring {
             handle.entry(|fd| opcode::Recv::new(fd, start, len).flags(libc::MSG_DONTWAIT | flags).build());
         self.submit(&entry.user_data(UringOp::ReceiveNow.bits()));
         self.flush();
-        let is_it = |completion: &Completion| UringOp::of(completion.user_data) == UringOp::ReceiveNow;
+        let is_receive_now =
+            |completion: &Completion| UringOp::of(completion.user_data) == UringOp::ReceiveNow;
         // Other completions wait for the next turn. More than one round is needed only when completions have
         // overflowed.
         loop {
             self.queue.drain(&mut self.completions);
-            if let Some(at) = self.completions.iter().position(is_it) {
+            if let Some(at) = self.completions.iter().position(is_receive_now) {
                 let result = self.completions.remove(at).result;
                 return if result < 0 {
                     Err(io::Error::from_raw_os_error(-result))
@@ -174,7 +175,7 @@ impl Uring {
                     Ok(result as usize)
                 };
             }
-            self.counters.enters +=
+            self.counters.system_calls +=
                 u64::from(self.queue.enter(stilling_ring::Time::ZERO, crate::driver::Wait::No)?);
         }
     }
@@ -215,7 +216,7 @@ impl Uring {
         match &mut self.table {
             Some(table) => {
                 table.count_used();
-                AcceptedSocket::Direct(table.own(result.cast_unsigned()))
+                AcceptedSocket::Direct(table.owned_slot(result.cast_unsigned()))
             }
             // SAFETY: a non-negative result of an accept is a new descriptor without another owner.
             None => AcceptedSocket::Plain(unsafe { OwnedFd::from_raw_fd(result) }),

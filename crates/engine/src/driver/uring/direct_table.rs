@@ -63,8 +63,8 @@ pub(super) struct DirectTable {
 impl DirectTable {
     pub(super) fn register(queue: &mut UringQueue, size: u32) -> io::Result<Self> {
         if size > DIRECT_DESCRIPTORS_MAX {
-            let words = format!("{size} direct descriptors exceed the maximum of {DIRECT_DESCRIPTORS_MAX}");
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, words));
+            let message = format!("{size} direct descriptors exceed the maximum of {DIRECT_DESCRIPTORS_MAX}");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
         let submitter = queue.ring().submitter();
         submitter.register_files_sparse(size)?;
@@ -88,7 +88,7 @@ impl DirectTable {
     }
 
     /// The owner of a slot from a completion.
-    pub(super) fn own(&self, slot: u32) -> Direct {
+    pub(super) fn owned_slot(&self, slot: u32) -> Direct {
         Direct { slot: Some(slot), dropped: Rc::clone(&self.dropped) }
     }
 

@@ -54,7 +54,7 @@ use self::source::{AcceptRequest, ArmedOps, UringSources};
 use self::wakeup::Wakeup;
 use super::accept::{ReserveDescriptor, accept_now};
 use super::message_headers::MessageHeaders;
-use super::peer::{has_hung_up, has_nothing_unread};
+use super::peer::{has_hung_up, has_no_unread_bytes};
 use super::pktinfo::CONTROL_SIZE;
 use super::role::SourceRole;
 use super::{
@@ -194,7 +194,7 @@ impl Uring {
     }
 
     fn flush(&mut self) {
-        self.counters.enters += u64::from(self.queue.submit_all());
+        self.counters.system_calls += u64::from(self.queue.submit_all());
         self.clear_submitted();
     }
 
@@ -372,7 +372,7 @@ impl Driver for Uring {
     fn accept_now(&mut self, listener: Token) -> io::Result<Option<AcceptedSocket>> {
         let source = self.sources.get_mut(listener);
         let Some(socket) = source.and_then(|source| source.handle.descriptor()) else { return Ok(None) };
-        self.counters.enters += 1;
+        self.counters.system_calls += 1;
         Ok(accept_now(socket, SocketFlags::CLOEXEC)?.map(AcceptedSocket::Plain))
     }
 
@@ -416,7 +416,7 @@ impl Driver for Uring {
             return self.connect_direct(token, to);
         }
         let (socket, address) = net::outgoing_socket(to)?;
-        self.counters.enters += 1;
+        self.counters.system_calls += 1;
         if self.queue.room() == 0 || self.addresses.len() == self.addresses.capacity() {
             self.flush();
         }
@@ -453,7 +453,7 @@ impl Driver for Uring {
         let source = self.sources.get_mut(token).ok_or(io::ErrorKind::NotConnected)?;
         let (handle, role) = (source.handle, source.role);
         // Receives through the ring are counted on its enter.
-        self.counters.enters += u64::from(handle.descriptor().is_some());
+        self.counters.system_calls += u64::from(handle.descriptor().is_some());
         match handle.descriptor() {
             Some(fd) if role == SourceRole::Pipe => Ok(rustix::io::read(fd, into)?),
             Some(fd) => Ok(rustix::net::recv(fd, into, rustix::net::RecvFlags::DONTWAIT)?.0),
@@ -466,7 +466,7 @@ impl Driver for Uring {
         let Some(handle) = self.sources.get_mut(token).map(|source| source.handle) else { return false };
         match handle.descriptor() {
             Some(fd) => {
-                self.counters.enters += 1;
+                self.counters.system_calls += 1;
                 has_hung_up(&fd)
             }
             // Bytes before the reset hide it.
@@ -478,8 +478,8 @@ impl Driver for Uring {
         let Some(handle) = self.sources.get_mut(token).map(|source| source.handle) else { return false };
         match handle.descriptor() {
             Some(fd) => {
-                self.counters.enters += 1;
-                has_nothing_unread(&fd)
+                self.counters.system_calls += 1;
+                has_no_unread_bytes(&fd)
             }
             None => self.peek(handle).is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock),
         }
@@ -495,7 +495,7 @@ impl Driver for Uring {
         // Not through the ring: the kernel runs shutdowns on a thread of its own, which looks up the descriptor late,
         // when the number may belong to another connection. All sends have completed; an error means that the peer is
         // already gone.
-        self.counters.enters += 1;
+        self.counters.system_calls += 1;
         let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Write);
     }
 
@@ -539,7 +539,7 @@ impl Driver for Uring {
 
     fn dropped_datagrams(&mut self, token: Token) -> Option<u32> {
         let socket = self.sources.get_mut(token)?.handle.descriptor()?;
-        self.counters.enters += 1;
+        self.counters.system_calls += 1;
         sockopt::dropped_datagrams(&socket)
     }
 
@@ -576,7 +576,7 @@ impl Driver for Uring {
             || !self.completions.is_empty()
             || self.can_detach();
         let wait = if news || cancelled || more_to_rearm { Wait::No } else { wait };
-        self.counters.enters += u64::from(self.queue.enter(now, wait)?);
+        self.counters.system_calls += u64::from(self.queue.enter(now, wait)?);
         self.clear_submitted();
         loop {
             self.process_completions(stops, events);
@@ -585,7 +585,7 @@ impl Driver for Uring {
                 break;
             }
             self.counters.overflows += 1;
-            self.counters.enters += u64::from(self.queue.enter(now, Wait::No)?);
+            self.counters.system_calls += u64::from(self.queue.enter(now, Wait::No)?);
         }
         self.unlink_stopped(stops);
         self.close_finished(stops);

@@ -104,7 +104,7 @@ impl Uring {
         }
         let source = self.sources.get_mut(out.token).expect("the caller looked it up");
         let pipe = source.handle.descriptor().expect("a pipe keeps its descriptor");
-        self.counters.enters += 1;
+        self.counters.system_calls += 1;
         let (sent, error) = match self.messages.write(pipe, out.bytes) {
             Ok(sent) => (sent, None),
             Err(Errno::AGAIN | Errno::INTR) => (0, None),

@@ -17,6 +17,7 @@ use crate::registrations::checked;
 use crate::storage::Storage;
 use crate::stream_writer::StreamWriter;
 
+/// Bytes of a consumer's name; longer ones are refused.
 const NAME_SIZE_MAX: usize = 64;
 
 /// Nanoseconds that a consumer without subscribers is kept, unless configured.
@@ -100,7 +101,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     fn add_consumer(&mut self, client: ClientId, spec: ConsumerSpec, now: Now) -> Result<Value, ApiError> {
         let stream = spec.stream;
         self.api.size += consumer_info::LIST_SLOT_COST * self.make_room_for(&spec);
-        let added = self.consumers.table.add(client, spec, now).map_err(|unwelcome| match unwelcome {
+        let added = self.consumers.table.add(client, spec, now).map_err(|error| match error {
             AddConsumerError::TooMany => ApiError(400, 10026, "maximum consumers limit reached".to_owned()),
             AddConsumerError::NoMemory => ApiError(503, 10023, "insufficient resources".to_owned()),
         })?;
@@ -113,10 +114,10 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     /// many were checked.
     fn make_room_for(&mut self, spec: &ConsumerSpec) -> usize {
         for looked in 0..DEPARTED_CONSUMER_STEPS_PER_TURN {
-            if !self.consumers.table.are_full(spec) {
+            if !self.consumers.table.is_full_for(spec) {
                 return looked;
             }
-            let Some(number) = self.consumers.table.first_left() else {
+            let Some(number) = self.consumers.table.first_orphan() else {
                 // Consumers of a client that has just disconnected may not be marked as orphans yet.
                 if self.clients.step_departure(&mut self.consumers.table, &mut self.router).is_none() {
                     return looked;
@@ -129,7 +130,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                 self.consumers.table.remove(number);
             } else {
                 // Moves it to the end of the order of orphans.
-                self.consumers.table.note_left(number);
+                self.consumers.table.mark_orphan(number);
             }
         }
         DEPARTED_CONSUMER_STEPS_PER_TURN
@@ -186,9 +187,9 @@ fn filters(config: &mut ConsumerConfig, rest: &[&str]) -> Result<Vec<String>, Ap
         .filter(|f| !f.is_empty())
         .collect();
     // Permissions apply to the subject of the request, so the filter must equal the one in the subject.
-    if let [_, read_serial @ ..] = rest
-        && !read_serial.is_empty()
-        && !matches!(filters.as_slice(), [filter] if *filter == read_serial.join("."))
+    if let [_, tokens @ ..] = rest
+        && !tokens.is_empty()
+        && !matches!(filters.as_slice(), [filter] if *filter == tokens.join("."))
     {
         return Err(ApiError(400, 10131, "the filter differs from that in the subject".to_owned()));
     }

@@ -16,7 +16,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let used = |is_on_disk: bool| -> u64 {
             let all = self.streams.iter();
             let of = all.filter(|stream| (stream.config.durability == Durability::Disk) == is_on_disk);
-            of.map(|stream| stream.kept().0).sum()
+            of.map(|stream| stream.size_and_times().0).sum()
         };
         json!({
             "memory": used(false), "storage": used(true), "reserved_memory": 0, "reserved_storage": 0,
@@ -117,7 +117,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let config = self.stream_config(number);
         if let Some(setting) = differing(&wanted, &config) {
             let name = &self.streams[number].config.name;
-            let words = format!("the stream {name} does not have this {setting}: {CONFIGURED}");
+            let words = format!("the stream {name} is not configured with {setting}: {CONFIGURED}");
             return Err(ApiError(400, 10052, words));
         }
         self.stream_info(&self.streams[number].config.name, b"", now_ns)
@@ -127,7 +127,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let stream = &self.streams[number];
         let first = if stream.config.durability == Durability::None { stream.next } else { stream.first };
         let messages = (stream.visible + 1).saturating_sub(first);
-        let (bytes, first_ns, last_ns) = stream.kept();
+        let (bytes, first_ns, last_ns) = stream.size_and_times();
         let known = |time_ns: Option<UnixNanos>| time_ns.map_or_else(|| NO_TIME.to_owned(), rfc3339);
         // Clients use this to detect a new stream of the same name. A memory stream is created with the server's start.
         let created = rfc3339(stream.created_ns);

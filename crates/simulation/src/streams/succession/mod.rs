@@ -37,7 +37,7 @@ pub enum HubLocation {
 /// Content of the streams when the hand-over begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum JournalContent {
-    /// Nothing until the hand-over is over.
+    /// Nothing until the hand-over has ended.
     Empty,
     /// Earlier publications; more arrive all the time.
     Data,
@@ -59,7 +59,7 @@ pub enum HandoverSide {
 pub enum HandoverStep {
     /// The successor has reported that it is ready.
     Ready,
-    /// The successor is the server.
+    /// The successor has taken over.
     Taken,
     /// The predecessor's hub has ended, and the streams are being closed.
     Sealing,
@@ -171,7 +171,7 @@ pub struct SuccessionReport {
     pub totals: ClientTotals,
     /// Events of servers.
     pub events: SuccessionEventCounts,
-    /// The text of the run, if requested.
+    /// The events as text, if requested.
     pub text: Vec<String>,
 }
 

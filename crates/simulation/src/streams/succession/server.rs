@@ -141,7 +141,7 @@ impl SuccessionServer {
         }
         self.begin_threads(now);
         for RunningJournal { journal, writes_at, reads_at } in &mut self.journals {
-            // A hung disk does not hold back blocks.
+            // Blocks are built even while the disk hangs.
             journal.writer.build();
             any |= step(writes_at, now, (hangs_until, self.disk_latency), random, |act| {
                 if act {

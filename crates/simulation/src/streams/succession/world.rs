@@ -47,12 +47,12 @@ enum ScheduledEvent {
     DiskFailureEnds,
 }
 
-/// The server that is succeeded, or serves alone.
+/// The serving server: the predecessor, during a hand-over.
 struct PredecessorServer {
     server: SuccessionServer,
     retirement: Option<PredecessorDrain>,
     has_sealed: bool,
-    /// Time at which its process ends; nothing else remains of it.
+    /// Time at which its process ends, once only the process remains.
     ends_at: Option<Time>,
 }
 
@@ -79,7 +79,7 @@ struct SuccessionWorld {
     new: Option<SuccessorServer>,
     scheduled_events: BTreeMap<(Time, u64), ScheduledEvent>,
     scheduled: u64,
-    /// Arrival of the last event for a successor: one connection keeps the order.
+    /// Arrival time of the last event for a successor: later events arrive after it, as over one connection.
     message_at: Time,
     kill: Option<(HandoverSide, HandoverStep)>,
     hangs_until: Time,

@@ -33,7 +33,7 @@ impl OpeningTestHub {
         let own = thread::current();
         let wakes = [Arc::new(Wake::new(|| ())), Arc::new(Wake::new(move || own.unpark()))];
         let opening_thread = OpeningThread::default();
-        let opening = Arc::new(Wake::of_thread(&opening_thread));
+        let opening = Arc::new(Wake::for_thread(&opening_thread));
         let lifecycle = Arc::new(Lifecycle::new(vec![opening], WallClock::System));
         lifecycle.begin_succession(crate::lifecycle::HandoverStage::PathTaken);
         let (ports, outlets, _inlets) = connect(&wakes[..1], &wakes[1], HashKey(1, 2));

@@ -31,8 +31,8 @@ impl NatsSession {
         if let Some(hub) = cx.hub.as_deref_mut()
             && std::mem::take(&mut self.is_counted)
         {
-            hub.port.leave(self.token);
-            // After `leave`, so that nothing more is sent to it.
+            hub.port.disconnect(self.token);
+            // After `disconnect`, so that nothing more is sent to it.
             for mark in self.marks.take().into_iter().flat_map(|marks| marks.0) {
                 hub.port.report_mark(self.token, mark);
             }
@@ -68,7 +68,7 @@ impl NatsSession {
                 self.phase = NatsPhase::OutputEnded(wait);
                 if let Some(hub) = cx.hub.as_deref_mut() {
                     // Messages of its subscriptions go to others from now on.
-                    hub.port.leave(token);
+                    hub.port.disconnect(token);
                 }
                 io.end_output();
                 self.last_input = io.now();

@@ -53,9 +53,9 @@ impl ShardDrain {
         let Some((started, deadline)) = self.started else {
             self.started = Some((control.now, control.now.after(self.timeout)));
             if lifecycle.has_listeners_alone() {
-                control.empty_and_close_listeners();
+                control.accept_backlogs_and_close_listeners();
             } else {
-                control.stop_accepting();
+                control.close_stream_listeners();
             }
             control.drain();
             // The next turn accepts the last connections of the listeners' queues.
@@ -106,7 +106,7 @@ impl ShardDrain {
             return Some(now.after(DRAIN_QUIET));
         }
         // A request may be on its way to a connection that was just accepted.
-        if !is_late && is_handed_over && !control.is_empty_but_for_datagrams() && quiet_check.is_some() {
+        if !is_late && is_handed_over && !control.is_empty_except_datagrams() && quiet_check.is_some() {
             return quiet_check;
         }
         if is_handed_over {
@@ -141,7 +141,7 @@ impl ShardDrain {
             return Some(now.after(RELEASE_CHECK_INTERVAL));
         }
         if let Some(hub) = of_shard.take() {
-            hub.leave(lifecycle.both_clocks(now));
+            hub.disconnect(lifecycle.both_clocks(now));
         }
         Some(now)
     }

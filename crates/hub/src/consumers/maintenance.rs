@@ -14,7 +14,7 @@ use crate::time::SteadyNanos;
 
 impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
     /// Advances consumers that can continue, and checks the timers of some consumers in rotation.
-    pub(crate) fn run_upkeep(&mut self, now_ns: SteadyNanos) {
+    pub(crate) fn run_maintenance(&mut self, now_ns: SteadyNanos) {
         let is_time = now_ns >= self.consumers.table.checked_ns.after(CONSUMER_CHECK_EVERY_NS);
         if is_time || self.fan_out.has_regained_room() {
             self.consumers.table.end_wait_for_room();

@@ -62,7 +62,6 @@ enum CrashWriteMethod {
     Buffered,
 }
 
-/// All values, or only the selected one.
 fn selected_values<T: ValueEnum + Copy>(only: Option<T>) -> Vec<T> {
     only.map_or_else(|| T::value_variants().to_vec(), |only| vec![only])
 }
@@ -105,7 +104,6 @@ impl CrashArguments {
         }
     }
 
-    /// The runs against one server.
     fn demands(&self, peer: CollectPeer) -> Vec<CrashDemands> {
         let one = CrashDemands {
             kills: self.kills,

@@ -33,7 +33,10 @@ pub(crate) fn build_nats_go() -> XtaskResult {
     let mut build = go(["build", "-buildvcs=false", "-mod=readonly", "-o"]);
     build.arg(&client).arg(".").current_dir(tree::root().join(NATS_GO));
     steps::run(&mut build).map_err(|error| {
-        format!("{error}\nit takes Go 1.19 or newer (Debian: golang-go) and the Go module proxy, in the folder {NATS_GO}").into()
+        format!(
+            "{error}\nneeds Go 1.19 or newer (Debian: golang-go) and the Go module proxy; folder: {NATS_GO}"
+        )
+        .into()
     })
 }
 

@@ -33,9 +33,7 @@ pub(crate) fn install_nats() -> XtaskResult {
     let mut npm = Command::new("npm");
     npm.args(["ci", "--no-audit", "--no-fund"]).current_dir(&place);
     steps::run(&mut npm).map_err(|error| {
-        format!(
-            "{error}\nit takes Node 18 or newer, npm (Debian: npm) and its registry, in the folder {NATS}"
-        )
+        format!("{error}\nneeds Node 18 or newer, npm (Debian: npm) and its registry; folder: {NATS}")
     })?;
     std::fs::write(proof, lock)?;
     Ok(())

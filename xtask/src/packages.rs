@@ -6,7 +6,6 @@ use std::process::Command;
 use crate::XtaskResult;
 use crate::steps;
 
-/// A program and its Debian package.
 pub(crate) struct RequiredProgram {
     name: &'static str,
     package: &'static str,
@@ -38,7 +37,6 @@ pub(crate) const FOR_TESTS: [RequiredProgram; 19] = [
     program("wrk", "wrk"),
 ];
 
-/// Programs for `cargo xtask bench http`.
 pub(crate) const FOR_BENCH: [RequiredProgram; 6] = [
     program("ab", "apache2-utils"),
     program("ip", "iproute2"),

@@ -42,7 +42,7 @@ impl PythonPackage {
             println!("{} is installed", self.version);
             return Ok(());
         }
-        let by_hand = "it takes python3 with its venv module (Debian: python3-venv) and PyPI";
+        let by_hand = "needs python3 with its venv module (Debian: python3-venv) and PyPI";
         let mut environment = Command::new("python3");
         environment.args(["-m", "venv"]).arg(&place);
         steps::run(&mut environment).map_err(|error| format!("{error}\n{by_hand}"))?;

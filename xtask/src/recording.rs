@@ -12,10 +12,9 @@ use crate::bench::enter_namespace;
 use crate::steps::{cargo, run};
 use crate::tree;
 
-/// Where the picture is written.
 const PICTURE: &str = "docs/stilling.svg";
 
-/// Command lines as they are shown. `stilling` is the release build; the first one is the server and runs until the end.
+/// Command lines as shown. `stilling` is the release build; the first line is the server and runs until the end.
 const COMMANDS: [&str; 6] = [
     "stilling serve --worker-threads 4 --max-queue 100",
     "stilling pub events.door open",
@@ -25,7 +24,6 @@ const COMMANDS: [&str; 6] = [
     "stilling bench http http://127.0.0.1:9000/test/slow --connections 500 --duration 2 | grep -E 'right|shed|failures'",
 ];
 
-/// How long the server may take until it accepts connections.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Characters per line; longer lines are cut.
@@ -35,7 +33,6 @@ const CHARACTER_WIDTH: f64 = 7.85;
 const LINE_HEIGHT: usize = 19;
 const MARGIN: usize = 18;
 
-/// Runs the commands and writes the picture.
 pub(crate) fn run_commands() -> XtaskResult {
     enter_namespace(|| run(&mut cargo(["build", "--release", "-p", "stilling-cli"])))?;
     let folder = tempfile::tempdir_in(tree::target().canonicalize()?)?;
@@ -63,7 +60,6 @@ impl Drop for Server {
     }
 }
 
-/// A line of the picture.
 struct TerminalLine {
     text: String,
     is_command: bool,

@@ -30,12 +30,10 @@ impl StepRunner {
         outcome
     }
 
-    /// Runs a step that is an external command.
     pub(crate) fn command(&mut self, name: &str, command: &mut Command) -> XtaskResult {
         self.run_step(name, || run(command))
     }
 
-    /// Runs a step inside this process.
     pub(crate) fn run_step(&mut self, name: &str, step: impl FnOnce() -> XtaskResult) -> XtaskResult {
         println!("\n== {name}");
         let start = Instant::now();

@@ -28,7 +28,6 @@ const UNFINISHED: [&str; 8] = [
     concat!("allow(dead", "_code"),
 ];
 
-/// Folders specific to one machine.
 const MACHINE_PATHS: [&str; 5] = [
     concat!("/ro", "ot/"),
     concat!("/ho", "me/"),
@@ -70,10 +69,10 @@ fn findings(TextFile { path, text }: &TextFile) -> Vec<String> {
             find(format!("`{mark}`"));
         }
         for folder in MACHINE_PATHS.iter().filter(|folder| names_folder(line, folder)) {
-            find(format!("`{folder}` is a folder of one machine"));
+            find(format!("`{folder}` exists only on one machine"));
         }
         if path.ends_with(".rs") && is_shipped(path) && is_unsafe(line) && !may_be_unsafe(path) {
-            find("`unsafe` belongs in the places that CONTRIBUTING.md names".to_owned());
+            find("`unsafe` is allowed only in the places that CONTRIBUTING.md names".to_owned());
         }
     }
     if path.ends_with(".rs") {
@@ -82,7 +81,7 @@ fn findings(TextFile { path, text }: &TextFile) -> Vec<String> {
             findings.push(format!("{path}: {lines} lines, at most {LINES_MAX}"));
         }
         if !text.starts_with("//!") {
-            findings.push(format!("{path}:1: a file starts with why it exists (`//!`)"));
+            findings.push(format!("{path}:1: a file must start with its purpose (`//!`)"));
         }
     }
     if is_crate_root(path)
@@ -168,7 +167,7 @@ fn paths_without_a_file(texts: &[TextFile]) -> Vec<String> {
     let lines = (1..).zip(page.text.lines());
     let names = lines.flat_map(|(at, line)| line.split('`').skip(1).step_by(2).map(move |name| (at, name)));
     let missing = names.filter(|(_, name)| name.ends_with(".rs") && !is_there(name));
-    missing.map(|(at, name)| format!("{}:{at}: no file ends with `{name}`", page.path)).collect()
+    missing.map(|(at, name)| format!("{}:{at}: no file has a path ending with `{name}`", page.path)).collect()
 }
 
 #[cfg(test)]
@@ -187,7 +186,7 @@ mod tests {
     #[test]
     fn every_rule_finds_what_it_is_for() {
         check("crates/a/src/b.rs", "//! Why.\nfn b() {}\n", &[]);
-        check("crates/a/src/b.rs", "fn b() {}\n", &["b.rs:1: a file starts with why"]);
+        check("crates/a/src/b.rs", "fn b() {}\n", &["b.rs:1: a file must start with"]);
         check("crates/a/src/b.rs", &"//! Long.\n".repeat(701), &["701 lines, at most 700"]);
         for mark in UNFINISHED {
             check("docs/a.md", &format!("one\n{mark}\n"), &["docs/a.md:2: `"]);
@@ -236,7 +235,8 @@ mod tests {
         let found =
             paths_without_a_file(&[page, text("crates/a/src/b.rs", ""), text("crates/a/src/cc.rs", "")]);
         let expected = ["a/tests/b.rs", "c.rs"];
-        let expected = expected.map(|name| format!("ARCHITECTURE.md:2: no file ends with `{name}`"));
+        let expected =
+            expected.map(|name| format!("ARCHITECTURE.md:2: no file has a path ending with `{name}`"));
         assert_eq!(found, expected);
     }
 }

@@ -24,7 +24,6 @@ const SUBJECT_CHARACTERS_MAX: usize = 72;
 /// Commits whose subjects are checked, from the newest.
 const COMMITS_CHECKED: usize = 100;
 
-/// All warnings, one per line.
 pub(crate) fn warnings(texts: &[TextFile]) -> Vec<String> {
     let sources = || texts.iter().filter(|file| file.path.ends_with(".rs"));
     let mut warnings: Vec<String> = sources().flat_map(person_words).collect();
@@ -86,7 +85,6 @@ fn long_subjects(subjects: &[String]) -> Vec<String> {
         .collect()
 }
 
-/// Subjects of the newest commits; none outside of a repository.
 fn commit_subjects() -> Vec<String> {
     let count = format!("-{COMMITS_CHECKED}");
     let output = Command::new("git").current_dir(tree::root()).args(["log", &count, "--format=%s"]).output();

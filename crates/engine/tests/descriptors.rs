@@ -86,7 +86,7 @@ fn running_out_is_survived<D: SystemDriver>(errno: i32, run_short: fn()) {
     held.clear();
     clients.clear();
     fixture.driver.pause_accept(listener);
-    while fixture.news() != ObservedEvent::AcceptStopped(listener, false, 0) {}
+    while fixture.observed() != ObservedEvent::AcceptStopped(listener, false, 0) {}
     fixture.driver.accept(listener);
     let _late = fixture.rig.dial(&destination);
     drop(fixture.accepted(listener));
@@ -144,7 +144,7 @@ fn a_connect_without_a_slot_fails_and_may_be_repeated() {
     }
     let late = fixture.token();
     fixture.driver.connect(late, &destination).expect("it is begun");
-    let news = fixture.news();
+    let news = fixture.observed();
     assert!(matches!(news, ObservedEvent::Failed(token, _) if token == late), "{news:?}");
     fixture.driver.close(late);
     fixture.expect(ObservedEvent::Closed(late));
@@ -302,8 +302,8 @@ fn a_full_shard_on_uring_keeps_clients_waiting_without_descriptors() {
 fn a_dead_pipe_raises_no_signal<D: SystemDriver>() {
     // SAFETY: SIG_DFL is no handler, so no code of ours runs in signal context.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
-    stilling_simulation::suite::promises::a_pipe_without_a_reader_is_an_error::<SystemRig<D>>();
-    stilling_simulation::suite::promises::a_reset_wakes_an_armed_writable::<SystemRig<D>>();
+    stilling_simulation::suite::contracts::a_pipe_without_a_reader_is_an_error::<SystemRig<D>>();
+    stilling_simulation::suite::contracts::a_reset_wakes_an_armed_writable::<SystemRig<D>>();
 }
 
 /// Row 4.36: an embedder need not ignore `SIGPIPE`.

@@ -143,7 +143,7 @@ impl EchoServer {
                 assert!(it.closing && it.token == token);
             }
             DriverEvent::Woken => {}
-            other => panic!("never asked for: {other:?}"),
+            other => panic!("unexpected event: {other:?}"),
         }
     }
 

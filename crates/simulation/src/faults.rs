@@ -92,8 +92,8 @@ impl FaultRates {
     pub fn draw(random: &mut SplitMix64) -> Self {
         let mut faults = FaultRates::NONE;
         for rate in &mut faults.rates {
-            let (strikes, often) = (random.chance(500), random.between(1, u64::from(DRAWN_RATE_MAX)));
-            *rate = if strikes { often as u16 } else { 0 };
+            let (injects, often) = (random.chance(500), random.between(1, u64::from(DRAWN_RATE_MAX)));
+            *rate = if injects { often as u16 } else { 0 };
         }
         faults
     }

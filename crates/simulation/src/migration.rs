@@ -34,7 +34,7 @@ const TURNS_AT_ONCE_MAX: u32 = 10_000;
 
 /// Result of a world without failures.
 #[derive(Clone, Debug)]
-pub struct MovingReport {
+pub struct MigrationReport {
     /// Hash, faults and end.
     pub report: RunReport,
     /// Connections adopted by either shard.
@@ -49,7 +49,7 @@ pub struct MovingReport {
     pub ended_detaching: u64,
 }
 
-type DetachedConnection = Detached<SimSocket, MovingEchoSession>;
+type DetachedConnection = Detached<SimSocket, MigratingEchoSession>;
 
 /// Connections between shards.
 #[derive(Default)]
@@ -67,7 +67,7 @@ struct TransferCounts {
 }
 
 /// State shared by one shard's echo sessions.
-struct MovingEchoService {
+struct MigratingEchoService {
     random: SplitMix64,
     transfers: Rc<RefCell<TransferQueue>>,
     /// Whether the service fetches connections from the transfer queue during its turn.
@@ -76,13 +76,13 @@ struct MovingEchoService {
 }
 
 /// Echo session; detaches its socket at random times.
-struct MovingEchoSession {
+struct MigratingEchoSession {
     has_received: bool,
     is_detaching: bool,
 }
 
-impl MovingEchoSession {
-    fn detach_at_random(&mut self, io: &mut Io<'_>, service: &mut MovingEchoService, per_mille: u16) {
+impl MigratingEchoSession {
+    fn detach_at_random(&mut self, io: &mut Io<'_>, service: &mut MigratingEchoService, per_mille: u16) {
         if service.random.chance(per_mille) && !io.is_finishing() {
             io.detach();
             self.is_detaching = true;
@@ -90,14 +90,14 @@ impl MovingEchoSession {
     }
 }
 
-impl Session for MovingEchoSession {
-    type Service = MovingEchoService;
+impl Session for MigratingEchoSession {
+    type Service = MigratingEchoService;
 
-    fn opened(&mut self, io: &mut Io<'_>, service: &mut MovingEchoService) {
+    fn opened(&mut self, io: &mut Io<'_>, service: &mut MigratingEchoService) {
         self.detach_at_random(io, service, 50);
     }
 
-    fn received(&mut self, bytes: &[u8], io: &mut Io<'_>, service: &mut MovingEchoService) -> usize {
+    fn received(&mut self, bytes: &[u8], io: &mut Io<'_>, service: &mut MigratingEchoService) -> usize {
         let most = bytes.len().min(io.room());
         let taken = match service.random.chance(300) {
             true => service.random.between(0, most as u64) as usize,
@@ -117,16 +117,16 @@ impl Session for MovingEchoSession {
         taken
     }
 
-    fn ended(&mut self, io: &mut Io<'_>, service: &mut MovingEchoService) {
+    fn ended(&mut self, io: &mut Io<'_>, service: &mut MigratingEchoService) {
         self.detach_at_random(io, service, 100);
         io.finish(CloseReason::PeerClosed);
     }
 
-    fn flushed(&mut self, io: &mut Io<'_>, service: &mut MovingEchoService) {
+    fn flushed(&mut self, io: &mut Io<'_>, service: &mut MigratingEchoService) {
         self.detach_at_random(io, service, 100);
     }
 
-    fn closed(&mut self, reason: CloseReason, service: &mut MovingEchoService) {
+    fn closed(&mut self, reason: CloseReason, service: &mut MigratingEchoService) {
         if self.is_detaching && reason != CloseReason::Detached {
             service.transfers.borrow_mut().report.ended_detaching += 1;
         }
@@ -134,12 +134,12 @@ impl Session for MovingEchoSession {
     }
 }
 
-impl Service for MovingEchoService {
-    type Session = MovingEchoSession;
+impl Service for MigratingEchoService {
+    type Session = MigratingEchoSession;
     type Mail = ();
 
-    fn accepted(&mut self, _listener: u32) -> MovingEchoSession {
-        MovingEchoSession { has_received: false, is_detaching: false }
+    fn accepted(&mut self, _listener: u32) -> MigratingEchoSession {
+        MigratingEchoSession { has_received: false, is_detaching: false }
     }
 
     fn turn(&mut self, control: &mut ShardControl<'_, Self>) -> Option<Time> {
@@ -164,17 +164,17 @@ impl Service for MovingEchoService {
     }
 }
 
-type MovingShard = Shard<SimDriver, MovingEchoService>;
+type MigrationShard = Shard<SimDriver, MigratingEchoService>;
 
-struct MovingWorld {
+struct MigrationWorld {
     network: Network,
     random: SplitMix64,
     transfers: Rc<RefCell<TransferQueue>>,
-    shards: [MovingShard; 2],
+    shards: [MigrationShard; 2],
 }
 
-impl MovingWorld {
-    fn build(seed: u64, faults: FaultRates) -> (MovingWorld, Address) {
+impl MigrationWorld {
+    fn build(seed: u64, faults: FaultRates) -> (MigrationWorld, Address) {
         let mut random = SplitMix64::new(seed);
         let options = NetworkOptions {
             latency: (Duration::from_micros(20), Duration::from_micros(random.between(20, 2000))),
@@ -185,7 +185,7 @@ impl MovingWorld {
         let transfers = Rc::new(RefCell::new(TransferQueue::default()));
         let mut shards = [CLIENTS as u32, random.between(1, 6) as u32].map(|capacity| {
             let driver = SimDriver::with_buffers(&network, random.between(1, 8) as u16);
-            let service = MovingEchoService {
+            let service = MigratingEchoService {
                 random: SplitMix64::new(random.bits()),
                 transfers: Rc::clone(&transfers),
                 fetches: random.chance(500),
@@ -196,7 +196,7 @@ impl MovingWorld {
             let wake = Arc::new(Wake::new(|| ()));
             let counters = Arc::new(EngineCounters::default());
             let mut shard = Shard::new(driver, service, config, network.clock(), wake, counters);
-            shard.on_detached(|service: &mut MovingEchoService, it| {
+            shard.on_detached(|service: &mut MigratingEchoService, it| {
                 let mut transfers = service.transfers.borrow_mut();
                 transfers.report.carried_bytes += it.unread.len() as u64;
                 let rest = Duration::from_micros(service.random.between(0, 3000));
@@ -208,11 +208,11 @@ impl MovingWorld {
         let listener = network.listen(Address::Tcp("10.0.0.1:80".parse().expect("an address")), 5, None);
         let address = listener.listening_at().expect("it listens");
         shards[0].listen(listener, false).expect("the first listener");
-        (MovingWorld { network, random, transfers, shards }, address)
+        (MigrationWorld { network, random, transfers, shards }, address)
     }
 
     /// Turns both shards until nothing more happens at this point in time.
-    fn take_transfers(&mut self) -> Result<(), String> {
+    fn run_until_idle(&mut self) -> Result<(), String> {
         for _ in 0..TURNS_AT_ONCE_MAX {
             let before = self.network.activity();
             self.adopt()?;
@@ -272,12 +272,12 @@ impl MovingWorld {
 ///
 /// # Errors
 /// If an echo is wrong or missing, a resource was not returned, or the driver contract is broken.
-pub fn run(seed: u64, faults: FaultRates) -> Result<MovingReport, SeedFailure> {
+pub fn run(seed: u64, faults: FaultRates) -> Result<MigrationReport, SeedFailure> {
     attempt(seed, || play(seed, faults))
 }
 
-fn play(seed: u64, faults: FaultRates) -> Result<MovingReport, String> {
-    let (mut world, address) = MovingWorld::build(seed, faults);
+fn play(seed: u64, faults: FaultRates) -> Result<MigrationReport, String> {
+    let (mut world, address) = MigrationWorld::build(seed, faults);
     let mut clients: Vec<EchoClient> = Vec::new();
     loop {
         if clients.len() < CLIENTS && world.random.chance(300) {
@@ -287,7 +287,7 @@ fn play(seed: u64, faults: FaultRates) -> Result<MovingReport, String> {
         for (number, client) in clients.iter_mut().enumerate() {
             finished &= client.step(&mut world.random).map_err(|why| format!("client {number}: {why}"))?;
         }
-        world.take_transfers()?;
+        world.run_until_idle()?;
         if finished && world.is_empty() {
             break;
         }
@@ -305,7 +305,7 @@ fn play(seed: u64, faults: FaultRates) -> Result<MovingReport, String> {
     }
     for _ in 0..10 {
         world.wait();
-        world.take_transfers()?;
+        world.run_until_idle()?;
     }
     let adopted = world.shards.iter_mut().map(check_shard).sum::<Result<u64, String>>()?;
     let TransferCounts { carried_bytes, ended_detaching, refused, through_control } =
@@ -313,17 +313,17 @@ fn play(seed: u64, faults: FaultRates) -> Result<MovingReport, String> {
     let network = &world.network;
     let report =
         RunReport { trace_hash: network.trace_hash(), faults: network.fault_counts(), until: network.now() };
-    Ok(MovingReport { report, adopted, through_control, refused, carried_bytes, ended_detaching })
+    Ok(MigrationReport { report, adopted, through_control, refused, carried_bytes, ended_detaching })
 }
 
 /// Checks that the shard is empty and every connection ended with one reason. Returns the number of adopted
 /// connections.
-fn check_shard(shard: &mut MovingShard) -> Result<u64, String> {
+fn check_shard(shard: &mut MigrationShard) -> Result<u64, String> {
     shard.driver().assert_drained();
     let counters = Arc::clone(shard.counters());
     let (came, went) = (counters.accepted.get() + counters.adopted.get(), counters.closed_total());
     match (shard.held_bytes(), came == went) {
         ((0, 0), true) => Ok(counters.adopted.get()),
-        (held, _) => Err(format!("{came} connections came, {went} went; held: {held:?}")),
+        (held, _) => Err(format!("{came} connections arrived, {went} left; held: {held:?}")),
     }
 }

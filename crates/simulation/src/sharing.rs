@@ -250,7 +250,7 @@ impl SharingWorld {
         self.report.stopped_sends = counters.blocked_sends.get();
         let sent = counters.datagrams_sent.get() - counters.datagrams_dropped.get();
         if self.report.notices != sent {
-            return Err(format!("{} of {sent} notices have come", self.report.notices));
+            return Err(format!("{} of {sent} notifications arrived", self.report.notices));
         }
         self.clients.clear();
         self.single_shard.run_turns();
@@ -303,7 +303,7 @@ impl SharingWorld {
             while let Some((from, payload)) = observer.receive() {
                 let expected = format!("{number} from {}", from.ip());
                 if payload != expected.as_bytes() {
-                    return Err(format!("`{expected}` was expected, and `{}` came", payload.escape_ascii()));
+                    return Err(format!("expected `{expected}`, got `{}`", payload.escape_ascii()));
                 }
                 self.report.notices += 1;
             }
@@ -314,7 +314,7 @@ impl SharingWorld {
     /// Checks that nothing refers to a block after the turn, whatever the subscribers have read.
     fn check_blocks(&mut self) -> Result<(), String> {
         match self.blocks.iter_mut().position(|block| !block.reset()) {
-            Some(at) => Err(format!("block {at} is kept when the turn is over")),
+            Some(at) => Err(format!("block {at} is still referenced after the turn")),
             None => Ok(()),
         }
     }

@@ -91,11 +91,14 @@ impl UnreadService {
         let holders = accounts.iter().filter(|one| one.unread() > 0 || one.is_disconnected).count().max(1);
         let block_max = (held_max * BLOCK_WASTE).max(BLOCK_MIN);
         if block_max * holders < self.budget {
-            return Some(format!("{number} is within its share: {held_max} bytes of {holders} connections"));
+            return Some(format!(
+                "{number} was disconnected within its share: it holds {held_max} bytes, {holders} connections hold output"
+            ));
         }
         let most = accounts.iter().map(|account| account.unread().saturating_sub(BUFFER)).max();
         let most = most.unwrap_or_default();
-        (most > block_max).then(|| format!("{number} has {held_max} bytes, another one {most}"))
+        (most > block_max)
+            .then(|| format!("{number} was disconnected with {held_max} bytes; another holds {most}"))
     }
 }
 
@@ -250,7 +253,7 @@ impl UnreadReport {
             self.served += 1;
             return match received.len() == account.sent {
                 true => Ok(()),
-                false => Err(format!("{} of {} bytes have come", received.len(), account.sent)),
+                false => Err(format!("{} of {} bytes arrived", received.len(), account.sent)),
             };
         }
         if is_told && at != received.len() {

@@ -6,7 +6,6 @@ use stilling_engine::CloseReason;
 use stilling_simulation::http::{HostileStyle, HttpReport, HttpWorldOptions, WellBehavedStyle, run};
 use stilling_simulation::{FaultCounts, NetworkFault};
 
-/// Worlds per test run.
 const SEEDS: u64 = 1200;
 
 fn report(seed: u64) -> HttpReport {
@@ -32,14 +31,14 @@ fn seen<K: Ord + std::fmt::Debug>(what: &str, key: &K, sums: &BTreeMap<K, u64>) 
 #[test]
 fn every_world_ends_well_and_all_that_can_happen_does() {
     let mut faults = FaultCounts::default();
-    let (mut styles, mut manners, mut closed) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+    let (mut styles, mut hostile_styles, mut closed) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
     let (mut answers, mut retries, mut broken) = (0, 0, 0);
     let (mut messages_received, mut records_audited) = (0, 0);
     for seed in 0..SEEDS {
         let report = report(seed);
         faults.add(&report.report.faults);
         add(&mut styles, &report.styles);
-        add(&mut manners, &report.manners);
+        add(&mut hostile_styles, &report.hostile_styles);
         add(&mut closed, &report.closed);
         (answers, retries) = (answers + report.answers, retries + report.retries);
         broken += report.broken;
@@ -55,7 +54,7 @@ fn every_world_ends_well_and_all_that_can_happen_does() {
         assert_eq!(faults.of(fault) == 0, absent, "{fault:?}");
     }
     WellBehavedStyle::ALL.iter().for_each(|style| seen("style", style, &styles));
-    HostileStyle::ALL.iter().for_each(|manner| seen("manner", manner, &manners));
+    HostileStyle::ALL.iter().for_each(|style| seen("manner", style, &hostile_styles));
     for reason in CloseReason::ALL {
         // The shards do not connect, no handler detaches its socket, unread output never fills the store, HTTP is open
         // to all, and there are no custom protocols.

@@ -25,7 +25,6 @@ fn connections_within_their_share_lose_nothing() {
 
 const WRITE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Bytes of the response to each peer.
 const LONG: usize = 60_000;
 
 /// The reasons for which connections ended.

@@ -119,7 +119,6 @@ impl FairnessArguments {
         Ok(all)
     }
 
-    /// Runs one measurement on a new server.
     fn measure_case(
         &self,
         binary: &Path,

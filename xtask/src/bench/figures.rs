@@ -146,7 +146,6 @@ pub(super) fn with_ratios(series: &[Series], columns: &[Column], pairs: &[(&str,
     table
 }
 
-/// Pairs of HTTP servers compared by ratio.
 const HTTP_PAIRS: [(&str, &str); 6] = [
     ("stilling poll", "stilling uring"),
     ("stilling uring", "nginx"),
@@ -195,7 +194,6 @@ pub(super) fn ratio(
     ratio_of(&find(above)?.samples, &find(below)?.samples, of)
 }
 
-/// Formats a ratio for a table.
 pub(super) fn times(ratio: Option<f64>) -> String {
     ratio.map_or_else(unknown, |ratio| format!("×{}", two_places(ratio)))
 }
@@ -205,7 +203,6 @@ pub(crate) fn unknown() -> String {
     "–".to_owned()
 }
 
-/// A whole number with thousands separators.
 pub(crate) fn thousands(value: f64) -> String {
     let digits = format!("{:.0}", value.abs());
     let mut text = String::new();
@@ -218,12 +215,10 @@ pub(crate) fn thousands(value: f64) -> String {
     if value < 0.0 && text != "0" { format!("-{text}") } else { text }
 }
 
-/// A number with two decimal places.
 pub(crate) fn two_places(value: f64) -> String {
     format!("{value:.2}")
 }
 
-/// Bytes as mebibytes.
 pub(super) fn mebibytes(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / (1024.0 * 1024.0))
 }

@@ -22,7 +22,7 @@ const MULTIPLES: [f64; 4] = [0.5, 1.0, 2.0, 0.5];
 
 fn plan(capacity: f64, seconds: f64) -> LoadPlan {
     let steps = MULTIPLES.map(|multiple| LoadStep { rate: capacity * multiple, seconds });
-    LoadPlan { connections: CONNECTIONS, patience_s: TIMEOUT_S, manner: LoadShape::Steps(steps.to_vec()) }
+    LoadPlan { connections: CONNECTIONS, timeout_s: TIMEOUT_S, manner: LoadShape::Steps(steps.to_vec()) }
 }
 
 impl HttpBench {
@@ -34,7 +34,7 @@ impl HttpBench {
             println!("fast overload, round {round}, {}", server.name);
             let url = server.url(FAST);
             let manner = LoadShape::Closed { seconds, close: false, pipeline: 1 };
-            let probe = LoadPlan { connections: CONNECTIONS, patience_s: 30.0, manner };
+            let probe = LoadPlan { connections: CONNECTIONS, timeout_s: 30.0, manner };
             let capacity = probe.run(self.binary(), &url)?.rate_per_s;
             plan(capacity.max(1.0), seconds).run(self.binary(), &url)
         })?;

@@ -51,7 +51,6 @@ pub(crate) fn enter_namespace(prepare: impl FnOnce() -> XtaskResult) -> XtaskRes
 }
 
 pub(super) trait NamedServer {
-    /// Name in the tables.
     fn name(&self) -> &'static str;
 }
 

@@ -33,7 +33,6 @@ impl IdleMemory {
         (self.rested as f64 - self.before as f64) / self.connections as f64
     }
 
-    /// Bytes per connection right after the responses.
     pub(super) fn per_fresh_connection(&self) -> f64 {
         (self.fresh as f64 - self.before as f64) / self.connections as f64
     }

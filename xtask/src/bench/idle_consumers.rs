@@ -195,7 +195,6 @@ impl IdleConsumersArguments {
         Ok(())
     }
 
-    /// Adds one round to the columns.
     fn measure(&self, place: &CollectPrograms, round: u32, columns: &mut [DelayColumn]) -> XtaskResult {
         let mut running = Vec::new();
         let mut first_waits = None;
@@ -258,7 +257,7 @@ fn check_common_silence(silence: Duration, starts: Duration) -> XtaskResult {
         return Ok(());
     }
     let (took, needed) = (starts.as_secs_f64(), (starts * 2).as_secs() + 1);
-    Err(format!("the clients began to wait within {took:.1} s: use `--seconds {needed}` or more").into())
+    Err(format!("the clients took {took:.1} s to start: use `--seconds {needed}` or more").into())
 }
 
 /// Builds and installs all programs; requires a network.

@@ -28,7 +28,6 @@ impl Instructions {
         Ok(Instructions { perf, file })
     }
 
-    /// Stops and returns the count.
     pub(super) fn stop(mut self) -> Option<f64> {
         // perf writes its figures when it is interrupted.
         let _ = Command::new("kill").args(["-INT", &self.perf.id().to_string()]).status();

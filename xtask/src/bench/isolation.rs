@@ -10,7 +10,7 @@ use std::process::Command;
 use crate::XtaskResult;
 
 /// Set in the process that runs inside.
-pub(crate) const NAMESPACE_VARIABLE: &str = "STILLING_OWN_NETWORK";
+pub(crate) const NAMESPACE_VARIABLE: &str = "XTASK_OWN_NETWORK";
 
 /// Congestion control of the measurements: the system's default may be BBR, which paces every connection with timers.
 const CONGESTION: &str = "reno";
@@ -23,7 +23,6 @@ const PORTS_FILE: &str = "/proc/sys/net/ipv4/ip_local_port_range";
 
 const CONGESTION_FILE: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
 
-/// Whether this process runs inside the namespace.
 pub(crate) fn is_in_namespace() -> bool {
     std::env::var_os(NAMESPACE_VARIABLE).is_some()
 }
@@ -40,7 +39,7 @@ pub(crate) fn enter_namespace() -> XtaskResult {
             return Err("`ip link set lo up` failed in the network namespace".into());
         }
         for (file, value) in [(CONGESTION_FILE, CONGESTION), (PORTS_FILE, PORTS)] {
-            fs::write(file, value).map_err(|error| format!("{file} does not take {value}: {error}"))?;
+            fs::write(file, value).map_err(|error| format!("cannot write {value} to {file}: {error}"))?;
         }
         return Ok(());
     }

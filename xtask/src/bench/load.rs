@@ -89,7 +89,7 @@ impl HttpLoad {
             unreachable!("only called for our own generator")
         };
         let manner = LoadShape::Closed { seconds: seconds.into(), close, pipeline };
-        LoadPlan { connections, patience_s: 30.0, manner }
+        LoadPlan { connections, timeout_s: 30.0, manner }
     }
 
     /// Puts the load on a server and measures both.
@@ -129,7 +129,7 @@ impl HttpLoad {
         let printed = String::from_utf8_lossy(&output.stdout);
         let unreadable = || {
             let complaint = String::from_utf8_lossy(&output.stderr);
-            format!("`{}` said:\n{printed}{complaint}", shown(&command))
+            format!("`{}` printed:\n{printed}{complaint}", shown(&command))
         };
         // The exit status of our own generator reports failures, which are a figure here.
         if !output.status.success() && !matches!(self, HttpLoad::Own { .. }) {
@@ -263,7 +263,6 @@ fn read_wrk(printed: &str, pipelined: bool) -> Option<BenchSample> {
     })
 }
 
-/// Parses the report of our own generator.
 fn read_own(printed: &str) -> Option<BenchSample> {
     let report = super::load_generator::read(printed)?;
     let ms = |us: f64| (report.ok > 0).then_some(us / 1e3);

@@ -30,7 +30,7 @@ pub(crate) enum LoadShape {
 pub(crate) struct LoadPlan {
     pub(crate) connections: u32,
     /// Timeout of a client in seconds: for a connection, for a response, and before it begins.
-    pub(crate) patience_s: f64,
+    pub(crate) timeout_s: f64,
     pub(crate) manner: LoadShape,
 }
 
@@ -83,7 +83,7 @@ pub(crate) struct LoadReport {
 
 impl LoadPlan {
     fn options(&self) -> Vec<String> {
-        let mut options = vec![format!("-c{}", self.connections), format!("--timeout={}", self.patience_s)];
+        let mut options = vec![format!("-c{}", self.connections), format!("--timeout={}", self.timeout_s)];
         match &self.manner {
             LoadShape::Closed { seconds, close, pipeline } => {
                 options.push(format!("-d{seconds}"));
@@ -138,7 +138,7 @@ mod tests {
     fn a_plan_is_shown_as_it_is_typed() {
         let plan = LoadPlan {
             connections: 9,
-            patience_s: 1.0,
+            timeout_s: 1.0,
             manner: LoadShape::Steps(vec![
                 LoadStep { rate: 400.4, seconds: 2.5 },
                 LoadStep { rate: 8000.0, seconds: 5.0 },

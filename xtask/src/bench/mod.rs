@@ -259,7 +259,6 @@ impl HttpBench {
         ])
     }
 
-    /// Requests per second and their cost in the server.
     fn throughput(&self) -> XtaskResult<Vec<PageSection>> {
         let mut servers: Vec<_> =
             self.contenders()?.into_iter().map(|server| (server, "/test/fast")).collect();
@@ -336,7 +335,6 @@ impl HttpBench {
         }
     }
 
-    /// Memory of a server at the start, and of an idle connection.
     fn memory(&self) -> XtaskResult<Vec<PageSection>> {
         let connections = IDLE_CONNECTIONS;
         let mut table = figures::table(

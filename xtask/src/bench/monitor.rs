@@ -19,7 +19,7 @@ pub(crate) fn figure(address: SocketAddr, name: &str) -> XtaskResult<u64> {
     write!(stream, "GET /metrics HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
-    Ok(value(&answer, name).ok_or_else(|| format!("the metrics of {address} do not tell `{name}`"))?)
+    Ok(value(&answer, name).ok_or_else(|| format!("the metrics of {address} have no `{name}`"))?)
 }
 
 fn value(metrics: &str, name: &str) -> Option<u64> {

@@ -80,7 +80,6 @@ fn nginx(bench: &HttpBench) -> XtaskResult<Vec<BenchServer>> {
 }
 
 impl HttpBench {
-    /// Goodput and latency up to ten times the capacity, and the recovery.
     pub(super) fn overload(&self) -> XtaskResult<Vec<PageSection>> {
         let runs = harness::run_rounds(self.options.rounds, &CONTENDERS, |round, contender| {
             println!("overload, round {round}, {}", contender.name);
@@ -128,7 +127,7 @@ impl HttpBench {
             // Long enough to see the end of a slow recovery.
             steps.push(LoadStep { seconds: if multiple > 5.0 { 2.0 * long } else { long }, ..normal });
         }
-        LoadPlan { connections: 10_000, patience_s: TIMEOUT_S, manner: LoadShape::Steps(steps) }
+        LoadPlan { connections: 10_000, timeout_s: TIMEOUT_S, manner: LoadShape::Steps(steps) }
     }
 
     fn overloaded(&self, contender: &OverloadContender) -> XtaskResult<LoadReport> {
@@ -136,7 +135,7 @@ impl HttpBench {
         let url = servers[0].url(SLOW);
         let seconds = if self.options.quick { 0.5 } else { 2.0 };
         let manner = LoadShape::Closed { seconds, close: false, pipeline: 1 };
-        let probe = LoadPlan { connections: 64, patience_s: 30.0, manner }.run(self.binary(), &url)?;
+        let probe = LoadPlan { connections: 64, timeout_s: 30.0, manner }.run(self.binary(), &url)?;
         // Refusals of nginx do not count as capacity: a refusing server answers as fast as requests arrive.
         let capacity = if probe.shed > 0 { probe.rate_per_s.min(CAPACITY) } else { probe.rate_per_s };
         if capacity < 1.0 {

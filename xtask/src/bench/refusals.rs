@@ -24,7 +24,6 @@ const WRONG: [&str; 3] = [
     "POST /test/fast HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n",
 ];
 
-/// Close times of one server in one round, in milliseconds.
 struct CloseTimes {
     p50_ms: f64,
     p99_ms: f64,

@@ -3,7 +3,6 @@
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(crate) struct BenchSample {
     pub(crate) requests: u64,
-    /// Duration of the run in seconds.
     pub(crate) took_s: f64,
     pub(crate) rate: f64,
     /// Latencies in milliseconds, if measured by the generator.

@@ -11,7 +11,6 @@ use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use super::figures::BARE;
-use super::isolation;
 use crate::XtaskResult;
 use crate::steps::shown;
 
@@ -47,8 +46,6 @@ impl BenchServer {
     /// Stilling on one of its drivers, with further options.
     pub(crate) fn stilling(binary: &Path, driver: BenchDriver, options: &[&str]) -> XtaskResult<BenchServer> {
         let mut command = Command::new(binary);
-        // The server reads variables of this prefix as settings.
-        command.env_remove(isolation::NAMESPACE_VARIABLE);
         command.args(["serve", "--listen", "127.0.0.1:0", "--driver", driver.option()]).args(options);
         let shown = ["stilling serve --driver", driver.option()].into_iter().chain(options.iter().copied());
         BenchServer::announcing_address(driver.name(), shown.collect::<Vec<_>>().join(" "), command)

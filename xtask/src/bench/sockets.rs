@@ -161,7 +161,7 @@ fn read_usage(server: &BenchServer) -> XtaskResult<SocketUsage> {
     let meminfo = fs::read_to_string("/proc/meminfo")?;
     let slab =
         meminfo.lines().find_map(|line| line.strip_prefix("Slab:")?.trim().strip_suffix(" kB")?.parse().ok());
-    let slab: u64 = slab.ok_or("/proc/meminfo does not tell the slabs")?;
+    let slab: u64 = slab.ok_or("/proc/meminfo has no `Slab`")?;
     Ok(SocketUsage {
         user: server.memory(),
         slab: slab * 1024,

@@ -7,7 +7,6 @@ use super::figures::{self, PageSection};
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct BenchTarget {
     what: String,
-    /// Greatest or least acceptable value.
     bound: Bound,
     measured: Option<f64>,
     unit: Unit,
@@ -91,7 +90,6 @@ impl BenchTarget {
 pub(super) struct BenchTargets(RefCell<Vec<BenchTarget>>);
 
 impl BenchTargets {
-    /// Records the result for a target.
     pub(super) fn add_target(&self, target: BenchTarget) {
         self.0.borrow_mut().push(target);
     }

@@ -66,7 +66,6 @@ pub(crate) fn check() -> XtaskResult {
     .into())
 }
 
-/// Generates the page from the current sources.
 fn page() -> XtaskResult<String> {
     let texts = tree::texts("crates")?;
     let shipped = texts.iter().filter(|text| {

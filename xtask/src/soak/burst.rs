@@ -113,7 +113,7 @@ fn plan() -> LoadPlan {
     let rise = 1.0 / f64::from(RISE_STEPS);
     steps.extend((1..=RISE_STEPS).map(|at| step(at * TIMES / RISE_STEPS, rise)));
     steps.extend([step(TIMES, BURST_S), step(1, AFTER_S)]);
-    LoadPlan { connections: 10_000, patience_s: 30.0, manner: LoadShape::Clients(steps) }
+    LoadPlan { connections: 10_000, timeout_s: 30.0, manner: LoadShape::Clients(steps) }
 }
 
 fn watched(
@@ -122,14 +122,14 @@ fn watched(
     driver: BenchDriver,
 ) -> XtaskResult<BurstObservation> {
     let (process, url, start) = (server.first_process(), server.url("/test/slow"), Instant::now());
-    let idle = ResourceSample::at(process, 0.0).ok_or("the server has gone before it began")?;
+    let idle = ResourceSample::at(process, 0.0).ok_or("the server ended before the load began")?;
     let total_s = BEFORE_S + 1.0 + BURST_S + AFTER_S;
     let (resource_samples, report) = std::thread::scope(|threads| {
         let generator = threads.spawn(|| plan().run(binary, &url).map_err(|error| error.to_string()));
         (sample_until(process, start, total_s, false), joined(generator))
     });
     let report = report?;
-    let after = wait_for_release(process, start, &idle).ok_or("the server has gone")?;
+    let after = wait_for_release(process, start, &idle).ok_or("the server ended during the load")?;
     let before = resource_samples.iter().filter(|look| look.at_s < BEFORE_S).map(|look| look.resident);
     let memory = [
         before.fold(idle.resident, f64::max),

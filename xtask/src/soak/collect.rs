@@ -21,7 +21,7 @@ use serde::Deserialize;
 
 use super::watch::ResourceSample;
 use super::{
-    SoakOptions, SoakVerdict, joined, level, looks_table, sample_until, schedule, verdict_table,
+    SoakOptions, SoakVerdict, joined, level, resource_table, sample_until, schedule, verdict_table,
     wait_for_release,
 };
 use crate::XtaskResult;
@@ -31,7 +31,6 @@ use crate::bench::{isolation, taken};
 use crate::steps::shown;
 use crate::tree;
 
-/// Seconds per run of a generator.
 const SEGMENT_S: u32 = 10;
 
 /// Options of the load before and after the flood, which measures the rate of an undisturbed server.
@@ -54,7 +53,6 @@ const CALM_WITHIN_S: f64 = 5.0;
 /// Longest wait for that, in seconds, so that a missed limit still has a figure.
 const CALM_AWAITED_S: f64 = 60.0;
 
-/// Time between two readings of the pending messages.
 const PENDING_EVERY: Duration = Duration::from_millis(20);
 
 /// Least rate after the flood, as a part of the rate before it: runs on one machine differ by as much.
@@ -109,7 +107,6 @@ struct CollectObservation {
     ended_well: bool,
 }
 
-/// Recovery after the flood, in seconds.
 struct FloodRecovery {
     /// Until no message is pending; `None`: not within the time limit.
     settled_s: Option<f64>,
@@ -169,7 +166,6 @@ impl CollectSoak {
 }
 
 impl CollectServer {
-    /// Runs the generator on one stream.
     fn run(&self, stream: &str, options: &[&str]) -> XtaskResult<SegmentReport> {
         let mut command = Command::new(&self.binary);
         command.args(["bench", "collect", &self.nats.to_string(), "--json", "--stream", stream]);
@@ -198,7 +194,6 @@ impl CollectServer {
         Ok(segments)
     }
 
-    /// Runs only the nominal load.
     fn nominal(&self, seconds: &str) -> XtaskResult<SegmentReport> {
         self.run("nominal", &[&NOMINAL[..], &[seconds]].concat())
     }
@@ -236,7 +231,6 @@ impl CollectServer {
     }
 }
 
-/// Sum of the pending messages over all streams.
 fn pending(metrics: &str) -> Option<u64> {
     let values = metrics.lines().filter(|line| line.starts_with("stilling_hub_stream_pending{"));
     let values: Vec<u64> = values.filter_map(|line| line.split_whitespace().last()?.parse().ok()).collect();
@@ -245,7 +239,7 @@ fn pending(metrics: &str) -> Option<u64> {
 
 fn watched(server: BenchServer, stage: &CollectServer, total_s: f64) -> XtaskResult<CollectObservation> {
     let process = server.first_process();
-    let before = ResourceSample::at(process, 0.0).ok_or("the server has gone before it began")?;
+    let before = ResourceSample::at(process, 0.0).ok_or("the server ended before the load began")?;
     let nominal_before = stage.nominal(NOMINAL_SECONDS)?;
     let (waited, over) = (AtomicBool::new(false), AtomicBool::new(false));
     let start = Instant::now();
@@ -395,8 +389,12 @@ fn tables(observation: &CollectObservation, verdicts: &[SoakVerdict], total_s: f
             figures::two_places(middle(&observation.waiting, |report| report.send_time.max_us / 1e3)),
         );
     }
-    text +=
-        &looks_table(&observation.before, &observation.resource_samples, observation.after.as_ref(), total_s);
+    text += &resource_table(
+        &observation.before,
+        &observation.resource_samples,
+        observation.after.as_ref(),
+        total_s,
+    );
     text += &verdict_table(verdicts);
     text
 }

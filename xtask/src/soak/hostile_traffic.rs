@@ -9,7 +9,6 @@ use socket2::SockRef;
 
 const RESET_PAUSE: Duration = Duration::from_millis(10);
 
-/// Connections that send a byte now and then, in total.
 const TRICKLING: usize = 100;
 
 /// Time between two bytes of each.

@@ -21,7 +21,7 @@ use super::succession::{self, HandoverObservation};
 use super::watch::ResourceSample;
 use super::well_behaved::{self, RequestTally};
 use super::{
-    SoakOptions, SoakVerdict, joined, level, looks_table, sample_until, schedule, verdict_table,
+    SoakOptions, SoakVerdict, joined, level, resource_table, sample_until, schedule, verdict_table,
     wait_for_release,
 };
 use crate::XtaskResult;
@@ -93,7 +93,7 @@ fn watched(
     total_s: f64,
 ) -> XtaskResult<HttpObservation> {
     let process = server.processes()[0];
-    let before = ResourceSample::at(process, 0.0).ok_or("the server has gone before it began")?;
+    let before = ResourceSample::at(process, 0.0).ok_or("the server ended before the load began")?;
     let over = AtomicBool::new(false);
     let sides = side::all(&places[4], driver)?;
     let hostile_traffic = HostileTraffic::default();
@@ -211,8 +211,12 @@ fn tables(observation: &HttpObservation, verdicts: &[SoakVerdict], total_s: f64)
             figures::two_places(tally.max_ms)
         );
     }
-    text +=
-        &looks_table(&observation.before, &observation.resource_samples, observation.after.as_ref(), total_s);
+    text += &resource_table(
+        &observation.before,
+        &observation.resource_samples,
+        observation.after.as_ref(),
+        total_s,
+    );
     text += &verdict_table(verdicts);
     text
 }

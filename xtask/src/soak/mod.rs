@@ -26,7 +26,6 @@ use crate::packages;
 use crate::steps::{cargo, run};
 use watch::{MEASURES, ResourceSample};
 
-/// Time between two samples of the server.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Time for the server to return to its state before the load: longer than its timeout for a head and its lingering.
@@ -52,7 +51,6 @@ enum SoakCommand {
     Hostile(hostile::HostileSoak),
 }
 
-/// Options of every long soak.
 #[derive(Args)]
 struct SoakOptions {
     /// Duration of the load in minutes
@@ -172,7 +170,8 @@ fn wait_for_release(process: u32, start: Instant, before: &ResourceSample) -> Op
 fn level(whose: &str, resource_samples: &[ResourceSample], total_s: f64) -> Vec<SoakVerdict> {
     let (warm, end) = (schedule::warm(total_s), schedule::end(total_s));
     let judged = |measure: &watch::ResourceMeasure| {
-        let (warm, end) = (measure.middle(resource_samples, warm), measure.middle(resource_samples, end));
+        let (warm, end) =
+            (measure.median_in(resource_samples, warm), measure.median_in(resource_samples, end));
         let bound = measure.shown(measure.bound(warm));
         SoakVerdict {
             what: format!("level{whose}: {}", measure.name),
@@ -184,8 +183,7 @@ fn level(whose: &str, resource_samples: &[ResourceSample], total_s: f64) -> Vec<
     MEASURES.iter().map(judged).collect()
 }
 
-/// Resources of a server, as a table.
-fn looks_table(
+fn resource_table(
     before: &ResourceSample,
     resource_samples: &[ResourceSample],
     after: Option<&ResourceSample>,
@@ -198,8 +196,8 @@ fn looks_table(
         let most = resource_samples.iter().map(measure.of).fold(0.0, f64::max);
         let cells = [
             measure.shown((measure.of)(before)),
-            measure.shown(measure.middle(resource_samples, warm)),
-            measure.shown(measure.middle(resource_samples, end)),
+            measure.shown(measure.median_in(resource_samples, warm)),
+            measure.shown(measure.median_in(resource_samples, end)),
             measure.shown(most),
             after.map_or_else(figures::unknown, |after| measure.shown((measure.of)(after))),
         ];
@@ -217,7 +215,6 @@ fn verdict_table(verdicts: &[SoakVerdict]) -> String {
     text
 }
 
-/// Fails with all missed verdicts.
 fn conclude(verdicts: &[SoakVerdict]) -> XtaskResult {
     let missed: Vec<&str> =
         verdicts.iter().filter(|verdict| !verdict.holds).map(|verdict| verdict.what.as_str()).collect();

@@ -13,10 +13,8 @@ const WORDS: &str = "Long loads, after which resources must be back at their ear
                      cores. Each part comes from the command it names and has every judgement of that run with its \
                      limit; a run with a missed judgement is written too.";
 
-/// Result of one soak, as a part of the section.
 pub(super) struct SoakSection {
     pub(super) title: String,
-    /// The command that repeats it.
     pub(super) command: String,
     /// Description of the load and of the server's options.
     pub(super) words: String,

@@ -8,7 +8,7 @@ use clap::Args;
 
 use super::watch::ResourceSample;
 use super::{
-    SoakOptions, SoakVerdict, joined, level, looks_table, sample_until, verdict_table, wait_for_release,
+    SoakOptions, SoakVerdict, joined, level, resource_table, sample_until, verdict_table, wait_for_release,
 };
 use crate::XtaskResult;
 use crate::bench::figures;
@@ -62,7 +62,7 @@ impl ParallelSoak {
         let load =
             HttpLoad::Own { seconds: self.options.minutes * 60, connections: 100, close: true, pipeline: 1 };
         let process = server.first_process();
-        let before = ResourceSample::at(process, 0.0).ok_or("the server has gone before it began")?;
+        let before = ResourceSample::at(process, 0.0).ok_or("the server ended before the load began")?;
         let start = Instant::now();
         let (resource_samples, samples) = std::thread::scope(|threads| {
             let generators = ROWS.map(|row| {
@@ -87,7 +87,7 @@ impl ParallelSoak {
         });
         print!(
             "{}{}",
-            looks_table(&before, &resource_samples, after.as_ref(), total_s),
+            resource_table(&before, &resource_samples, after.as_ref(), total_s),
             verdict_table(&verdicts)
         );
         let words = format!(

@@ -47,7 +47,6 @@ pub(super) fn warm(total_s: f64) -> SoakWindow {
     SoakWindow { from_s: total_s * WARM, to_s: total_s * (WARM + 0.2) }
 }
 
-/// Window at the end.
 pub(super) fn end(total_s: f64) -> SoakWindow {
     SoakWindow { from_s: total_s * 0.8, to_s: total_s }
 }

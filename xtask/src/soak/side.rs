@@ -11,7 +11,6 @@ use crate::bench::load::{BenchEnvironment, HttpLoad};
 use crate::bench::server::{BenchDriver, BenchServer};
 use crate::bench::stilling_before_node;
 
-/// Requests per run of `ab`.
 const SEGMENT_REQUESTS: u64 = 5_000;
 
 /// Options for two worker processes, each replaced after 20,000 requests. No request is refused while it waits for a
@@ -67,7 +66,7 @@ impl SideServer {
     /// Sends requests until `over` while sampling the server, then ends it.
     pub(super) fn run(self, start: Instant, total_s: f64, over: &AtomicBool) -> XtaskResult<SideObservation> {
         let process = self.server.first_process();
-        let before = ResourceSample::at(process, 0.0).ok_or("a side server has gone before it began")?;
+        let before = ResourceSample::at(process, 0.0).ok_or("a side server ended before the load began")?;
         let (resource_samples, tally) = std::thread::scope(|threads| {
             let load = threads.spawn(|| self.load(over));
             let resource_samples = super::sample_until(process, start, total_s, false);

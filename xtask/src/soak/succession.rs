@@ -55,7 +55,6 @@ fn every(total_s: f64) -> Duration {
     Duration::from_secs_f64(HAND_OVER_EVERY_S.min(total_s / HAND_OVERS_MIN))
 }
 
-/// Runs the service until `over`.
 pub(super) fn run(
     place: &BenchEnvironment,
     driver: BenchDriver,
@@ -63,7 +62,7 @@ pub(super) fn run(
     over: &AtomicBool,
 ) -> XtaskResult<HandoverObservation> {
     let control = place.folder.join("control");
-    let control = control.to_str().ok_or("a folder for temporary files has a plain name")?;
+    let control = control.to_str().ok_or("the path of the temporary folder is not UTF-8")?;
     let options: Vec<&str> = OPTIONS.into_iter().chain(["--take-over", control]).collect();
     let first = BenchServer::stilling(&place.binary, driver, &options)?;
     let (fast, slow) = (first.url("/test/fast"), first.url("/test/slow"));
@@ -120,7 +119,7 @@ impl ServerChain {
                 std::thread::sleep(Duration::from_millis(100));
             }
             let last = ResourceSample::at(server.first_process(), start.elapsed().as_secs_f64());
-            self.processes.push(last.ok_or("a server has gone")?);
+            self.processes.push(last.ok_or("a server ended by itself")?);
             if over.load(Relaxed) {
                 return Ok(server);
             }

@@ -78,7 +78,7 @@ impl ResourceSample {
 
 impl ResourceMeasure {
     /// Median within a window.
-    pub(super) fn middle(&self, resource_samples: &[ResourceSample], stretch: SoakWindow) -> f64 {
+    pub(super) fn median_in(&self, resource_samples: &[ResourceSample], stretch: SoakWindow) -> f64 {
         median(resource_samples.iter().filter(|look| stretch.contains(look.at_s)).map(self.of).collect())
     }
 
@@ -115,7 +115,7 @@ mod tests {
         let resource_samples =
             [look(0.0, 90.0), look(1.0, 5.0), look(2.0, 500.0), look(3.0, 6.0), look(4.0, 90.0)];
         let threads = MEASURES[2];
-        assert_eq!(threads.middle(&resource_samples, SoakWindow { from_s: 1.0, to_s: 4.0 }), 6.0);
+        assert_eq!(threads.median_in(&resource_samples, SoakWindow { from_s: 1.0, to_s: 4.0 }), 6.0);
         assert!(threads.is_level(5.0, 7.0) && !threads.is_level(5.0, 8.0) && threads.is_level(5.0, 1.0));
         let memory = MEASURES[0];
         assert!(memory.is_level(100.0 * MIB, 106.0 * MIB) && !memory.is_level(100.0 * MIB, 106.1 * MIB));

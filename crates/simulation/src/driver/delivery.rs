@@ -34,20 +34,20 @@ pub(super) struct DelayedCompletion {
     due: Time,
     event: DriverEvent<SimSocket>,
     /// Its source is closed, so it must be filtered.
-    phantom: bool,
+    is_stale: bool,
 }
 
 impl SimDriver {
     /// Collects due delayed completions, new completions of the sources, and a wake.
     pub(super) fn collect(&mut self, events: &mut Vec<DriverEvent<SimSocket>>) {
-        let overflows = self.network.state().strikes(NetworkFault::Overflow);
+        let overflows = self.network.state().injects(NetworkFault::Overflow);
         self.queue_room = match overflows {
             true => self.network.state().random.below(OVERFLOW_ROOM_MAX + 1) as usize,
             false => usize::MAX,
         };
         self.deliver_due(events);
         self.check_dirty_sources(events);
-        let spurious = self.network.state().strikes(NetworkFault::SpuriousWake);
+        let spurious = self.network.state().injects(NetworkFault::SpuriousWake);
         if self.wake.swap(false, Ordering::AcqRel) || spurious {
             self.deliver(DriverEvent::Woken, events);
         }
@@ -67,8 +67,8 @@ impl SimDriver {
         let mut state = self.network.state();
         let due = if self.queue_room == 0 {
             state.now()
-        } else if state.strikes(NetworkFault::Late) {
-            state.put_off()
+        } else if state.injects(NetworkFault::Late) {
+            state.draw_delay_end()
         } else {
             drop(state);
             self.queue_room -= 1;
@@ -81,26 +81,26 @@ impl SimDriver {
         self.delay_event(due, event, false);
     }
 
-    fn delay_event(&mut self, due: Time, event: DriverEvent<SimSocket>, phantom: bool) {
+    fn delay_event(&mut self, due: Time, event: DriverEvent<SimSocket>, is_stale: bool) {
         // Makes the shard turn when the completion is due.
-        self.network.state().nudge(due, self.number, u32::MAX);
-        self.delayed.push(DelayedCompletion { due, event, phantom });
+        self.network.state().schedule_check(due, self.number, u32::MAX);
+        self.delayed.push(DelayedCompletion { due, event, is_stale });
     }
 
     fn deliver_due(&mut self, events: &mut Vec<DriverEvent<SimSocket>>) {
-        let (now, kind) = (self.network.now(), self.network.state().is_kind());
+        let (now, no_faults) = (self.network.now(), self.network.state().has_no_faults());
         let mut place = 0;
         while place < self.delayed.len() && self.queue_room > 0 {
-            if self.delayed[place].due > now && !kind {
+            if self.delayed[place].due > now && !no_faults {
                 place += 1;
                 continue;
             }
-            let DelayedCompletion { event, phantom, .. } = self.delayed.remove(place);
+            let DelayedCompletion { event, is_stale, .. } = self.delayed.remove(place);
             let Some(token) = token_of(&event) else {
                 self.deliver(event, events);
                 continue;
             };
-            if !phantom && let Some(source) = self.sources.of(token) {
+            if !is_stale && let Some(source) = self.sources.of(token) {
                 source.in_flight -= 1;
                 let waits = source.closing || source.detaching;
                 let last = matches!(event, DriverEvent::Closed { .. } | DriverEvent::Detached { .. });
@@ -109,7 +109,10 @@ impl SimDriver {
                 }
             }
             let wanted = matches!(event, DriverEvent::Closed { .. } | DriverEvent::Detached { .. })
-                || self.sources.of(token).is_some_and(|source| !source.closing && !source.failed && !phantom);
+                || self
+                    .sources
+                    .of(token)
+                    .is_some_and(|source| !source.closing && !source.failed && !is_stale);
             if wanted {
                 self.queue_room -= 1;
                 self.deliver(event, events);
@@ -164,7 +167,7 @@ impl SimDriver {
     /// readiness and cancelled operations cause them on real systems.
     pub(super) fn add_stale_completion(&mut self, token: Token, last: ArmedRead, writable: bool) {
         let anything = last != ArmedRead::No || writable;
-        if !anything || !self.network.state().strikes(NetworkFault::Stale) {
+        if !anything || !self.network.state().injects(NetworkFault::Stale) {
             return;
         }
         let mut state = self.network.state();

@@ -154,7 +154,7 @@ impl SimDriver {
             libc::EAGAIN => Err((sent, None)),
             errno => Err((sent, Some(io::Error::from_raw_os_error(errno)))),
         };
-        if !bytes.is_empty() && state.strikes(NetworkFault::BlockedSend) {
+        if !bytes.is_empty() && state.injects(NetworkFault::BlockedSend) {
             return Err((0, None));
         }
         if !stream {
@@ -162,7 +162,7 @@ impl SimDriver {
             let sent = state.send_datagram(what.datagram(), out.from, to, &bytes);
             return sent.or_else(|errno| blocked(0, errno));
         }
-        let limit = if bytes.len() > 1 && state.strikes(NetworkFault::ShortSend) {
+        let limit = if bytes.len() > 1 && state.injects(NetworkFault::ShortSend) {
             state.random.between(1, bytes.len() as u64 - 1) as usize
         } else {
             bytes.len()
@@ -261,7 +261,7 @@ impl Driver for SimDriver {
         self.note("accept now", listener, 0);
         let number = self.sources.idle_listener(listener, "accept at once from it");
         let mut state = self.network.state();
-        if state.strikes(NetworkFault::NoDescriptor) {
+        if state.injects(NetworkFault::NoDescriptor) {
             return Err(io::Error::from_raw_os_error(libc::EMFILE));
         }
         let end = state.take_connection(number);
@@ -286,7 +286,7 @@ impl Driver for SimDriver {
         kind: SourceKind,
         readable_now: bool,
     ) -> io::Result<()> {
-        if kind == SourceKind::Stream && self.network.state().strikes(NetworkFault::AttachFails) {
+        if kind == SourceKind::Stream && self.network.state().injects(NetworkFault::AttachFails) {
             let SocketKind::End(end) = socket.kind() else { return Err(io::ErrorKind::InvalidInput.into()) };
             self.network.state().set_damaged(end);
             return Err(io::Error::from_raw_os_error(libc::ENOMEM));
@@ -302,7 +302,7 @@ impl Driver for SimDriver {
     }
 
     fn connect(&mut self, token: Token, to: &Destination) -> io::Result<()> {
-        if self.network.state().strikes(NetworkFault::ConnectFails) {
+        if self.network.state().injects(NetworkFault::ConnectFails) {
             return Err(io::Error::from_raw_os_error(libc::EMFILE));
         }
         let socket = match to {
@@ -338,7 +338,7 @@ impl Driver for SimDriver {
         let end = source.socket_kind().end();
         let mut state = self.network.state();
         let most = into.len().min(state.arrived(end));
-        let split = most > 1 && state.strikes(NetworkFault::SplitReceive);
+        let split = most > 1 && state.injects(NetworkFault::SplitReceive);
         let limit = if split { state.random.between(1, most as u64) as usize } else { into.len() };
         let result = state.read(end, &mut into[..limit]);
         let taken = result.map_or(0, |taken| hash_bytes(&into[..taken]));
@@ -407,7 +407,7 @@ impl Driver for SimDriver {
     ) -> io::Result<()> {
         if let Wait::Until(_) = wait {
             let behind = now < self.network.now();
-            assert!(!behind, "contract broken by the shard: it waits from {now:?} on, which has passed");
+            assert!(!behind, "contract broken by the shard: its time {now:?} is behind the network's");
         }
         self.turns += 1;
         self.counters.system_calls += 1;

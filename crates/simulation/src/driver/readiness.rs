@@ -106,7 +106,7 @@ impl SimDriver {
         let listener = source.socket_kind().listener();
         for _ in 0..ACCEPTS_PER_TURN {
             let Some(end) = self.network.state().take_connection(listener) else { return };
-            if self.network.state().strikes(NetworkFault::AbortedAccept) {
+            if self.network.state().injects(NetworkFault::AbortedAccept) {
                 let mut state = self.network.state();
                 state.set_damaged(end);
                 state.reset(end);
@@ -115,7 +115,7 @@ impl SimDriver {
             let failures =
                 [(NetworkFault::NoDescriptor, libc::EMFILE), (NetworkFault::AcceptFails, libc::ENOMEM)];
             if let Some((_, errno)) =
-                failures.into_iter().find(|(fault, _)| self.network.state().strikes(*fault))
+                failures.into_iter().find(|(fault, _)| self.network.state().injects(*fault))
             {
                 self.network.state().requeue_connection(listener, end);
                 *self.sources.listener(token, "look at it").0 = false;
@@ -198,7 +198,7 @@ impl SimDriver {
         }
         let Some((buffer, bytes)) = self.buffers.take() else { return };
         let most = arrived.min(bytes.len());
-        let split = most > 1 && state.strikes(NetworkFault::SplitReceive);
+        let split = most > 1 && state.injects(NetworkFault::SplitReceive);
         let len = if split { state.random.between(1, most as u64 - 1) as usize } else { most };
         let len = state.read(end, &mut bytes[..len]).expect("bytes have arrived");
         state.note("shard", self.number, "arrived", token.bits(), hash_bytes(&bytes[..len]));
@@ -252,10 +252,10 @@ impl SimDriver {
         let slot = token.index();
         if !self.buffers.has_free() {
             self.starved.push(slot);
-        } else if self.network.state().strikes(NetworkFault::NoBuffer) {
+        } else if self.network.state().injects(NetworkFault::NoBuffer) {
             let mut state = self.network.state();
-            let again = state.put_off();
-            state.nudge(again, self.number, slot);
+            let again = state.draw_delay_end();
+            state.schedule_check(again, self.number, slot);
         } else {
             return false;
         }

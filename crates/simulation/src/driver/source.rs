@@ -73,7 +73,7 @@ impl SimSource {
                 | (SimSourceKind::Datagram, SocketKind::Datagram(_))
         );
         if !fits {
-            contract_violation(token, "attached as something that the socket is not");
+            contract_violation(token, "attached as the wrong kind of socket");
         }
         SimSource {
             token,
@@ -94,7 +94,7 @@ impl SimSource {
     }
 
     pub(super) fn socket_kind(&self) -> SocketKind {
-        self.socket.as_ref().expect("a source that is looked at still has its socket").kind()
+        self.socket.as_ref().expect("a checked source still has its socket").kind()
     }
 
     /// Whether the socket has been closed or detached.
@@ -140,29 +140,29 @@ impl SimSource {
             return;
         }
         if std::mem::replace(&mut self.writable, true) {
-            contract_violation(self.token, "writable asked for twice");
+            contract_violation(self.token, "await_writable while one is armed");
         }
     }
 
     pub(super) fn begin_detach(&mut self) {
         if !matches!(self.what, SimSourceKind::Stream { connecting: false }) {
-            contract_violation(self.token, "detach what is no connected stream");
+            contract_violation(self.token, "detach on a source that is not a connected stream");
         }
         self.detaching = true;
     }
 
     pub(super) fn check_recv_now(&self) {
         if self.armed == ArmedRead::Receive {
-            contract_violation(self.token, "received at once while a receive is armed");
+            contract_violation(self.token, "recv_now while a receive is armed");
         }
         if !matches!(self.what, SimSourceKind::Stream { connecting: false } | SimSourceKind::Pipe) {
-            contract_violation(self.token, "received at once from what is no connected stream");
+            contract_violation(self.token, "recv_now on a source that is not a connected stream");
         }
     }
 
     pub(super) fn check_shutdown(&self) {
         if !matches!(self.what, SimSourceKind::Stream { connecting: false }) {
-            contract_violation(self.token, "shut down what is no connected stream");
+            contract_violation(self.token, "shutdown on a source that is not a connected stream");
         }
     }
 
@@ -181,7 +181,7 @@ impl SimSource {
                 contract_violation(self.token, "a datagram without an address")
             }
             (_, true) => contract_violation(self.token, "an address on a stream"),
-            _ => contract_violation(self.token, "send on what is no connected stream"),
+            _ => contract_violation(self.token, "send on a source that is not a connected stream"),
         }
         if self.sent_in == turn {
             contract_violation(self.token, "two sends in one turn; they are not ordered");
@@ -211,7 +211,7 @@ impl SimSources {
         }
         let slot = &mut self.slots[index];
         if let Some(tenant) = &slot.source {
-            let why = if tenant.closing { "before the former tenant's Closed" } else { "twice" };
+            let why = if tenant.closing { "before the Closed of the slot's last source" } else { "twice" };
             contract_violation(token, &format!("attached {why} (occupied by {:?})", tenant.token));
         }
         if slot.last == Some(token) {
@@ -290,7 +290,7 @@ impl SocketKind {
     pub(super) fn end(self) -> EndId {
         match self {
             SocketKind::End(end) => end,
-            other => unreachable!("{other:?} is no end: checked when it was attached"),
+            other => unreachable!("{other:?} is not an end of a connection: checked when it was attached"),
         }
     }
 

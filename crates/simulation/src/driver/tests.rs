@@ -72,7 +72,7 @@ fn a_shard_that_breaks_the_contract_is_stopped() {
         let (socket, _) = fixture.network.pair();
         let _ = fixture.driver.attach(TOKEN, socket, SourceKind::Stream, false);
     });
-    check_violation("before the former tenant's Closed", |fixture| {
+    check_violation("before the Closed of the slot's last source", |fixture| {
         fixture.driver.close(TOKEN);
         let (socket, _) = fixture.network.pair();
         let _ = fixture.driver.attach(Token::new(3, 2), socket, SourceKind::Stream, false);
@@ -87,7 +87,7 @@ fn a_shard_that_breaks_the_contract_is_stopped() {
         fixture.driver.receive(TOKEN);
         fixture.driver.await_readable(TOKEN);
     });
-    check_violation("writable asked for twice", |fixture| {
+    check_violation("await_writable while one is armed", |fixture| {
         fixture.driver.await_writable(TOKEN);
         fixture.driver.await_writable(TOKEN);
     });
@@ -115,7 +115,7 @@ fn a_shard_that_breaks_the_contract_is_stopped() {
         fixture.driver.receive(Token::new(3, 0));
     });
     check_violation("accept on it although it is no listener", |fixture| fixture.driver.accept(TOKEN));
-    check_violation("attached as something that the socket is not", |fixture| {
+    check_violation("attached as the wrong kind of socket", |fixture| {
         let (socket, _) = fixture.network.pair();
         let _ = fixture.driver.listen(Token::new(9, 0), socket);
     });

@@ -19,7 +19,7 @@ use stilling_workers::Pool;
 
 use super::hostile::{HostileClient, HostileStyle};
 use super::http_world::{HttpWorld, HttpWorldClient};
-use super::nats_talker::NatsTalker;
+use super::nats_clients::SimNatsClient;
 use super::parameters::{ARRIVALS_MS, HttpWorldParameters};
 use super::well_behaved::{WellBehaved, WellBehavedStyle};
 use super::{CALENDAR_START, HttpSimShard};
@@ -119,18 +119,18 @@ impl HttpWorldParameters {
         });
         let mut clients: Vec<HttpWorldClient> = well_behaved.collect();
         clients.extend(hostile.iter().map(|start| {
-            let mut manner = HostileStyle::ALL[random.index(HostileStyle::ALL.len())];
-            if manner.is_of_hub() && !talks {
-                manner = HostileStyle::Garbage;
+            let mut style = HostileStyle::ALL[random.index(HostileStyle::ALL.len())];
+            if style.is_of_hub() && !talks {
+                style = HostileStyle::Garbage;
             }
-            HttpWorldClient::HostileClient(HostileClient::new(manner, *start, random))
+            HttpWorldClient::HostileClient(HostileClient::new(style, *start, random))
         }));
         if talks {
             for number in 0..random.between(1, 6) as usize {
                 let start = Time::ZERO.after(Duration::from_micros(random.below(ARRIVALS_MS * 1000)));
-                clients.push(HttpWorldClient::NatsTalker(match random.chance(300) {
-                    true => NatsTalker::listener(start, random),
-                    false => NatsTalker::publisher(number, start, random),
+                clients.push(HttpWorldClient::SimNatsClient(match random.chance(300) {
+                    true => SimNatsClient::listener(start, random),
+                    false => SimNatsClient::publisher(number, start, random),
                 }));
             }
         }

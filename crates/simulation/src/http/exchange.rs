@@ -8,7 +8,6 @@ use super::test_routes::{self, ResponseFate};
 use super::version::{DATE, RequestVersion};
 use crate::SplitMix64;
 
-/// The interim response.
 pub(super) const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
 /// A request and its acceptable responses.

@@ -125,7 +125,7 @@ fn random_commands(random: &mut SplitMix64) -> Vec<u8> {
 
 #[derive(Debug)]
 pub(super) struct HostileClient {
-    pub(super) manner: HostileStyle,
+    pub(super) style: HostileStyle,
     first: Vec<u8>,
     again: &'static [u8],
     /// Bytes already sent of `first`, or of `again` once `first` is sent.
@@ -139,15 +139,15 @@ pub(super) struct HostileClient {
 }
 
 impl HostileClient {
-    pub(super) fn new(manner: HostileStyle, start: Time, random: &mut SplitMix64) -> Self {
-        let (first, again, rest) = manner.script(random);
-        let stays_ms = match manner {
+    pub(super) fn new(style: HostileStyle, start: Time, random: &mut SplitMix64) -> Self {
+        let (first, again, rest) = style.script(random);
+        let stays_ms = match style {
             HostileStyle::Resetting | HostileStyle::Disconnecting => random.between(0, 100),
             _ => random.between(1000, 6000),
         };
         let leaves_at = start.after(Duration::from_millis(stays_ms));
         HostileClient {
-            manner,
+            style,
             first,
             again,
             sent: 0,
@@ -176,19 +176,19 @@ impl HostileClient {
         if self.done || scene.now < self.start {
             return Ok(());
         }
-        let address = if self.manner.is_of_hub() { scene.hub_address } else { scene.address };
+        let address = if self.style.is_of_hub() { scene.hub_address } else { scene.address };
         let peer = self.peer.get_or_insert_with(|| scene.network.connect(address.clone(), None));
         if scene.now >= self.leaves_at {
             self.done = true;
             if let Some(peer) = self.peer.take()
-                && (self.manner == HostileStyle::Resetting || scene.random.chance(300))
+                && (self.style == HostileStyle::Resetting || scene.random.chance(300))
             {
                 peer.reset();
             }
             return Ok(());
         }
         let mut into = [0; 1024];
-        while !matches!(self.manner, HostileStyle::NeverReading | HostileStyle::NeverAcknowledging) {
+        while !matches!(self.style, HostileStyle::NeverReading | HostileStyle::NeverAcknowledging) {
             match peer.read(&mut into) {
                 Ok(len) if len > 0 => {}
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,

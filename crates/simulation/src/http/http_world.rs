@@ -10,7 +10,7 @@ use stilling_ring::Time;
 use stilling_workers::{FinishedJob, JobContext, Pool, PoolScaler};
 
 use super::hostile::{HostileClient, HostileStyle};
-use super::nats_talker::{NatsTalker, NatsTally};
+use super::nats_clients::{NatsTally, SimNatsClient};
 use super::parameters::HttpWorldParameters;
 use super::well_behaved::{WellBehaved, WellBehavedStyle};
 use super::{HttpClientContext, HttpSimShard, TURNS_AT_ONCE_MAX};
@@ -28,7 +28,7 @@ const STUCK: Duration = Duration::from_secs(3);
 pub(super) enum HttpWorldClient {
     WellBehaved(WellBehaved),
     HostileClient(HostileClient),
-    NatsTalker(NatsTalker),
+    SimNatsClient(SimNatsClient),
 }
 
 pub(super) struct HttpWorld {
@@ -50,7 +50,7 @@ pub(super) struct HttpWorld {
     lifecycle: Arc<Lifecycle>,
     pub(super) overview: Arc<Overview>,
     draining: bool,
-    kind: bool,
+    faults_stopped: bool,
     /// A worker has sent a result to the first shard since its last turn.
     has_mail_for_first_shard: bool,
     changed: Vec<PeerKey>,
@@ -89,7 +89,7 @@ impl HttpWorld {
             lifecycle,
             overview,
             draining: false,
-            kind: false,
+            faults_stopped: false,
             has_mail_for_first_shard: false,
             changed: Vec::new(),
             answers: 0,
@@ -118,7 +118,7 @@ impl HttpWorld {
         if std::mem::take(&mut self.has_mail_for_first_shard) {
             return Err("lost wake: the shard sleeps with a worker's result pending".to_owned());
         }
-        let next = self.next_moment();
+        let next = self.next_event_time();
         let reached = next.filter(|next| limit.is_none_or(|limit| *next <= limit));
         let Some(to) = reached.or(limit) else {
             return Err(format!("deadlock, no event is scheduled: {}", self.unfinished()));
@@ -144,7 +144,7 @@ impl HttpWorld {
             && self.pool.counters().queued == 0
     }
 
-    fn next_moment(&self) -> Option<Time> {
+    fn next_event_time(&self) -> Option<Time> {
         let clients = self.clients.iter().filter_map(HttpWorldClient::wake_at);
         let work = self.working.iter().map(|(at, _)| *at);
         let second = self.second.as_ref().filter(|shard| !shard.is_stopped());
@@ -160,9 +160,9 @@ impl HttpWorld {
 
     /// Time of the next scheduled change: the end of faults or the early drain.
     fn next_scheduled(&self) -> Option<Time> {
-        let kind = (!self.kind).then_some(self.parameters.faults_until);
+        let faults_stopped = (!self.faults_stopped).then_some(self.parameters.faults_until);
         let end = self.parameters.early_end.filter(|_| !self.draining);
-        [kind, end].into_iter().flatten().min()
+        [faults_stopped, end].into_iter().flatten().min()
     }
 
     /// Runs everything that is possible at this point in time.
@@ -188,7 +188,7 @@ impl HttpWorld {
 
     fn apply_schedule(&mut self) -> Result<(), String> {
         let now = self.network.now();
-        if now >= self.parameters.faults_until && !std::mem::replace(&mut self.kind, true) {
+        if now >= self.parameters.faults_until && !std::mem::replace(&mut self.faults_stopped, true) {
             self.network.stop_faults();
         }
         let is_idle = self.clients.iter().all(HttpWorldClient::is_done);
@@ -197,7 +197,7 @@ impl HttpWorld {
             && !self.draining
             && !std::mem::replace(&mut self.is_audited, true)
         {
-            self.clients.push(HttpWorldClient::NatsTalker(NatsTalker::auditor(now)));
+            self.clients.push(HttpWorldClient::SimNatsClient(SimNatsClient::auditor(now)));
         }
         let early = self.parameters.early_end.is_some_and(|at| now >= at);
         if !self.draining && (early || self.clients.iter().all(HttpWorldClient::is_done)) {
@@ -239,7 +239,7 @@ impl HttpWorld {
             match client {
                 HttpWorldClient::WellBehaved(client) => client.step(&mut scene)?,
                 HttpWorldClient::HostileClient(client) => client.step(&mut scene)?,
-                HttpWorldClient::NatsTalker(client) => client.step(&mut scene)?,
+                HttpWorldClient::SimNatsClient(client) => client.step(&mut scene)?,
             }
             self.answers += scene.answers;
             self.retries += scene.retries;
@@ -300,8 +300,8 @@ impl HttpWorld {
         for client in self.clients.iter().filter(|client| !client.is_done()) {
             names.push(match client {
                 HttpWorldClient::WellBehaved(client) => client.failure_message("is not finished"),
-                HttpWorldClient::HostileClient(client) => format!("{:?}", client.manner),
-                HttpWorldClient::NatsTalker(client) => client.failure_message("is not finished"),
+                HttpWorldClient::HostileClient(client) => format!("{:?}", client.style),
+                HttpWorldClient::SimNatsClient(client) => client.failure_message("is not finished"),
             });
         }
         let (jobs, draining) = (self.working.len(), self.draining);
@@ -309,15 +309,17 @@ impl HttpWorld {
     }
 
     pub(super) fn styles(&self) -> (BTreeMap<WellBehavedStyle, u32>, BTreeMap<HostileStyle, u32>) {
-        let (mut styles, mut manners) = (BTreeMap::new(), BTreeMap::new());
+        let (mut styles, mut hostile_styles) = (BTreeMap::new(), BTreeMap::new());
         for client in &self.clients {
             match client {
                 HttpWorldClient::WellBehaved(client) => *styles.entry(client.style).or_default() += 1,
-                HttpWorldClient::HostileClient(client) => *manners.entry(client.manner).or_default() += 1,
-                HttpWorldClient::NatsTalker(_) => {}
+                HttpWorldClient::HostileClient(client) => {
+                    *hostile_styles.entry(client.style).or_default() += 1;
+                }
+                HttpWorldClient::SimNatsClient(_) => {}
             }
         }
-        (styles, manners)
+        (styles, hostile_styles)
     }
 }
 
@@ -326,7 +328,7 @@ impl HttpWorldClient {
         match self {
             HttpWorldClient::WellBehaved(client) => client.key(),
             HttpWorldClient::HostileClient(client) => client.key(),
-            HttpWorldClient::NatsTalker(client) => client.key(),
+            HttpWorldClient::SimNatsClient(client) => client.key(),
         }
     }
 
@@ -334,7 +336,7 @@ impl HttpWorldClient {
         match self {
             HttpWorldClient::WellBehaved(client) => client.wake_at(),
             HttpWorldClient::HostileClient(client) => client.wake_at(),
-            HttpWorldClient::NatsTalker(client) => client.wake_at(),
+            HttpWorldClient::SimNatsClient(client) => client.wake_at(),
         }
     }
 
@@ -342,7 +344,7 @@ impl HttpWorldClient {
         match self {
             HttpWorldClient::WellBehaved(client) => client.is_done(),
             HttpWorldClient::HostileClient(client) => client.is_done(),
-            HttpWorldClient::NatsTalker(client) => client.is_done(),
+            HttpWorldClient::SimNatsClient(client) => client.is_done(),
         }
     }
 }

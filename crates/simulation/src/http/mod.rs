@@ -16,7 +16,7 @@ mod assembly;
 mod exchange;
 mod hostile;
 mod http_world;
-mod nats_talker;
+mod nats_clients;
 mod parameters;
 mod test_routes;
 mod verification;
@@ -39,7 +39,7 @@ use crate::report::{RunReport, SeedFailure, attempt};
 pub use hostile::HostileStyle;
 pub use well_behaved::WellBehavedStyle;
 
-use nats_talker::NatsTally;
+use nats_clients::NatsTally;
 use parameters::HttpWorldParameters;
 
 /// Start of every world, in seconds since 1970.
@@ -65,7 +65,7 @@ pub struct HttpReport {
     /// Well-behaved clients by style.
     pub styles: BTreeMap<WellBehavedStyle, u32>,
     /// Hostile clients by style.
-    pub manners: BTreeMap<HostileStyle, u32>,
+    pub hostile_styles: BTreeMap<HostileStyle, u32>,
     /// Closed connections by reason.
     pub closed: BTreeMap<CloseReason, u64>,
     /// Responses checked by well-behaved clients, and acknowledgements checked by NATS publishers.

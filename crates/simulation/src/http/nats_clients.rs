@@ -19,7 +19,6 @@ use super::HttpClientContext;
 use crate::SplitMix64;
 use crate::network::{PeerKey, SimPeer};
 
-/// Most messages per publisher.
 const MESSAGES_MAX: u64 = 40;
 
 /// Most payload bytes of a message after its number.
@@ -45,26 +44,28 @@ impl NatsTally {
         subject: &str,
         reply: &str,
         payload: &str,
-    ) -> Result<(), TalkerError> {
+    ) -> Result<(), NatsClientError> {
         let (number, message) = owner(subject, payload)
-            .ok_or_else(|| TalkerError::Wrong(format!("{subject} has {payload:.40}")))?;
+            .ok_or_else(|| NatsClientError::Wrong(format!("{subject} has {payload:.40}")))?;
         let sequence = reply.split('.').nth(5).and_then(|part| part.parse().ok());
         let acknowledged = self.acknowledged.get(&(number, message)).copied();
         if sequence != Some(record) || acknowledged != sequence {
-            let what = format!("message {message} of {number} is at {sequence:?}");
-            return Err(TalkerError::Wrong(format!(
+            let what = format!("message {message} of publisher {number} is at {sequence:?}");
+            return Err(NatsClientError::Wrong(format!(
                 "{what}, record {record}, acknowledged as {acknowledged:?}"
             )));
         }
         if payload != self::payload(number, message) {
-            return Err(TalkerError::Wrong(format!("message {message} of {number} is not what it was")));
+            return Err(NatsClientError::Wrong(format!(
+                "message {message} of publisher {number} is damaged"
+            )));
         }
         Ok(())
     }
 }
 
 #[derive(Debug)]
-pub(super) struct NatsTalker {
+pub(super) struct SimNatsClient {
     role: NatsRole,
     wake_at: Option<Time>,
     peer: Option<SimPeer>,
@@ -90,9 +91,9 @@ enum ServerMessage {
     Other(String),
 }
 
-impl NatsTalker {
-    fn new(role: NatsRole, start: Time) -> NatsTalker {
-        NatsTalker {
+impl SimNatsClient {
+    fn new(role: NatsRole, start: Time) -> SimNatsClient {
+        SimNatsClient {
             role,
             wake_at: Some(start),
             peer: None,
@@ -104,18 +105,18 @@ impl NatsTalker {
         }
     }
 
-    pub(super) fn publisher(number: usize, start: Time, random: &mut SplitMix64) -> NatsTalker {
+    pub(super) fn publisher(number: usize, start: Time, random: &mut SplitMix64) -> SimNatsClient {
         let total = random.between(1, MESSAGES_MAX) as u32;
-        NatsTalker::new(NatsRole::Publisher { number, total, acknowledged: 0, echoed: 0 }, start)
+        SimNatsClient::new(NatsRole::Publisher { number, total, acknowledged: 0, echoed: 0 }, start)
     }
 
-    pub(super) fn listener(start: Time, random: &mut SplitMix64) -> NatsTalker {
+    pub(super) fn listener(start: Time, random: &mut SplitMix64) -> SimNatsClient {
         let leaves_at = start.after(Duration::from_millis(random.between(50, 1500)));
-        NatsTalker::new(NatsRole::Listener { last: BTreeMap::new(), leaves_at }, start)
+        SimNatsClient::new(NatsRole::Listener { last: BTreeMap::new(), leaves_at }, start)
     }
 
-    pub(super) fn auditor(now: Time) -> NatsTalker {
-        NatsTalker::new(NatsRole::Auditor { read: 0 }, now)
+    pub(super) fn auditor(now: Time) -> SimNatsClient {
+        SimNatsClient::new(NatsRole::Auditor { read: 0 }, now)
     }
 
     pub(super) fn key(&self) -> Option<PeerKey> {
@@ -150,8 +151,8 @@ impl NatsTalker {
         }
         match self.advance_role(scene) {
             Ok(()) => Ok(()),
-            Err(TalkerError::Wrong(why)) => Err(self.failure_message(&why)),
-            Err(TalkerError::Ended(why)) => self.broken(&why, scene),
+            Err(NatsClientError::Wrong(why)) => Err(self.failure_message(&why)),
+            Err(NatsClientError::Ended(why)) => self.broken(&why, scene),
         }
     }
 
@@ -205,12 +206,12 @@ impl NatsTalker {
         self.enqueue(&format!("PUB live.{number} {}\r\n{live}", live.len()));
     }
 
-    fn advance_role(&mut self, scene: &mut HttpClientContext<'_>) -> Result<(), TalkerError> {
+    fn advance_role(&mut self, scene: &mut HttpClientContext<'_>) -> Result<(), NatsClientError> {
         let Some(peer) = &mut self.peer else { return Ok(()) };
         match peer.connected() {
             Ok(true) => {}
             Ok(false) => return Ok(()),
-            Err(error) => return Err(TalkerError::Ended(format!("it was refused: {error}"))),
+            Err(error) => return Err(NatsClientError::Ended(format!("it was refused: {error}"))),
         }
         while !self.outbox.is_empty() {
             let all = self.outbox.len() as u64;
@@ -218,16 +219,16 @@ impl NatsTalker {
             match peer.write(&self.outbox[..some as usize]) {
                 Ok(taken) => drop(self.outbox.drain(..taken)),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                Err(error) => return Err(TalkerError::Ended(format!("a write failed: {error}"))),
+                Err(error) => return Err(NatsClientError::Ended(format!("a write failed: {error}"))),
             }
         }
         let mut into = [0; 2048];
         while let Some(peer) = &mut self.peer {
             match peer.read(&mut into) {
-                Ok(0) => return Err(TalkerError::Ended("the end came".to_owned())),
+                Ok(0) => return Err(NatsClientError::Ended("the end came".to_owned())),
                 Ok(len) => self.inbox.extend(&into[..len]),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                Err(error) => return Err(TalkerError::Ended(format!("a read failed: {error}"))),
+                Err(error) => return Err(NatsClientError::Ended(format!("a read failed: {error}"))),
             }
             while let Some(received) = self.next_message()? {
                 self.receive_message(received, scene)?;
@@ -236,7 +237,7 @@ impl NatsTalker {
         Ok(())
     }
 
-    fn next_message(&mut self) -> Result<Option<ServerMessage>, TalkerError> {
+    fn next_message(&mut self) -> Result<Option<ServerMessage>, NatsClientError> {
         let Some(end) = self.inbox.windows(2).position(|pair| pair == b"\r\n") else { return Ok(None) };
         let line = String::from_utf8_lossy(&self.inbox[..end]).into_owned();
         let words: Vec<&str> = line.split(' ').collect();
@@ -255,12 +256,12 @@ impl NatsTalker {
             }
         };
         let (Ok(headers), Ok(size)) = (headers.parse::<usize>(), size.parse::<usize>()) else {
-            return Err(TalkerError::Wrong(format!("no sizes: {line}")));
+            return Err(NatsClientError::Wrong(format!("no sizes: {line}")));
         };
         let start = end + 2;
         let Some(body) = self.inbox.get(start..start + size + 2) else { return Ok(None) };
         let Some(payload) = body.strip_suffix(b"\r\n").and_then(|body| body.get(headers..)) else {
-            return Err(TalkerError::Wrong(format!("message length does not match its header: {line}")));
+            return Err(NatsClientError::Wrong(format!("message length does not match its header: {line}")));
         };
         let payload = String::from_utf8_lossy(payload).into_owned();
         let received =
@@ -273,16 +274,16 @@ impl NatsTalker {
         &mut self,
         received: ServerMessage,
         scene: &mut HttpClientContext<'_>,
-    ) -> Result<(), TalkerError> {
+    ) -> Result<(), NatsClientError> {
         if self.is_done {
             return Ok(());
         }
-        let wrong = |what: &str| Err(TalkerError::Wrong(what.to_owned()));
+        let wrong = |what: &str| Err(NatsClientError::Wrong(what.to_owned()));
         match (&mut self.role, received) {
             (_, ServerMessage::Other(line)) if line.starts_with("INFO ") => {}
             (_, ServerMessage::Other(line)) if line == "PING" => self.outbox.extend_from_slice(b"PONG\r\n"),
             (_, ServerMessage::Other(line)) => {
-                return Err(TalkerError::Wrong(format!("unexpected line {line}")));
+                return Err(NatsClientError::Wrong(format!("unexpected line {line}")));
             }
             (_, ServerMessage::Pong) => return self.handle_pong(scene),
             (NatsRole::Publisher { number, echoed, .. }, ServerMessage::Message { subject, payload, .. })
@@ -299,10 +300,10 @@ impl NatsTalker {
                 ServerMessage::Message { subject, payload, .. },
             ) => {
                 if subject != format!("_INBOX.{number}.{acknowledged}") {
-                    return wrong(&format!("it waits for {acknowledged}, and {subject} was answered"));
+                    return wrong(&format!("expected the answer to {acknowledged}, got one on {subject}"));
                 }
                 let Some(sequence) = sequence_of(&payload) else {
-                    return wrong(&format!("{subject} was answered {payload}"));
+                    return wrong(&format!("{subject} was answered with {payload}"));
                 };
                 let is_duplicate = payload.contains("\"duplicate\":true");
                 if is_duplicate && self.attempt == 1 {
@@ -336,7 +337,7 @@ impl NatsTalker {
     }
 
     /// Handles a PONG. A publisher's second one arrives after everything it waits for.
-    fn handle_pong(&mut self, scene: &HttpClientContext<'_>) -> Result<(), TalkerError> {
+    fn handle_pong(&mut self, scene: &HttpClientContext<'_>) -> Result<(), NatsClientError> {
         if matches!(self.role, NatsRole::Auditor { .. }) && scene.nats_tally.acknowledged.is_empty() {
             // No message was acknowledged: there is nothing to audit.
             self.disconnect();
@@ -347,10 +348,10 @@ impl NatsTalker {
             && self.pongs == 2
         {
             if acknowledged < total {
-                return Err(TalkerError::Wrong("the PONG overtook acknowledgements".to_owned()));
+                return Err(NatsClientError::Wrong("the PONG overtook acknowledgements".to_owned()));
             }
             if echoed < total {
-                return Err(TalkerError::Wrong("the PONG overtook messages".to_owned()));
+                return Err(NatsClientError::Wrong("the PONG overtook messages".to_owned()));
             }
             self.disconnect();
         }
@@ -385,7 +386,7 @@ impl NatsTalker {
     }
 }
 
-enum TalkerError {
+enum NatsClientError {
     /// A violation by the server.
     Wrong(String),
     Ended(String),
@@ -396,15 +397,15 @@ fn check_order(
     last: &mut BTreeMap<usize, PublishAttempt>,
     subject: &str,
     payload: &str,
-) -> Result<(), TalkerError> {
+) -> Result<(), NatsClientError> {
     let number = subject.strip_prefix("live.").and_then(|number| number.parse().ok());
     let place = payload.split_once(' ');
     let place = place.and_then(|(one, other)| Some((one.parse().ok()?, other.parse().ok()?)));
     let (Some(number), Some(place)) = (number, place) else {
-        return Err(TalkerError::Wrong(format!("{subject} carries {payload:?}")));
+        return Err(NatsClientError::Wrong(format!("{subject} carries {payload:?}")));
     };
     if last.insert(number, place).is_some_and(|before| before >= place) {
-        return Err(TalkerError::Wrong(format!("{place:?} of publisher {number} arrived out of order")));
+        return Err(NatsClientError::Wrong(format!("{place:?} of publisher {number} arrived out of order")));
     }
     Ok(())
 }

@@ -33,7 +33,6 @@ pub(super) struct HttpWorldParameters {
     pub(super) stuck_rate: u16,
     pub(super) is_short_of_memory: bool,
     pub(super) has_nats_clients: bool,
-    /// Faults stop at this time.
     pub(super) faults_until: Time,
     /// Drain requested while clients are still busy.
     pub(super) early_end: Option<Time>,

@@ -18,7 +18,6 @@ fn check(holds: bool, what: impl FnOnce() -> String) -> Result<(), String> {
     if holds { Ok(()) } else { Err(what()) }
 }
 
-/// Lets pending work finish, then checks everything.
 pub(super) fn drain_and_check(
     mut first: HttpSimShard,
     http_world: &Rc<RefCell<HttpWorld>>,
@@ -59,7 +58,7 @@ pub(super) fn drain_and_check(
         .into_iter()
         .map(|reason| (reason, overview.engine(|counters| counters.closed(reason))))
         .collect();
-    let (styles, manners) = http_world.styles();
+    let (styles, hostile_styles) = http_world.styles();
     Ok(HttpReport {
         report: RunReport {
             trace_hash: network.trace_hash(),
@@ -67,7 +66,7 @@ pub(super) fn drain_and_check(
             until: network.now(),
         },
         styles,
-        manners,
+        hostile_styles,
         closed,
         answers: http_world.answers,
         retries: http_world.retries,
@@ -106,7 +105,7 @@ fn check_jobs(http_world: &HttpWorld) -> Result<(), String> {
     })?;
     let threads_max = http_world.threads_max() as u64;
     check((1..=threads_max).contains(&pool.threads) || pool.threads == threads_max, || {
-        format!("{} worker threads at the end, {threads_max} may be", pool.threads)
+        format!("{} worker threads at the end, at most {threads_max} allowed", pool.threads)
     })?;
     check(pool.queued_max <= http_world.queue_max() as u64, || {
         format!("{} jobs waited, {} may", pool.queued_max, http_world.queue_max())

@@ -314,7 +314,6 @@ impl WellBehaved {
         Ok(())
     }
 
-    /// Takes every complete response out of the inbox.
     fn take_answers(&mut self, scene: &mut HttpClientContext<'_>) -> Result<(), String> {
         while !self.inbox.is_empty() {
             if self.ending {
@@ -423,7 +422,7 @@ impl WellBehaved {
         let requested = String::from_utf8_lossy(&requested[..requested.len().min(300)]).into_owned();
         let got = String::from_utf8_lossy(&self.inbox[..self.inbox.len().min(500)]).into_owned();
         format!(
-            "{style:?} client, exchange {number} of {of}: {what}\n  asked: {requested:?}\n  got:   {got:?}"
+            "{style:?} client, exchange {number} of {of}: {what}\n  sent:  {requested:?}\n  got:   {got:?}"
         )
     }
 }

@@ -73,10 +73,10 @@ impl NetworkState {
         if let Some(local) = local.filter(|local| local.is_ipv4() == to.is_ipv4()) {
             from.set_ip(local);
         }
-        if self.strikes(NetworkFault::DatagramLost) {
+        if self.injects(NetworkFault::DatagramLost) {
             return Ok(());
         }
-        let copies = if self.strikes(NetworkFault::DatagramTwice) { 2 } else { 1 };
+        let copies = if self.injects(NetworkFault::DatagramTwice) { 2 } else { 1 };
         for _ in 0..copies {
             let number = self.scheduled;
             let span = self.latency();

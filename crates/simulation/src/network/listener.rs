@@ -73,7 +73,7 @@ impl NetworkState {
         let span = if flavour == ConnectionKind::Tcp { self.latency() } else { Duration::ZERO };
         let attempt_connect = NetworkEvent::ConnectionAttempt { connection, attempt: 0 };
         if span.is_zero() {
-            self.happen(attempt_connect);
+            self.apply_event(attempt_connect);
         } else {
             self.schedule(self.now().after(span), attempt_connect);
         }
@@ -111,7 +111,7 @@ impl NetworkState {
                 if let Some(defer) = listener.defer
                     && let SocketOwner::SimSource { driver, slot } = listener.owner
                 {
-                    self.nudge(now.after(defer), driver, slot);
+                    self.schedule_check(now.after(defer), driver, slot);
                 }
                 self.mark(SocketOwner::Listener(chosen));
                 ConnectionPhase::Open(now)
@@ -168,7 +168,7 @@ impl NetworkState {
             })
             .collect();
         for at in waiting {
-            self.nudge(at, driver, slot);
+            self.schedule_check(at, driver, slot);
         }
     }
 

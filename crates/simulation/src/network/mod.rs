@@ -277,17 +277,17 @@ impl NetworkState {
     }
 
     /// Draws whether this fault strikes now, and counts it if so.
-    pub(crate) fn strikes(&mut self, fault: NetworkFault) -> bool {
+    pub(crate) fn injects(&mut self, fault: NetworkFault) -> bool {
         let rate = self.faults.rate(fault);
-        let strikes = rate > 0 && self.random.chance(rate);
-        if strikes {
+        let injects = rate > 0 && self.random.chance(rate);
+        if injects {
             self.counts.count(fault);
         }
-        strikes
+        injects
     }
 
     /// Whether all fault rates are zero.
-    pub(crate) fn is_kind(&self) -> bool {
+    pub(crate) fn has_no_faults(&self) -> bool {
         self.faults == FaultRates::NONE
     }
 
@@ -314,29 +314,29 @@ impl NetworkState {
     }
 
     /// Draws the end of a delay that a fault causes.
-    pub(crate) fn put_off(&mut self) -> Time {
+    pub(crate) fn draw_delay_end(&mut self) -> Time {
         let span = self.random.between(1, FAULT_DELAY_MAX.as_nanos() as u64);
         self.now().after(Duration::from_nanos(span))
     }
 
-    pub(crate) fn nudge(&mut self, at: Time, driver: u32, slot: u32) {
+    pub(crate) fn schedule_check(&mut self, at: Time, driver: u32, slot: u32) {
         self.schedule(at, NetworkEvent::SourceCheck { driver, slot });
     }
 
     pub(crate) fn advance_to(&mut self, to: Time) {
-        while let Some(&Reverse((at, _, happening))) = self.schedule_queue.peek() {
+        while let Some(&Reverse((at, _, event))) = self.schedule_queue.peek() {
             if at > to {
                 break;
             }
             self.schedule_queue.pop();
             self.manual_time.set(at);
-            self.happen(happening);
+            self.apply_event(event);
         }
         self.manual_time.set(to);
     }
 
-    fn happen(&mut self, happening: NetworkEvent) {
-        match happening {
+    fn apply_event(&mut self, event: NetworkEvent) {
+        match event {
             NetworkEvent::Arrival { connection, side } => self.arrive(connection, side),
             NetworkEvent::ConnectionAttempt { connection, attempt } => {
                 self.attempt_connect(connection, attempt);
@@ -347,9 +347,9 @@ impl NetworkState {
         }
     }
 
-    fn schedule(&mut self, at: Time, happening: NetworkEvent) {
+    fn schedule(&mut self, at: Time, event: NetworkEvent) {
         self.scheduled += 1;
-        self.schedule_queue.push(Reverse((at, self.scheduled, happening)));
+        self.schedule_queue.push(Reverse((at, self.scheduled, event)));
     }
 
     fn latency(&mut self) -> Duration {

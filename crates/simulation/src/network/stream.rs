@@ -339,7 +339,7 @@ impl NetworkState {
     }
 
     fn abort_connection(&mut self, end: EndId) {
-        let discards = self.strikes(NetworkFault::DiscardingReset);
+        let discards = self.injects(NetworkFault::DiscardingReset);
         let connection = self.connection(end);
         connection.damaged |= discards;
         connection.pipes[usize::from(end.side)].lose_wire();

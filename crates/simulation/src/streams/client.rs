@@ -16,7 +16,7 @@ use crate::network::{Address, Network, PeerKey};
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(100);
 
 /// The date in a stream's creation time: every world takes place on this day.
-const UNUSED_BIRTHDAY: &str = "2023-11-14T";
+const WORLD_DATE: &str = "2023-11-14T";
 
 /// The world as seen by one client during a step.
 pub(super) struct StreamsClientContext<'a> {
@@ -104,7 +104,6 @@ pub(super) struct HttpPoster {
     answered_at: Time,
 }
 
-/// Follows a stream by sequence.
 #[derive(Debug)]
 pub(super) struct StreamFollower {
     number: usize,
@@ -340,7 +339,7 @@ fn record_seen(
 ) -> Result<(), String> {
     let name = MessageName::of(payload).ok_or_else(|| format!("a message of {subject} is damaged"))?;
     let stream = STREAMS.iter().position(|stream| subject == format!("{stream}.{}", name.publisher));
-    let stream = stream.ok_or_else(|| format!("{name} came as {subject}"))?;
+    let stream = stream.ok_or_else(|| format!("{name} arrived on subject {subject}"))?;
     scene.totals.seen += 1;
     if stream >= ON_DISK {
         return Ok(());
@@ -440,9 +439,9 @@ impl StreamsPublisher {
         scene: &mut StreamsClientContext<'_>,
     ) -> Result<(), String> {
         let message = subject.strip_prefix(&self.inbox(attempt)).and_then(|rest| rest.parse().ok());
-        let message: u32 = message.ok_or_else(|| format!("it was sent a message of {subject}"))?;
+        let message: u32 = message.ok_or_else(|| format!("unexpected message on {subject}"))?;
         if !self.waiting.remove(&message) {
-            return Err(format!("message {message} was answered although it does not wait"));
+            return Err(format!("message {message} was answered, but was not pending"));
         }
         self.answered_at = scene.now;
         let text = String::from_utf8_lossy(payload).into_owned();
@@ -459,16 +458,16 @@ impl StreamsPublisher {
         let name = self.name(message);
         let stream = name.stream();
         if !text.contains(&format!("\"stream\":\"{}\"", STREAMS[stream])) {
-            return Err(format!("{name} was to go to {}, and was answered {text}", STREAMS[stream]));
+            return Err(format!("{name} was published to {} and answered with {text}", STREAMS[stream]));
         }
-        let sequence = number_of(&text, "seq").ok_or_else(|| format!("{name} was answered {text}"))?;
+        let sequence = number_of(&text, "seq").ok_or_else(|| format!("{name} was answered with {text}"))?;
         let is_duplicate = text.contains("\"duplicate\":true");
         scene.totals.acknowledged += 1;
         scene.totals.duplicates += u64::from(is_duplicate);
         if !is_duplicate {
             let last = self.last.insert(STREAMS[stream].to_owned(), sequence);
             if last.is_some_and(|last| last >= sequence) {
-                return Err(format!("{name} was acknowledged as {sequence} behind {last:?}"));
+                return Err(format!("{name} was acknowledged as {sequence} after {last:?}"));
             }
         }
         if stream == MEMORY {
@@ -611,7 +610,7 @@ impl StreamFollower {
             let text = String::from_utf8_lossy(payload);
             if text.contains("stream_info_response") {
                 // Streams are created in the world, under its clock.
-                let is_known = text.contains(&format!("\"created\":\"{UNUSED_BIRTHDAY}"));
+                let is_known = text.contains(&format!("\"created\":\"{WORLD_DATE}"));
                 return if is_known {
                     Ok(false)
                 } else {
@@ -627,15 +626,15 @@ impl StreamFollower {
         }
         let mut numbers = reply.split('.').skip(5).map(|word| word.parse::<u64>().ok());
         let (Some(Some(sequence)), Some(Some(received))) = (numbers.next(), numbers.next()) else {
-            return Err(format!("a record came with {reply}"));
+            return Err(format!("a record has the reply subject {reply}"));
         };
         let name = MessageName::of(payload).ok_or_else(|| format!("the record at {sequence} is damaged"))?;
         if sequence <= self.last {
-            return Err(format!("{name} came at {sequence} behind {}", self.last));
+            return Err(format!("{name} arrived at {sequence} after {}", self.last));
         }
         self.received += 1;
         if received != self.received {
-            return Err(format!("{name} is the {received}th of its consumer, and {} came", self.received));
+            return Err(format!("{name} has consumer sequence {received}, expected {}", self.received));
         }
         let ledger = &mut scene.ledgers[self.stream];
         if sequence > self.last + 1 {

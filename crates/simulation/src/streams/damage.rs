@@ -20,7 +20,7 @@ pub(super) enum DiskDamage {
     /// The file of a sealed segment is removed.
     SegmentRemoved { disk: usize },
     /// A bit of a sealed segment flips.
-    ByteFlipped { disk: usize },
+    BitFlipped { disk: usize },
 }
 
 impl DiskDamage {
@@ -29,7 +29,7 @@ impl DiskDamage {
             DiskDamage::ReadsFail { .. } => "reads of the opening fail",
             DiskDamage::ListFails { .. } => "listing fails",
             DiskDamage::SegmentRemoved { .. } => "segment removed",
-            DiskDamage::ByteFlipped { .. } => "byte flipped",
+            DiskDamage::BitFlipped { .. } => "bit flipped",
         }
     }
 
@@ -38,7 +38,7 @@ impl DiskDamage {
             DiskDamage::ReadsFail { disk, .. }
             | DiskDamage::ListFails { disk }
             | DiskDamage::SegmentRemoved { disk }
-            | DiskDamage::ByteFlipped { disk } => disk,
+            | DiskDamage::BitFlipped { disk } => disk,
         }
     }
 
@@ -49,7 +49,7 @@ impl DiskDamage {
                 Some(DiskFaults { reads: Some((after, times, EIO)), ..DiskFaults::default() })
             }
             DiskDamage::ListFails { .. } => Some(DiskFaults { list: Some(EIO), ..DiskFaults::default() }),
-            DiskDamage::SegmentRemoved { .. } | DiskDamage::ByteFlipped { .. } => None,
+            DiskDamage::SegmentRemoved { .. } | DiskDamage::BitFlipped { .. } => None,
         }
     }
 
@@ -76,7 +76,7 @@ impl DiskDamage {
         let range = (*first, segments[at + 1].1 - 1);
         let place = files.iter().position(|(name, _)| name == victim).unwrap_or(0);
         match self {
-            DiskDamage::ByteFlipped { .. } => {
+            DiskDamage::BitFlipped { .. } => {
                 let bytes = &mut files[place].1;
                 let offset = random.index(bytes.len());
                 bytes[offset] ^= 1 << random.below(8);
@@ -120,5 +120,5 @@ fn check(
         true => reported == of(range),
         false => reported.is_empty() || before.batches.iter().any(|batch| is_batch(&batch)),
     };
-    if is_exact { Ok(()) } else { Err(format!("{reported:?} of {range:?} are in gaps")) }
+    if is_exact { Ok(()) } else { Err(format!("gaps report {reported:?} of the segment {range:?}")) }
 }

@@ -40,7 +40,6 @@ pub(super) struct StreamLedger {
     at: BTreeMap<u64, MessageName>,
     /// Messages at sequences with bytes damaged or removed from outside.
     lost: BTreeMap<u64, MessageName>,
-    /// Sequences that followers skipped.
     skipped: Vec<(u64, u64)>,
     /// First sequence found by the last audit.
     first: u64,
@@ -112,7 +111,7 @@ impl StreamLedger {
 
     pub(super) fn record_seen(&mut self, name: MessageName) -> Result<(), String> {
         if !self.sent.contains_key(&name) {
-            return Err(format!("{name} was seen and never sent"));
+            return Err(format!("{name} was received but never sent"));
         }
         self.seen.insert(name);
         Ok(())
@@ -124,7 +123,6 @@ impl StreamLedger {
         self.is_at(sequence, name)
     }
 
-    /// Records that a follower skipped the sequences from `first` to `last`.
     pub(super) fn skip(&mut self, first: u64, last: u64) {
         self.skipped.push((first, last));
     }
@@ -181,7 +179,7 @@ impl StreamLedger {
             let is_lost = self.lost.get(&sequence) == Some(record);
             if is_kept(sequence) && !is_lost && there != Some(sequence) {
                 return Err(format!(
-                    "{name}: {record} was acknowledged as {sequence}, and is at {there:?}: {}",
+                    "{name}: {record} was acknowledged as {sequence}, but is stored at {there:?}: {}",
                     content.findings
                 ));
             }
@@ -196,7 +194,7 @@ impl StreamLedger {
             let is_removed = sequence.map_or(content.first > 1, |sequence| !is_kept(sequence));
             if !is_removed {
                 return Err(format!(
-                    "{name}: {record} was seen as {sequence:?} and is not there: {}",
+                    "{name}: {record} was received at {sequence:?} but is not stored: {}",
                     content.findings
                 ));
             }

@@ -2,10 +2,10 @@
 //! server.
 //!
 //! ```text
-//!  publishers, posters ─ network ─ SimDriver ─ Shard ─┬ NatsSession, HttpSession ─ Port ─ Hub ─ Journal ─ SimulatedDisk
-//!  listeners, followers ─                             └ another shard ─            ┘          └ Replay ─┘
-//!                          server 1 ──╳── server 2 ──▶ seal ── server 3 …      over the same disks
-//!                                   power, kill     restart, cut at any of its steps
+//! publishers, posters ─ network ─ SimDriver ─ Shard ─┬ NatsSession, HttpSession ─ Port ─ Hub ─ Journal ─ SimulatedDisk
+//! listeners, followers ─                             └ another shard ─            ┘          └ Replay ─┘
+//!                         server 1 ──╳── server 2 ──▶ seal ── server 3 …      over the same disks
+//!                                  power, kill     restart, cut at any of its steps
 //! ```
 //!
 //! Publishers resend unacknowledged messages; disks fail, fill up, hang and lose unsynced data. After each run an audit

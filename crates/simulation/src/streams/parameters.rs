@@ -217,7 +217,7 @@ impl ServerRun {
         }
         let mut damages = Vec::new();
         while bias == ScenarioBias::Mixed && random.chance(350) {
-            damages.push(draw_harm(random));
+            damages.push(draw_damage(random));
         }
         ServerRun {
             damages,
@@ -255,11 +255,11 @@ fn draw_trouble(random: &mut SplitMix64) -> DiskFailure {
     }
 }
 
-fn draw_harm(random: &mut SplitMix64) -> DiskDamage {
+fn draw_damage(random: &mut SplitMix64) -> DiskDamage {
     let disk = random.index(ON_DISK);
     match random.below(4) {
         0 => DiskDamage::SegmentRemoved { disk },
-        1 => DiskDamage::ByteFlipped { disk },
+        1 => DiskDamage::BitFlipped { disk },
         2 => DiskDamage::ListFails { disk },
         _ => {
             let (after, times) = (random.below(12) as u32, random.between(1, 8) as u32);

@@ -49,7 +49,7 @@ pub(super) struct ServerPlan {
 pub(super) type ListeningSockets = Vec<(SimSocket, SimSocket)>;
 
 pub(super) struct StreamsServer {
-    nodes: Vec<ServerShard>,
+    server_shards: Vec<ServerShard>,
     lifecycle: Arc<Lifecycle>,
     overview: Arc<Overview>,
     pub(super) journal: SteppedJournal,
@@ -128,7 +128,12 @@ impl ServerBuilder {
     }
 
     /// Builds the shards with these connections to the hub. They do not listen yet.
-    pub(super) fn nodes(self, plan: &ServerPlan, network: &Network, hubs: Vec<ShardHub>) -> Vec<ServerShard> {
+    pub(super) fn server_shards(
+        self,
+        plan: &ServerPlan,
+        network: &Network,
+        hubs: Vec<ShardHub>,
+    ) -> Vec<ServerShard> {
         let parts = self.drivers.into_iter().zip(self.lanes).zip(self.wakes).zip(hubs).enumerate();
         let node = |(number, (((driver, lane), wake), hub)): (usize, (((SimDriver, _), _), _))| {
             let counters = Arc::clone(&self.overview.http[number]);
@@ -167,8 +172,8 @@ impl StreamsServer {
             Err(error) => return Err((sockets, error.to_string())),
         };
         let (lifecycle, overview) = (Arc::clone(&builder.lifecycle), Arc::clone(&builder.overview));
-        let mut nodes = builder.nodes(plan, network, hubs);
-        for (node, (http, nats)) in nodes.iter_mut().zip(sockets) {
+        let mut server_shards = builder.server_shards(plan, network, hubs);
+        for (node, (http, nats)) in server_shards.iter_mut().zip(sockets) {
             for socket in [http, nats] {
                 node.listen(socket).map_err(|error| (Vec::new(), error))?;
             }
@@ -176,7 +181,7 @@ impl StreamsServer {
         let (disk_latency, origin) = (plan.disk_latency, plan.origin);
         let (writes_at, reads_at, hangs_until) = (None, None, Time::ZERO);
         Ok(StreamsServer {
-            nodes,
+            server_shards,
             lifecycle,
             overview,
             journal,
@@ -188,7 +193,6 @@ impl StreamsServer {
         })
     }
 
-    /// Requests the end of the server.
     pub(super) fn end(&self) {
         self.lifecycle.end();
     }
@@ -201,7 +205,7 @@ impl StreamsServer {
     /// Runs everything with work at `now`. Returns whether there was any.
     pub(super) fn run(&mut self, now: Time, random: &mut SplitMix64) -> Result<bool, String> {
         let mut any = false;
-        for (number, node) in self.nodes.iter_mut().enumerate() {
+        for (number, node) in self.server_shards.iter_mut().enumerate() {
             any |= node.run(now, number > 0)?;
         }
         let journal = &mut self.journal;
@@ -225,22 +229,27 @@ impl StreamsServer {
     pub(super) fn wakes_at(&self) -> Option<Time> {
         let span = self.journal.writer.due_at().saturating_duration_since(self.origin);
         let writes_at = self.writes_at.unwrap_or(Time::ZERO.after(span));
-        self.nodes.iter().filter_map(ServerShard::wakes_at).chain([writes_at]).chain(self.reads_at).min()
+        self.server_shards
+            .iter()
+            .filter_map(ServerShard::wakes_at)
+            .chain([writes_at])
+            .chain(self.reads_at)
+            .min()
     }
 
     /// Whether every shard has stopped and is empty.
     pub(super) fn has_stopped(&mut self) -> bool {
-        self.nodes.iter_mut().all(ServerShard::has_stopped)
+        self.server_shards.iter_mut().all(ServerShard::has_stopped)
     }
 
     /// Checks that every connection ended with one reason and nothing remains.
     pub(super) fn check_end(&mut self) -> Result<(), String> {
-        self.nodes.iter_mut().try_for_each(ServerShard::check_end)
+        self.server_shards.iter_mut().try_for_each(ServerShard::check_end)
     }
 
     /// Drops the shards and the hub with their memory; what the hub has handed over stays with the journal.
     pub(super) fn kill(self) -> SteppedJournal {
-        drop(self.nodes);
+        drop(self.server_shards);
         self.journal
     }
 }

@@ -14,7 +14,6 @@ pub(super) struct ClientWire {
     pub(super) attempt: u32,
 }
 
-/// Input from a NATS server.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum WireInput {
     Pong,
@@ -131,7 +130,7 @@ impl ClientWire {
                     "PING" => Ok(Some(WireInput::Ping)),
                     "INFO" => Ok(Some(WireInput::Info)),
                     "-ERR" => Ok(Some(WireInput::Error(line))),
-                    _ => Err(WireError::Wrong(format!("it was sent {line}"))),
+                    _ => Err(WireError::Wrong(format!("unexpected line {line}"))),
                 };
             }
         };

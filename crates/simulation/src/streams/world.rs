@@ -34,7 +34,6 @@ struct StreamsWorld {
     clients: Vec<StreamsClient>,
     /// Runs before the last, the next one at the end.
     server_runs: Vec<ServerRun>,
-    /// Damage to disks before the next server opens them.
     damages: Vec<DiskDamage>,
     /// The last damage that makes a disk refuse operations.
     refuses: Option<DiskDamage>,
@@ -110,7 +109,7 @@ pub(super) fn play(
         changed: Vec::new(),
     };
     while !matches!(world.phase, StreamsPhase::Over) {
-        world.moment()?;
+        world.run_now()?;
         world.advance()?;
     }
     world.report()
@@ -118,7 +117,7 @@ pub(super) fn play(
 
 impl StreamsWorld {
     /// Runs everything that is possible at this point in time.
-    fn moment(&mut self) -> Result<(), String> {
+    fn run_now(&mut self) -> Result<(), String> {
         for _ in 0..ROUNDS_AT_ONCE_MAX {
             let now = self.network.now();
             let mut any = self.step_server(now)?;
@@ -503,10 +502,10 @@ impl RunProgress {
                 any = true;
             }
         }
-        while let Some((_, step_disk_failures)) = self.disk_failures.pop_if(|(at, _)| *at <= now) {
+        while let Some((_, disk_failure)) = self.disk_failures.pop_if(|(at, _)| *at <= now) {
             any = true;
-            network.state().note("operator", 0, step_disk_failures.name(), 0, 0);
-            self.begin_disk_failure(step_disk_failures, now, server, disks, events);
+            network.state().note("operator", 0, disk_failure.name(), 0, 0);
+            self.begin_disk_failure(disk_failure, now, server, disks, events);
         }
         if !self.has_frozen && self.server_run.is_some() && server.frozen() > 0 {
             // The operator notices it and restarts.

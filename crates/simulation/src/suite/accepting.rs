@@ -167,7 +167,7 @@ pub fn waiting_clients_can_be_accepted_at_once<R: DriverRig>() {
     let (listener, destination) = fixture.listen(AddressKind::V4);
     fixture.driver.pause_accept(listener);
     fixture.expect(ObservedEvent::AcceptStopped(listener, false, 0));
-    assert!(fixture.driver.accept_now(listener).expect("it can accept").is_none(), "nobody waits");
+    assert!(fixture.driver.accept_now(listener).expect("it can accept").is_none(), "no client waits");
     let mut peer = fixture.rig.dial(&destination);
     let socket = loop {
         match fixture.driver.accept_now(listener).expect("it can accept") {
@@ -191,7 +191,7 @@ pub fn the_oldest_waiting_client_can_be_refused<R: DriverRig>() {
     let (socket, destination) = fixture.rig.listener(AddressKind::V4);
     let listener = fixture.token();
     fixture.driver.listen(listener, socket).expect("listen");
-    assert!(!fixture.driver.refuse_one(listener), "nobody waits");
+    assert!(!fixture.driver.refuse_one(listener), "no client waits");
     let mut oldest = fixture.rig.dial(&destination);
     let mut next = fixture.rig.dial(&destination);
     assert!(fixture.driver.refuse_one(listener));
@@ -203,5 +203,5 @@ pub fn the_oldest_waiting_client_can_be_refused<R: DriverRig>() {
     let token = fixture.attach(socket, SourceKind::Stream);
     fixture.peer_writes(&mut next, b"here");
     assert_eq!(fixture.receive(token), ObservedEvent::Received(token, b"here".to_vec()));
-    assert!(!fixture.driver.refuse_one(listener), "nobody waits any more");
+    assert!(!fixture.driver.refuse_one(listener), "no client waits any more");
 }

@@ -3,7 +3,7 @@
 use stilling_engine::Token;
 use stilling_engine::driver::{Driver, DriverEvent, SourceKind};
 
-use super::receiving::keep_all_buffers;
+use super::receiving::hold_all_buffers;
 use super::{AddressKind, DriverFixture, DriverRig, ObservedEvent, Peer};
 
 /// Closes `token`, expects exactly one `Closed`, then attaches another connection in its slot and expects that it
@@ -90,7 +90,7 @@ pub fn a_starved_receive_can_be_closed<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (keeper, mut keeping) = fixture.connection();
     let (token, mut peer) = fixture.connection();
-    let kept = keep_all_buffers(&mut fixture, keeper, &mut keeping);
+    let kept = hold_all_buffers(&mut fixture, keeper, &mut keeping);
     fixture.driver.receive(token);
     fixture.peer_writes(&mut peer, b"never seen");
     fixture.expect_silence();

@@ -134,7 +134,7 @@ pub fn a_datagram_to_a_closed_port_does_not_stop_the_socket<R: DriverRig>() {
     let (token, address) = open(&mut fixture, AddressKind::V4);
     let mut peer = fixture.rig.datagram_peer(AddressKind::V4);
     let Destination::Tcp { to: nobody, .. } = fixture.rig.unused_destination(AddressKind::V4) else {
-        panic!("a vacant place has an address")
+        panic!("an unused destination has an address")
     };
     for round in 0..3 {
         let bytes = Gather::One(b"?");

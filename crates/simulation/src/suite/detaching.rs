@@ -3,7 +3,7 @@
 use stilling_engine::Token;
 use stilling_engine::driver::{Driver, DriverEvent, SourceKind};
 
-use super::receiving::keep_all_buffers;
+use super::receiving::hold_all_buffers;
 use super::{AddressKind, DriverFixture, DriverRig, ObservedEvent, Peer, Socket, pattern};
 
 /// What was observed of a connection between the detach and the socket's arrival.
@@ -156,8 +156,11 @@ pub fn a_reset_while_detaching_is_reported_once<R: DriverRig>() {
         let token = fixture.attach(parting.socket, SourceKind::Stream);
         match fixture.receive(token) {
             ObservedEvent::Failed(of, _) => assert!(of == token && !parting.failed, "reported twice"),
-            news => {
-                assert!(news == ObservedEvent::Ended(token) && parting.failed, "never reported: {news:?}");
+            observed => {
+                assert!(
+                    observed == ObservedEvent::Ended(token) && parting.failed,
+                    "never reported: {observed:?}"
+                );
             }
         }
     }
@@ -181,7 +184,7 @@ pub fn a_starved_receive_can_be_detached<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (keeper, mut keeping) = fixture.connection();
     let (token, mut peer) = fixture.connection();
-    let kept = keep_all_buffers(&mut fixture, keeper, &mut keeping);
+    let kept = hold_all_buffers(&mut fixture, keeper, &mut keeping);
     fixture.driver.receive(token);
     fixture.peer_writes(&mut peer, b"later");
     fixture.expect_silence();

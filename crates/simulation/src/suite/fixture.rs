@@ -112,7 +112,7 @@ impl<R: DriverRig> DriverFixture<R> {
     }
 
     /// Returns the next event as an [`ObservedEvent`]; not for accepted connections, datagrams and sockets.
-    pub fn news(&mut self) -> ObservedEvent {
+    pub fn observed(&mut self) -> ObservedEvent {
         match self.next_event() {
             DriverEvent::Connected { token } => ObservedEvent::Connected(token),
             DriverEvent::Received { token, buffer, len } => {
@@ -140,8 +140,8 @@ impl<R: DriverRig> DriverFixture<R> {
 
     /// Expects exactly this event next.
     #[track_caller]
-    pub fn expect(&mut self, news: ObservedEvent) {
-        assert_eq!(self.news(), news);
+    pub fn expect(&mut self, observed: ObservedEvent) {
+        assert_eq!(self.observed(), observed);
     }
 
     /// Expects no events, now and for some turns.
@@ -293,7 +293,7 @@ impl<R: DriverRig> DriverFixture<R> {
     /// Receives once.
     pub fn receive(&mut self, token: Token) -> ObservedEvent {
         self.driver.receive(token);
-        self.news()
+        self.observed()
     }
 
     /// Receives `len` bytes.
@@ -303,7 +303,7 @@ impl<R: DriverRig> DriverFixture<R> {
         while received.len() < len {
             match self.receive(token) {
                 ObservedEvent::Received(from, bytes) if from == token => received.extend(bytes),
-                news => panic!("expected bytes after {}, got {news:?}", received.len()),
+                observed => panic!("expected bytes after {}, got {observed:?}", received.len()),
             }
         }
         received

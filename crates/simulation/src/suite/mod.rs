@@ -1,8 +1,8 @@
 //! Contract tests for all drivers: the same tests, the same expectations.
 //!
 //! A contract test is a generic function over a [`DriverRig`], which creates a driver and acts as the other side of its
-//! sockets. [`every_promise!`](crate::every_promise) turns all of them into tests of one rig;
-//! [`every_system_promise!`](crate::every_system_promise) adds those that only a driver on the real system supports:
+//! sockets. [`contract_tests!`](crate::contract_tests) turns all of them into tests of one rig;
+//! [`system_contract_tests!`](crate::system_contract_tests) adds those that only a driver on the real system supports:
 //! threads, waits in real time, foreign event loops.
 //!
 //! Everything runs on one thread: a [`DriverFixture`] lets the peer act, then turns the driver, until the expected
@@ -31,7 +31,7 @@ use stilling_ring::Time;
 pub use fixture::{DriverFixture, ObservedEvent};
 
 /// The contract tests, by mechanism; the macros define a test of the same name for each.
-pub mod promises {
+pub mod contracts {
     pub use super::accepting::*;
     pub use super::closing::*;
     pub use super::connecting::*;
@@ -131,9 +131,9 @@ pub trait DatagramPeer {
 
 /// Defines a test for each contract test, for one [`DriverRig`].
 #[macro_export]
-macro_rules! every_promise {
+macro_rules! contract_tests {
     ($rig:ty) => {
-        $crate::promise_tests! { $rig:
+        $crate::define_contract_tests! { $rig:
             a_request_is_received_answered_and_closed,
             an_early_connection_is_served,
             a_burst_beyond_one_turns_accepts_is_accepted_whole,
@@ -216,9 +216,9 @@ macro_rules! every_promise {
 
 /// Defines a test for each contract test that only a driver on the real system supports.
 #[macro_export]
-macro_rules! every_system_promise {
+macro_rules! system_contract_tests {
     ($driver:ty) => {
-        $crate::promise_tests! { system $driver:
+        $crate::define_contract_tests! { system $driver:
             a_wake_ends_a_wait_without_limit,
             no_wake_is_lost,
             a_timed_wait_is_never_early,
@@ -231,15 +231,15 @@ macro_rules! every_system_promise {
     };
 }
 
-/// One test per name; used by [`every_promise!`].
+/// One test per name; used by [`contract_tests!`].
 #[doc(hidden)]
 #[macro_export]
-macro_rules! promise_tests {
+macro_rules! define_contract_tests {
     (system $driver:ty: $($name:ident,)+) => {
         $(#[test] fn $name() { $crate::suite::system::$name::<$driver>(); })+
     };
     ($rig:ty: $($name:ident,)+) => {
-        $(#[test] fn $name() { $crate::suite::promises::$name::<$rig>(); })+
+        $(#[test] fn $name() { $crate::suite::contracts::$name::<$rig>(); })+
     };
 }
 

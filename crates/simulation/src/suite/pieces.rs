@@ -125,7 +125,7 @@ pub fn many_sends_in_pieces_in_one_turn<R: DriverRig>() {
         assert_eq!(fixture.peer_reads(peer).expect("the end"), b"");
     }
     for _ in 0..CONNECTIONS {
-        let ObservedEvent::Closed(token) = fixture.news() else { panic!("expected an end") };
+        let ObservedEvent::Closed(token) = fixture.observed() else { panic!("expected an end") };
         let at = tokens.iter().position(|known| *known == token).expect("it is open");
         tokens.swap_remove(at);
     }

@@ -52,6 +52,6 @@ pub fn a_pipe_without_a_reader_is_an_error<R: DriverRig>() {
     fixture.expect_silence();
     drop(peer);
     fixture.expect(ObservedEvent::Writable(token));
-    let stop = fixture.send(token, b"x", false).expect("nobody takes it");
+    let stop = fixture.send(token, b"x", false).expect("the peer is gone");
     assert_eq!(stop.error.expect("a failure").kind(), io::ErrorKind::BrokenPipe);
 }

@@ -106,7 +106,7 @@ pub fn a_reset_wakes_an_armed_writable<R: DriverRig>() {
     fixture.fill_up(token, 0);
     peer.reset();
     fixture.expect(ObservedEvent::Writable(token));
-    let stop = fixture.send(token, b"x", false).expect("nobody takes it");
+    let stop = fixture.send(token, b"x", false).expect("the peer is gone");
     assert!(stop.error.is_some() && stop.sent == 0, "{stop:?}");
 }
 
@@ -127,7 +127,7 @@ pub fn a_reset_after_the_end_shows_in_the_next_send<R: DriverRig>() {
     assert_eq!(fixture.receive(token), ObservedEvent::Ended(token));
     peer.reset();
     fixture.expect_silence();
-    let stop = fixture.send(token, b"x", true).expect("nobody takes it");
+    let stop = fixture.send(token, b"x", true).expect("the peer is gone");
     assert!(stop.error.is_some() && stop.sent == 0, "{stop:?}");
     fixture.expect_silence();
     fixture.driver.close(token);
@@ -183,9 +183,9 @@ pub fn data_expected_in_vain_is_waited_for<R: DriverRig>() {
         armed(&mut fixture.driver, token);
         fixture.expect_silence();
         fixture.peer_writes(&mut peer, b"late");
-        match fixture.news() {
+        match fixture.observed() {
             ObservedEvent::Readable(_) => assert_eq!(fixture.receive_bytes(token, 4), b"late"),
-            news => assert_eq!(news, ObservedEvent::Received(token, b"late".to_vec())),
+            observed => assert_eq!(observed, ObservedEvent::Received(token, b"late".to_vec())),
         }
     }
 }
@@ -198,7 +198,7 @@ pub fn data_expected_in_vain_while_starved_is_waited_for<R: DriverRig>() {
     let mut silent = fixture.rig.dial(&destination);
     let (socket, announced) = (fixture.accepted(listener), fixture.token());
     let (uploading, mut upload) = fixture.connection();
-    let mut kept = keep_all_buffers(&mut fixture, keeper, &mut keeping);
+    let mut kept = hold_all_buffers(&mut fixture, keeper, &mut keeping);
     fixture.driver.attach(announced, socket, SourceKind::Stream, true).expect("attach");
     fixture.driver.receive(announced);
     fixture.expect_silence();
@@ -230,7 +230,7 @@ pub fn a_starved_receive_can_be_cancelled<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (keeper, mut keeping) = fixture.connection();
     let (token, mut peer) = fixture.connection();
-    let kept = keep_all_buffers(&mut fixture, keeper, &mut keeping);
+    let kept = hold_all_buffers(&mut fixture, keeper, &mut keeping);
     fixture.peer_writes(&mut peer, b"kept");
     for _ in 0..2 {
         fixture.driver.receive(token);
@@ -251,7 +251,7 @@ pub fn a_starved_receive_that_is_asked_for_again_is_answered_once<R: DriverRig>(
     let (keeper, mut keeping) = fixture.connection();
     let (token, mut peer) = fixture.connection();
     let closed: Vec<_> = (0..3).map(|_| fixture.connection()).collect();
-    let mut kept = keep_all_buffers(&mut fixture, keeper, &mut keeping);
+    let mut kept = hold_all_buffers(&mut fixture, keeper, &mut keeping);
     fixture.peer_writes(&mut peer, b"kept");
     for _ in 0..3 {
         fixture.driver.receive(token);
@@ -290,12 +290,12 @@ pub fn a_failure_answers_everything_that_is_armed<R: DriverRig>() {
             fixture.idle_turn();
         }
         peer.reset();
-        match fixture.news() {
+        match fixture.observed() {
             // `Writable` may come first; the failure then follows.
             ObservedEvent::Writable(of) if of == token => {
                 fixture.expect(ObservedEvent::Failed(token, io::ErrorKind::ConnectionReset));
             }
-            news => assert_eq!(news, ObservedEvent::Failed(token, io::ErrorKind::ConnectionReset)),
+            observed => assert_eq!(observed, ObservedEvent::Failed(token, io::ErrorKind::ConnectionReset)),
         }
         fixture.expect_silence();
         fixture.driver.close(token);
@@ -330,10 +330,10 @@ pub fn a_cancel_that_races_with_data_loses_nothing<R: DriverRig>() {
         }
         fixture.peer_writes(&mut peer, &[round]);
         fixture.driver.cancel_receive(token);
-        match fixture.news() {
+        match fixture.observed() {
             ObservedEvent::Received(_, bytes) => assert_eq!(bytes, [round]),
-            news => {
-                assert_eq!(news, ObservedEvent::ReceiveCancelled(token));
+            observed => {
+                assert_eq!(observed, ObservedEvent::ReceiveCancelled(token));
                 assert_eq!(fixture.receive_bytes(token, 1), [round]);
             }
         }
@@ -354,7 +354,7 @@ pub fn a_cancel_without_anything_armed_is_silent<R: DriverRig>() {
 }
 
 /// Keeps every receive buffer of the driver lent.
-pub(super) fn keep_all_buffers<R: DriverRig>(
+pub(super) fn hold_all_buffers<R: DriverRig>(
     fixture: &mut DriverFixture<R>,
     token: Token,
     peer: &mut R::Peer,
@@ -380,7 +380,7 @@ pub fn receives_without_a_buffer_wait_and_go_on<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (keeper, mut keeping) = fixture.connection();
     let mut waiting = [fixture.connection(), fixture.connection(), fixture.connection()];
-    let mut kept = keep_all_buffers(&mut fixture, keeper, &mut keeping);
+    let mut kept = hold_all_buffers(&mut fixture, keeper, &mut keeping);
     for (token, peer) in &mut waiting {
         fixture.driver.receive(*token);
         fixture.peer_writes(peer, b"patient");
@@ -403,7 +403,7 @@ pub fn receives_without_a_buffer_wait_and_go_on<R: DriverRig>() {
     }
     kept.extend(served.iter().map(|(_, buffer)| *buffer));
     kept.into_iter().for_each(|buffer| fixture.driver.release(buffer));
-    let ObservedEvent::Received(last, _) = fixture.news() else { panic!("the last one waits for ever") };
+    let ObservedEvent::Received(last, _) = fixture.observed() else { panic!("the last one waits for ever") };
     let mut tokens: Vec<Token> = served.into_iter().map(|(token, _)| token).chain([last]).collect();
     tokens.sort();
     assert_eq!(tokens, waiting.each_ref().map(|(token, _)| *token));
@@ -416,7 +416,7 @@ pub fn many_receives_share_few_buffers<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (keeper, mut keeping) = fixture.connection();
     let mut waiting: Vec<_> = (0..WAITING).map(|_| fixture.connection()).collect();
-    let mut kept = keep_all_buffers(&mut fixture, keeper, &mut keeping);
+    let mut kept = hold_all_buffers(&mut fixture, keeper, &mut keeping);
     let before = fixture.driver.counters().starved;
     for (number, (token, peer)) in waiting.iter_mut().enumerate() {
         fixture.driver.receive(*token);
@@ -427,7 +427,7 @@ pub fn many_receives_share_few_buffers<R: DriverRig>() {
     fixture.driver.release(kept.pop().expect("many are kept"));
     for _ in 0..WAITING {
         // One buffer is free for all of them: each must be released before the next can be filled.
-        let ObservedEvent::Received(token, bytes) = fixture.news() else { panic!("bytes are waiting") };
+        let ObservedEvent::Received(token, bytes) = fixture.observed() else { panic!("bytes are waiting") };
         let number = usize::from(bytes[0]);
         assert_eq!(token, waiting[number].0);
         assert!(!std::mem::replace(&mut served[number], true), "receive {number} was answered twice");

@@ -94,10 +94,10 @@ pub fn many_sources_in_one_turn<R: DriverRig>() {
     }
     let mut heard = [false; CONNECTIONS];
     for _ in 0..CONNECTIONS {
-        let ObservedEvent::Received(token, bytes) = fixture.news() else { panic!("expected bytes") };
+        let ObservedEvent::Received(token, bytes) = fixture.observed() else { panic!("expected bytes") };
         let at = tokens.iter().position(|known| *known == token).expect("a known token");
         assert_eq!(bytes, [at as u8; 10]);
-        assert!(!std::mem::replace(&mut heard[at], true), "connection {at} was heard twice");
+        assert!(!std::mem::replace(&mut heard[at], true), "connection {at} received twice");
     }
     let answers: Vec<_> = (0..CONNECTIONS).map(|at| [at as u8; 20]).collect();
     let outgoing: Vec<_> = std::iter::zip(&tokens, &answers)
@@ -109,10 +109,10 @@ pub fn many_sources_in_one_turn<R: DriverRig>() {
         fixture.expect_at_peer(peer, answer);
         assert_eq!(fixture.peer_reads(peer).expect("the end"), b"");
     }
-    let mut closed: Vec<_> = tokens.iter().map(|_| fixture.news()).collect();
-    closed.sort_by_key(|news| match news {
+    let mut closed: Vec<_> = tokens.iter().map(|_| fixture.observed()).collect();
+    closed.sort_by_key(|observed| match observed {
         ObservedEvent::Closed(token) => *token,
-        news => panic!("expected Closed, got {news:?}"),
+        observed => panic!("expected Closed, got {observed:?}"),
     });
     assert_eq!(closed, tokens.into_iter().map(ObservedEvent::Closed).collect::<Vec<_>>());
 }

@@ -486,7 +486,7 @@ fn turn_when_signalled<D: SystemDriver>(fixture: &mut DriverFixture<SystemRig<D>
 fn turn_until_idle<D: SystemDriver>(fixture: &mut DriverFixture<SystemRig<D>>, idle_turns: &mut u32) {
     while is_signalled(fixture, Timespec { tv_sec: 0, tv_nsec: 0 }) {
         fixture.turn(Wait::No, &[]);
-        assert!(fixture.events.is_empty(), "nothing is to be done: {:?}", fixture.events);
+        assert!(fixture.events.is_empty(), "unexpected events: {:?}", fixture.events);
         count_idle(idle_turns);
     }
 }

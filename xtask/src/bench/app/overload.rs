@@ -142,14 +142,14 @@ impl AppBench {
     fn probe(&self) -> LoadPlan {
         let seconds = if self.options.quick { 1.0 } else { 3.0 };
         let manner = LoadShape::Closed { seconds, close: true, pipeline: 1 };
-        LoadPlan { connections: CLIENTS, patience_s: 30.0, manner }
+        LoadPlan { connections: CLIENTS, timeout_s: 30.0, manner }
     }
 
     fn plan(&self, rate: f64) -> LoadPlan {
         let (short, long) = if self.options.quick { (1.0, 2.0) } else { (2.0, 5.0) };
         let step = |multiple, seconds| LoadStep { rate: rate * multiple, seconds };
         let steps = vec![step(NORMAL, short), step(MULTIPLE, long), step(NORMAL, long)];
-        LoadPlan { connections: CONNECTIONS, patience_s: TIMEOUT_S, manner: LoadShape::Clients(steps) }
+        LoadPlan { connections: CONNECTIONS, timeout_s: TIMEOUT_S, manner: LoadShape::Clients(steps) }
     }
 
     fn overloaded(&self, contender: &AppContender) -> XtaskResult<OverloadRun> {

@@ -14,7 +14,6 @@ use crate::bench::server::{self, BenchDriver, BenchServer, READY_TIMEOUT};
 use crate::steps::shown;
 use crate::{XtaskResult, python};
 
-/// Response of both apps.
 const BODY: &str = "hello from behind\n";
 
 pub(super) const PROCESSES: u32 = 2;
@@ -144,7 +143,6 @@ pub(super) fn nginx(folder: &Path, app: &BackendApp, upstream: UpstreamReuse) ->
     BenchServer::nginx_with(upstream.name(), words, folder, config)
 }
 
-/// gunicorn listening on TCP itself.
 pub(super) fn gunicorn_alone(folder: &Path) -> XtaskResult<BenchServer> {
     let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
     let mut command = Command::new("sh");

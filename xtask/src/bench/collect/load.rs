@@ -174,7 +174,6 @@ struct UsageReading {
     system_calls: Option<u64>,
 }
 
-/// Difference of two readings.
 struct UsageDifference {
     cpu_s: f64,
     /// `None`: a thread has ended.

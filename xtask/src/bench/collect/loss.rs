@@ -66,7 +66,6 @@ impl CrashFindings {
         demands.descriptors_every > 0 && !demands.retention_removes && self.memory_compared == 0
     }
 
-    /// Findings about resident memory, as text.
     pub(crate) fn memory(&self) -> String {
         match self.memory_compared {
             0 => "memory not compared".to_owned(),
@@ -77,7 +76,6 @@ impl CrashFindings {
         }
     }
 
-    /// Stored messages without an acknowledgement.
     pub(crate) fn found_unacknowledged(&self) -> u64 {
         self.found.saturating_sub(self.acknowledged)
     }

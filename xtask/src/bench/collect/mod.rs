@@ -156,7 +156,6 @@ impl CollectBench {
         )
     }
 
-    /// The peers that can run here.
     fn available_peers(&self, peers: &[CollectPeer]) -> Vec<CollectPeer> {
         peers.iter().copied().filter(|peer| peer.is_available(&self.place)).collect()
     }

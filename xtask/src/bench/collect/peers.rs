@@ -16,9 +16,7 @@ const STREAM: &str = "events";
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum StorageKind {
-    /// In a stream on disk.
     Disk,
-    /// In a stream in memory.
     Memory,
     /// Not stored, only sent to subscribers.
     Nothing,
@@ -104,7 +102,6 @@ impl CollectPeer {
         }
     }
 
-    /// Whether it can run here.
     pub(crate) fn is_available(self, place: &CollectPrograms) -> bool {
         match self {
             CollectPeer::StillingUring | CollectPeer::StillingPoll => place.collects,
@@ -204,7 +201,7 @@ impl CollectPeer {
         let server =
             BenchServer::with_address(self.name(), words.join(" "), address, command).map_err(|error| {
                 let said = fs::read_to_string(folder.join("log")).unwrap_or_default();
-                format!("{error}; it said: {said}")
+                format!("{error}; its output: {said}")
             })?;
         Ok(RunningPeer { server, monitor })
     }

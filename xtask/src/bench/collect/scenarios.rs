@@ -74,7 +74,6 @@ const PER_MESSAGE_RATE: f64 = 15_000.0;
 
 const STILLING: [CollectPeer; 2] = [CollectPeer::StillingUring, CollectPeer::StillingPoll];
 
-/// Servers that deliver to a subscriber.
 const DELIVERING: [CollectPeer; 4] =
     [CollectPeer::StillingUring, CollectPeer::StillingPoll, CollectPeer::NatsCore, CollectPeer::Bare];
 

@@ -49,10 +49,8 @@ const RESETS_EVERY: Duration = Duration::from_millis(500);
 /// Least requests of a reset that must be cancelled in the queue; the others may have begun.
 const CANCELLED_MIN: u64 = RESETS as u64 / 2;
 
-/// Time between two readings of a figure.
 const READING_EVERY: Duration = Duration::from_millis(20);
 
-/// Disturbance beside the pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Disturbance {
     UnreadFew,
@@ -276,7 +274,6 @@ fn unread_until(server_addresses: FairnessServer, count: usize, is_over: &Atomic
     }
 }
 
-/// A subscriber with a small buffer.
 fn unread_subscriber(to: SocketAddr) -> std::io::Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
     socket.set_recv_buffer_size(UNREAD_BUFFER)?;

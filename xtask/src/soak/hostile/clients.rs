@@ -5,7 +5,6 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// Connections that never read.
 const UNREAD: usize = 20;
 
 /// Silent connections at once, more than the server has descriptors.
@@ -14,7 +13,6 @@ const SILENT: usize = 700;
 /// Time between two rounds of each kind.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Timeout of a response to an oversize request.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Bytes of an oversize head, beyond the default of 16 KiB.
@@ -31,7 +29,6 @@ pub(super) struct HostileCounts {
 }
 
 impl HostileCounts {
-    /// Keeps connections that request pages and never read them.
     pub(super) fn never_read(&self, to: SocketAddr, over: &AtomicBool) {
         let request = format!("GET /metrics HTTP/1.1\r\nHost: {to}\r\n\r\n").repeat(50);
         let mut open: Vec<TcpStream> = Vec::new();

@@ -150,7 +150,7 @@ impl HostileSoak {
     fn valid(&self) -> [(&'static str, LoadPlan); 2] {
         let seconds = f64::from(self.seconds) + 2.0 * LEAD_TIME.as_secs_f64();
         let steps = |rate| vec![LoadStep { rate, seconds }];
-        let plan = |connections, manner| LoadPlan { connections, patience_s: TIMEOUT_S, manner };
+        let plan = |connections, manner| LoadPlan { connections, timeout_s: TIMEOUT_S, manner };
         [
             ("kept connections", plan(20, LoadShape::Steps(steps(KEPT_RATE)))),
             ("a connection each", plan(1000, LoadShape::Clients(steps(CLOSED_RATE)))),
@@ -162,7 +162,6 @@ impl HostileSoak {
 fn start(binary: &Path, driver: BenchDriver) -> XtaskResult<BenchServer> {
     let mut command = Command::new("prlimit");
     command.arg(format!("--nofile={DESCRIPTORS}:{DESCRIPTORS}")).arg(binary);
-    command.env_remove(isolation::NAMESPACE_VARIABLE);
     let listen = format!("{}:0", syn::SERVER);
     command.args(["serve", "--listen", &listen, "--driver", driver.option()]).args(OPTIONS);
     let words =

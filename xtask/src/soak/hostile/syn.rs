@@ -20,7 +20,6 @@ const NEIGHBOUR: &str = "10.99.0.2";
 const PER_BURST: u64 = 50;
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Most SYNs of one flood.
 const SYNS_MAX: u64 = 1_000_000;
 
 /// IPPROTO_RAW (raw(7)): the sender writes the IP header.
@@ -33,7 +32,6 @@ const TCP: usize = 20;
 /// The network of the flood, in this process's own namespace.
 pub(super) struct SynNetwork(());
 
-/// Kernel counters of this namespace.
 pub(super) struct SynCounters {
     pub(super) cookies: u64,
 }

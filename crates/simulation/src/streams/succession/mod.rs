@@ -88,7 +88,7 @@ pub struct SuccessionCase {
     /// Where the hub runs, in all servers.
     pub hub: HubLocation,
     /// Content of the streams.
-    pub held: JournalContent,
+    pub content: JournalContent,
     /// Side that is killed, and the step of the kill.
     pub kill: Option<(HandoverSide, HandoverStep)>,
     /// Condition of the disks.
@@ -96,7 +96,8 @@ pub struct SuccessionCase {
 }
 
 const HUBS: [HubLocation; 2] = [HubLocation::Shard, HubLocation::Own];
-const HELD: [JournalContent; 3] = [JournalContent::Empty, JournalContent::Data, JournalContent::FirstDuring];
+const CONTENTS: [JournalContent; 3] =
+    [JournalContent::Empty, JournalContent::Data, JournalContent::FirstDuring];
 const SIDES: [HandoverSide; 2] = [HandoverSide::Predecessor, HandoverSide::Successor];
 const STEPS: [HandoverStep; 5] = [
     HandoverStep::Ready,
@@ -110,7 +111,8 @@ const DISKS: [DiskCondition; 4] =
 
 impl SuccessionCase {
     /// Number of cases.
-    pub const COUNT: u64 = (HUBS.len() * HELD.len() * (1 + SIDES.len() * STEPS.len()) * DISKS.len()) as u64;
+    pub const COUNT: u64 =
+        (HUBS.len() * CONTENTS.len() * (1 + SIDES.len() * STEPS.len()) * DISKS.len()) as u64;
 
     /// The case of a seed.
     #[must_use]
@@ -121,10 +123,10 @@ impl SuccessionCase {
             rest /= count;
             drawn
         };
-        let (hub, held) = (HUBS[draw(HUBS.len())], HELD[draw(HELD.len())]);
+        let (hub, content) = (HUBS[draw(HUBS.len())], CONTENTS[draw(CONTENTS.len())]);
         let kill = draw(1 + SIDES.len() * STEPS.len()).checked_sub(1);
         let kill = kill.map(|kill| (SIDES[kill % SIDES.len()], STEPS[kill / SIDES.len()]));
-        SuccessionCase { hub, held, kill, disk: DISKS[draw(DISKS.len())] }
+        SuccessionCase { hub, content, kill, disk: DISKS[draw(DISKS.len())] }
     }
 }
 
@@ -133,7 +135,7 @@ impl fmt::Display for SuccessionCase {
         let kill = self
             .kill
             .map_or_else(|| "no kill".to_owned(), |(side, step)| format!("{side:?} killed at {step:?}"));
-        write!(f, "hub {:?}, streams {:?}, {kill}, disk {:?}", self.hub, self.held, self.disk)
+        write!(f, "hub {:?}, streams {:?}, {kill}, disk {:?}", self.hub, self.content, self.disk)
     }
 }
 

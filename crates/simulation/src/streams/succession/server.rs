@@ -23,7 +23,7 @@ use crate::streams::server::{ServerBuilder, ServerPlan, ServerShard, instant, st
 const CLOSE_POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 pub(super) struct SuccessionServer {
-    nodes: Vec<ServerShard>,
+    server_shards: Vec<ServerShard>,
     pub(super) lifecycle: Arc<Lifecycle>,
     overview: Arc<Overview>,
     threads: SteppedThreads,
@@ -85,7 +85,7 @@ impl SuccessionServer {
         builder.wakes.iter().for_each(|_| lifecycle.shard_began());
         let due = Some(network.now());
         Ok(SuccessionServer {
-            nodes: builder.nodes(plan, network, shards),
+            server_shards: builder.server_shards(plan, network, shards),
             lifecycle,
             overview,
             threads,
@@ -106,7 +106,9 @@ impl SuccessionServer {
         network: &Network,
         address: &crate::network::Address,
     ) -> Result<(), String> {
-        self.nodes.iter_mut().try_for_each(|node| node.listen(network.listen(address.clone(), 64, None)))
+        self.server_shards
+            .iter_mut()
+            .try_for_each(|node| node.listen(network.listen(address.clone(), 64, None)))
     }
 
     /// Runs everything with work at `now`. Disks do nothing before `hangs_until`. Returns whether there was work.
@@ -117,7 +119,7 @@ impl SuccessionServer {
         random: &mut SplitMix64,
     ) -> Result<bool, String> {
         let mut any = false;
-        for node in &mut self.nodes {
+        for node in &mut self.server_shards {
             any |= node.run(now, true)?;
         }
         self.begin_threads(now);
@@ -216,7 +218,7 @@ impl SuccessionServer {
 
     /// Time of the next work known to the server.
     pub(super) fn wakes_at(&self, hangs_until: Time) -> Option<Time> {
-        let nodes = self.nodes.iter().filter_map(ServerShard::wakes_at);
+        let server_shards = self.server_shards.iter().filter_map(ServerShard::wakes_at);
         let hub = self.hub.as_ref().and_then(|hub| hub.due);
         let opening = self.opening.as_ref().map(|(due, _)| hangs_until.max(*due));
         let sealing = self.sealing.as_ref().map(|(due, _)| hangs_until.max(*due));
@@ -224,7 +226,7 @@ impl SuccessionServer {
             let span = running.journal.writer.due_at().saturating_duration_since(self.origin);
             [Some(running.writes_at.unwrap_or(Time::ZERO.after(span))), running.reads_at]
         });
-        nodes.chain(hub).chain(opening).chain(sealing).chain(journals.flatten()).min()
+        server_shards.chain(hub).chain(opening).chain(sealing).chain(journals.flatten()).min()
     }
 
     pub(super) fn frozen(&self) -> u64 {
@@ -232,7 +234,6 @@ impl SuccessionServer {
         hub.map_or(0, |hub| hub.streams.iter().map(|stream| stream.frozen.get()).sum())
     }
 
-    /// Progress of the server, for a failure.
     pub(super) fn describe(&mut self) -> String {
         format!(
             "stopped {}, hub {:?}, journals {}, sealing {}, opening {}, wakes at {:?}",
@@ -245,7 +246,6 @@ impl SuccessionServer {
         )
     }
 
-    /// Whether the streams are being closed.
     pub(super) fn is_sealing(&self) -> bool {
         self.sealing.is_some()
     }
@@ -260,7 +260,7 @@ impl SuccessionServer {
 
     /// Whether every shard has stopped and is empty.
     pub(super) fn has_stopped(&mut self) -> bool {
-        self.nodes.iter_mut().all(ServerShard::has_stopped)
+        self.server_shards.iter_mut().all(ServerShard::has_stopped)
     }
 
     /// Whether hub and streams are gone.
@@ -269,22 +269,22 @@ impl SuccessionServer {
     }
 
     pub(super) fn check_end(&mut self) -> Result<(), String> {
-        self.nodes.iter_mut().try_for_each(ServerShard::check_end)
+        self.server_shards.iter_mut().try_for_each(ServerShard::check_end)
     }
 
     /// Kills the server; its journals stop at a random point within their next steps.
     pub(super) fn kill(mut self, disks: &SharedDisks, now: Time, random: &mut SplitMix64) {
         self.begin_threads(now);
-        let SuccessionServer { nodes, hub, opening, journals, sealing, origin, .. } = self;
-        drop((nodes, hub, opening));
+        let SuccessionServer { server_shards, hub, opening, journals, sealing, origin, .. } = self;
+        drop((server_shards, hub, opening));
         let at = instant(origin, now);
         let mut all = disks.all();
         for RunningJournal { journal, .. } in journals {
             let streams = journal.streams.clone();
-            let held: Vec<SimulatedDisk> = streams.iter().map(|&stream| all[stream].clone()).collect();
+            let content: Vec<SimulatedDisk> = streams.iter().map(|&stream| all[stream].clone()).collect();
             let crash = match &sealing {
-                Some(_) => disks::seal(journal, &held, (Some(ServerCrash::Kill), at), random),
-                None => disks::crash(journal, &held, (ServerCrash::Kill, at), random),
+                Some(_) => disks::seal(journal, &content, (Some(ServerCrash::Kill), at), random),
+                None => disks::crash(journal, &content, (ServerCrash::Kill, at), random),
             };
             streams.into_iter().zip(crash).for_each(|(stream, disk)| all[stream] = disk);
         }

@@ -33,9 +33,9 @@ const WORLD_MAX: Duration = Duration::from_secs(600);
 #[derive(Clone, Copy, Debug)]
 enum ScheduledEvent {
     /// A successor starts.
-    Begin,
+    StartSuccessor,
     /// The successor of this number receives an event.
-    Heard(u64, PredecessorEvent),
+    EventForSuccessor(u64, PredecessorEvent),
     /// The predecessor receives `ready`.
     Ready(u64),
     /// The predecessor receives `taken`.
@@ -56,7 +56,6 @@ struct PredecessorServer {
     ends_at: Option<Time>,
 }
 
-/// The server that takes over.
 struct SuccessorServer {
     server: SuccessionServer,
     /// `None`: it was started while no server had the listeners, and receives no events.
@@ -146,7 +145,7 @@ pub(super) fn play(
     };
     world.begin()?;
     while world.phase != SuccessionPhase::Over {
-        world.moment()?;
+        world.run_now()?;
         world.advance()?;
     }
     world.report()
@@ -160,13 +159,13 @@ impl SuccessionWorld {
         self.predecessor_server =
             Some(PredecessorServer { server, retirement: None, has_sealed: false, ends_at: None });
         let begins = self.span(100, 1500);
-        self.schedule(begins, ScheduledEvent::Begin);
+        self.schedule(begins, ScheduledEvent::StartSuccessor);
         if self.case.disk != DiskCondition::Healthy {
             let from = begins.saturating_sub(Duration::from_millis(100)) + self.span(0, 400);
             self.schedule(from, ScheduledEvent::DiskFailureBegins);
         }
-        if self.case.held != JournalContent::Empty {
-            let first = if self.case.held == JournalContent::Data { Duration::ZERO } else { begins };
+        if self.case.content != JournalContent::Empty {
+            let first = if self.case.content == JournalContent::Data { Duration::ZERO } else { begins };
             self.add_clients(first);
         }
         Ok(())
@@ -208,7 +207,8 @@ impl SuccessionWorld {
         let after = self.span(0, 10);
         self.message_at = self.network.now().after(after).max(self.message_at.after(Duration::from_nanos(1)));
         self.scheduled += 1;
-        self.scheduled_events.insert((self.message_at, self.scheduled), ScheduledEvent::Heard(number, event));
+        self.scheduled_events
+            .insert((self.message_at, self.scheduled), ScheduledEvent::EventForSuccessor(number, event));
     }
 
     /// Records a reached step and schedules the kill planned for it.
@@ -240,7 +240,7 @@ impl SuccessionWorld {
         server.listen(&self.network, &self.addresses.0)
     }
 
-    fn moment(&mut self) -> Result<(), String> {
+    fn run_now(&mut self) -> Result<(), String> {
         for _ in 0..ROUNDS_AT_ONCE_MAX {
             let now = self.network.now();
             let mut any = self.next_event(now)?;
@@ -292,10 +292,10 @@ impl SuccessionWorld {
             return Ok(false);
         };
         match entry.remove() {
-            ScheduledEvent::Begin => self.begin_succession()?,
-            ScheduledEvent::Heard(number, event) => {
+            ScheduledEvent::StartSuccessor => self.begin_succession()?,
+            ScheduledEvent::EventForSuccessor(number, event) => {
                 if self.new.as_ref().is_some_and(|new| new.number == number) {
-                    self.handle_message(event)?;
+                    self.deliver_to_successor(event)?;
                 }
             }
             ScheduledEvent::Ready(number) => {
@@ -328,7 +328,7 @@ impl SuccessionWorld {
             && self.new.is_none();
         if !is_free {
             let later = self.span(50, 200);
-            self.schedule(later, ScheduledEvent::Begin);
+            self.schedule(later, ScheduledEvent::StartSuccessor);
             return Ok(());
         }
         let mut server = self.start_server(PredecessorState::Running(|_| ()))?;
@@ -348,7 +348,7 @@ impl SuccessionWorld {
     }
 
     /// Delivers an event or the end of the predecessor to the successor.
-    fn handle_message(&mut self, event: PredecessorEvent) -> Result<(), String> {
+    fn deliver_to_successor(&mut self, event: PredecessorEvent) -> Result<(), String> {
         let Some(new) = &mut self.new else { return Ok(()) };
         let Some(succession) = &mut new.succession else { return Ok(()) };
         match succession.receive(event) {
@@ -365,7 +365,7 @@ impl SuccessionWorld {
                     self.handle_step_reached(HandoverStep::Taken);
                 } else {
                     self.events.took_over_after_end += 1;
-                    return self.handle_message(event);
+                    return self.deliver_to_successor(event);
                 }
             }
             SuccessionAction::Open => {
@@ -420,7 +420,7 @@ impl SuccessionWorld {
                     // The operator notices it and restarts.
                     self.events.frozen += frozen;
                     let after = self.span(10, 1000);
-                    self.schedule(after, ScheduledEvent::Begin);
+                    self.schedule(after, ScheduledEvent::StartSuccessor);
                     return Ok(true);
                 }
                 let is_done =
@@ -525,7 +525,7 @@ impl SuccessionWorld {
                     .as_ref()
                     .is_some_and(|predecessor_server| predecessor_server.retirement.is_none()) =>
             {
-                self.schedule(pause, ScheduledEvent::Begin);
+                self.schedule(pause, ScheduledEvent::StartSuccessor);
             }
             _ => self.schedule(pause, ScheduledEvent::Restart),
         }

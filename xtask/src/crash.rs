@@ -66,6 +66,10 @@ fn selected_values<T: ValueEnum + Copy>(only: Option<T>) -> Vec<T> {
     only.map_or_else(|| T::value_variants().to_vec(), |only| vec![only])
 }
 
+fn value_name<T: ValueEnum>(value: T) -> Option<String> {
+    value.to_possible_value().map(|value| value.get_name().to_owned())
+}
+
 impl CrashArguments {
     pub(crate) fn run(self) -> XtaskResult {
         CollectPrograms::prepare()?;
@@ -89,10 +93,27 @@ impl CrashArguments {
             return Ok(());
         }
         broken.dedup();
-        let CrashArguments { kills, seed, .. } = self;
-        let names = broken.join(", ");
-        Err(format!("{names} failed; repeat with\n    cargo xtask crash --kills {kills} --seed {seed}")
-            .into())
+        Err(format!("{} failed; repeat with\n    {}", broken.join(", "), self.command()).into())
+    }
+
+    /// The command with these options.
+    fn command(&self) -> String {
+        let CrashArguments { kills, seed, driver, retention_bytes, write_method, peers } = self;
+        let mut command = format!("cargo xtask crash --kills {kills} --seed {seed}");
+        let choices = [
+            ("driver", driver.and_then(value_name)),
+            ("retention-bytes", retention_bytes.and_then(value_name)),
+            ("write-method", write_method.and_then(value_name)),
+        ];
+        for (option, value) in choices {
+            if let Some(value) = value {
+                command += &format!(" --{option} {value}");
+            }
+        }
+        if *peers {
+            command += " --peers";
+        }
+        command
     }
 
     fn matches_driver(&self, peer: CollectPeer) -> bool {
@@ -176,7 +197,28 @@ fn report(peer: CollectPeer, place: &CollectPrograms, demands: &CrashDemands) ->
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+
+    #[derive(Parser)]
+    #[command(no_binary_name = true)]
+    struct CrashCommand {
+        #[command(flatten)]
+        arguments: CrashArguments,
+    }
+
+    #[test]
+    fn the_command_to_repeat_a_run_has_all_its_options() {
+        for options in [
+            "--kills 500 --seed 1",
+            "--kills 8 --seed 3 --driver uring --retention-bytes 8MiB --write-method buffered --peers",
+            "--kills 8 --seed 3 --driver poll --retention-bytes 10GiB --write-method direct",
+        ] {
+            let command = CrashCommand::try_parse_from(options.split(' ')).expect("valid options");
+            assert_eq!(command.arguments.command(), format!("cargo xtask crash {options}"));
+        }
+    }
 
     /// The first runs of the server cannot reach the 10 GiB bound, so a run without a comparison has not tested memory.
     #[test]

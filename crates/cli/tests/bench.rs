@@ -138,7 +138,7 @@ fn wrong_options_exit_with_64() {
     check("http://127.0.0.1:1/ --hold 1 --rate 5", "cannot be used with");
     check("http://127.0.0.1:1/ --rate 0", "rate");
     check("http://127.0.0.1:1/ --steps 5", "is not RATE:SECONDS");
-    check("http://127.0.0.1:1/ --steps 0:1", "a step has a rate above 0");
+    check("http://127.0.0.1:1/ --steps 0:1", "a step needs a rate above 0");
     check("http://127.0.0.1:1/ --steps 5:1 --rate 5", "cannot be used with");
     check("http://127.0.0.1:1/ --steps 5:1 -n 5", "cannot be used with");
     check("http://127.0.0.1:1/ -t 51", "more threads than connections");

@@ -105,7 +105,7 @@ fn what_is_wrong_is_said_with_what_helps() {
     check("sub --from 7 events.>", 64, "--stream");
     check("sub events..a", 64, "no empty token");
     let server = FakeNatsServer::start();
-    check(&format!("pub -s {} nobody.keeps x -t 60", server.url()), 1, "no stream keeps this subject");
+    check(&format!("pub -s {} nobody.keeps x -t 60", server.url()), 1, "no stream stores this subject");
     check(&format!("pub -s {} events..a x", server.url()), 64, "no empty token");
     check(&format!("sub -s {} --stream other events.>", server.url()), 1, "stream not found");
     check(

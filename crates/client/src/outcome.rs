@@ -42,7 +42,8 @@ pub enum DropReason {
     },
     /// The spool is full.
     SpoolFull,
-    /// The spool cannot be written.
+    /// The spool cannot be written. The message may be on disk all the same: unless a later message was written, the
+    /// next publisher with the directory may find it and send it, with the same `Nats-Msg-Id`.
     SpoolFailed(String),
     /// A part of the spool on disk is no longer readable.
     SpoolDamaged,

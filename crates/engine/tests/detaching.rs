@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stilling_engine::counters::EngineCounters;
+use stilling_engine::driver::Destination;
 use stilling_engine::store::STASH_MAX;
 use stilling_engine::{
     AdoptError, AdoptErrorKind, CloseReason, Detached, Io, Service, Session, Shard, ShardConfig, ShardControl,
@@ -129,8 +130,16 @@ impl DetachFixture {
 }
 
 fn shard(network: &Network, received: Received) -> Shard<SimDriver, DetachService> {
+    reserving_shard(network, received, 0)
+}
+
+fn reserving_shard(
+    network: &Network,
+    received: Received,
+    reserved_connects: u32,
+) -> Shard<SimDriver, DetachService> {
     let service = DetachService { received, turn: None, ended: Vec::new(), opened_at: None };
-    let config = ShardConfig { capacity: CAPACITY, ..ShardConfig::default() };
+    let config = ShardConfig { capacity: CAPACITY, reserved_connects, ..ShardConfig::default() };
     let (wake, counters) = (Arc::new(Wake::new(|| ())), Arc::new(EngineCounters::default()));
     Shard::new(SimDriver::new(network), service, config, network.clock(), wake, counters)
 }
@@ -430,6 +439,49 @@ fn a_service_gets_back_what_its_full_shard_cannot_adopt() {
     fixture.turns();
     assert_eq!(fixture.ended(), [CloseReason::Detached; 2]);
     assert_eq!(read(&mut peers[2]), (Vec::new(), true));
+}
+
+/// Row 4.9: connects claim their reserved slots before those that a service may adopt into.
+#[test]
+fn connects_in_reserved_slots_leave_the_capacity_to_adoptions() {
+    /// Connects and adoptions of the next turn; afterwards the refused ones.
+    type Commands = (usize, Vec<DetachedActor>);
+    thread_local!(static COMMANDS: RefCell<Commands> = const { RefCell::new((0, Vec::new())) });
+    const TARGET: &str = "10.0.0.2:80";
+    let act: DetachTurn = |control| {
+        let (connects, connections) = COMMANDS.take();
+        for _ in 0..connects {
+            let to = Destination::Tcp { to: TARGET.parse().expect("an address"), from: None };
+            control.connect(to, DetachSession { received: detach_after_five });
+        }
+        let refused = connections.into_iter().filter_map(|it| control.adopt(it).err());
+        let refused = refused.map(|AdoptError { error_kind, connection }| {
+            assert_eq!(error_kind, AdoptErrorKind::Slots);
+            connection
+        });
+        COMMANDS.set((0, refused.collect()));
+    };
+    for (connected, connects, adopted) in
+        [(0, 0, 2), (0, 1, 2), (1, 0, 2), (0, 2, 1), (1, 1, 1), (2, 0, 1), (0, 3, 0), (3, 0, 0), (0, 4, 0)]
+    {
+        let case = format!("{connected} connected, {connects} connects");
+        let network = Network::new(1, NetworkOptions::default());
+        let _listener = network.listen(Address::Tcp(TARGET.parse().expect("an address")), 16, None);
+        let mut shard = reserving_shard(&network, detach_after_five, 1);
+        let (connections, _peers): (Vec<_>, Vec<_>) = (0..3).map(|_| open_connection(&network)).unzip();
+        for commands in [(connected, Vec::new()), (connects, connections)] {
+            COMMANDS.set(commands);
+            shard.service().turn = Some(act);
+            turns(&network, &mut shard);
+        }
+        let mut refused = COMMANDS.take().1;
+        assert_eq!(3 - refused.len(), adopted, "{case}");
+        assert_eq!(shard.open() as usize, (connected + connects).min(3) + adopted, "{case}");
+        let Err(AdoptError { error_kind, .. }) = shard.adopt(refused.pop().expect("one is refused")) else {
+            panic!("{case}: the shard has a slot")
+        };
+        assert_eq!(error_kind, AdoptErrorKind::Slots, "{case}");
+    }
 }
 
 /// Row 4.9: unread bytes that the shard cannot hold are returned with their connection.

@@ -86,7 +86,7 @@ pub struct StreamCounters {
     /// Messages that wait for the disk.
     pub pending: Gauge,
     /// Maximum of [`pending`](Self::pending) so far.
-    pub pending_max: Gauge,
+    pub pending_peak: Gauge,
     /// Message ids in the de-duplication window.
     pub ids: Gauge,
     /// Message ids forgotten early because there were too many.

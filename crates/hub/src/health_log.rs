@@ -309,7 +309,7 @@ mod tests {
         assert_eq!(
             line,
             "stream events: has disk space and is written again after 1.5 s of waiting for it: no space; free space on \
-             its volume, no restart is needed (20 earlier changes are not shown)"
+             its volume, no restart is needed (20 earlier changes omitted)"
         );
         assert!(!log.has_lines() && log.waits == 11);
         // Another kind has its own limit.

@@ -206,6 +206,12 @@ pub const CHUNKS_PER_TURN: usize = 64;
 /// Filters compared with records of chunks in one turn of the hub. The rest of the chunks waits for the next turn.
 pub const FILTERS_COMPARED_PER_TURN: usize = 65_536;
 
+/// Streams described per answer. The client requests the rest with an offset.
+pub const STREAMS_PER_PAGE: usize = 256;
+
+/// Names of streams listed per answer. The client requests the rest with an offset.
+pub const STREAM_NAMES_PER_PAGE: usize = 1024;
+
 /// Consumers of a stream listed per answer. The client requests the rest with an offset.
 pub const CONSUMERS_PER_PAGE: usize = 256;
 

@@ -587,7 +587,7 @@ impl StreamWriter {
         to.last.set(self.next - 1);
         to.visible.set(self.visible);
         to.pending.set(self.pending() as u64);
-        to.pending_max.set(self.pending_peak as u64);
+        to.pending_peak.set(self.pending_peak as u64);
         to.ids.set(self.dedup.len());
         to.ids_evicted.set(self.dedup.evicted());
         to.skipped_removed.set(self.skipped.removed);

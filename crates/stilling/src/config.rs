@@ -473,8 +473,8 @@ mod tests {
     fn an_address_that_is_refused_is_explained() {
         for (address, errno, explanation) in [
             ("127.0.0.1:9000", Errno::ADDRINUSE, "another process listens there"),
-            ("192.0.2.1:9000", Errno::ADDRNOTAVAIL, "has that address; 0.0.0.0 stands for"),
-            ("[2001:db8::1]:9000", Errno::ADDRNOTAVAIL, "has that address; [::] stands for"),
+            ("192.0.2.1:9000", Errno::ADDRNOTAVAIL, "has that address; 0.0.0.0 listens on"),
+            ("[2001:db8::1]:9000", Errno::ADDRNOTAVAIL, "has that address; [::] listens on"),
             ("[::1]:9000", Errno::AFNOSUPPORT, "no IPv6"),
             ("0.0.0.0:80", Errno::ACCESS, "this user may not listen on port 80; choose"),
             ("0.0.0.0:8000", Errno::ACCESS, "Permission denied"),

@@ -152,9 +152,7 @@ impl Server {
                 plan.start(&shard_wakes, &overview, &thread_handles.lifecycle, Some(&closer))?;
             shard_setups.iter_mut().zip(hubs).for_each(|(setup, hub)| setup.hub = Some(hub));
             thread_handles.hub = thread;
-            let see = Arc::downgrade(&overview);
-            let progress = move || see.upgrade().map_or(0, |see| see.stream_progress());
-            overview.volumes.start(progress).map_err(ServeError::Threads)?;
+            start_volume_monitor(&overview)?;
         }
         thread_handles.handover_thread = handover_thread
             .map(|handover_thread| spawn_handover_thread(handover_thread, &thread_handles.lifecycle))
@@ -239,6 +237,13 @@ impl Drop for ThreadHandles {
         // The caller already gets the first error.
         let _ = self.join_all();
     }
+}
+
+/// Starts the thread that measures the streams' volumes after they have grown.
+fn start_volume_monitor(overview: &Arc<Overview>) -> Result<(), ServeError> {
+    let weak = Arc::downgrade(overview);
+    let progress = move || weak.upgrade().map_or(0, |overview| overview.stream_progress());
+    overview.volumes.start(progress).map_err(ServeError::Threads)
 }
 
 /// Starts the hand-over thread. If it fails, the server drains.

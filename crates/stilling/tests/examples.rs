@@ -269,9 +269,9 @@ fn own_datagrams_counts() {
         (b"read", "42"),
         (b"add many", "`many`: invalid digit found in string"),
         (b"add 18446744073709551615", "18446744073709551615"),
-        (b"subtract 1", "say `add NUMBER` or `read`"),
-        (b"", "say `add NUMBER` or `read`"),
-        (b"\xff\xfe", "say `add NUMBER` or `read`"),
+        (b"subtract 1", "send `add NUMBER` or `read`"),
+        (b"", "send `add NUMBER` or `read`"),
+        (b"\xff\xfe", "send `add NUMBER` or `read`"),
     ] {
         assert_eq!(ask(question), answer, "{}", question.escape_ascii());
     }

@@ -167,6 +167,37 @@ pub struct CrashReport {
     pub evidence: BTreeMap<&'static str, String>,
 }
 
+/// A kind of violation with its own counter in [`CrashReport`].
+#[derive(Clone, Copy, Debug)]
+enum CrashViolation {
+    Lost,
+    Invented,
+    Reordered,
+    StoredTwice,
+    Refused,
+    FailedStarts,
+    DescriptorLeaks,
+    MemoryLeaks,
+    WrongMethod,
+}
+
+impl CrashViolation {
+    /// The name of its counter and of its evidence.
+    const fn name(self) -> &'static str {
+        match self {
+            CrashViolation::Lost => "lost",
+            CrashViolation::Invented => "invented",
+            CrashViolation::Reordered => "reordered",
+            CrashViolation::StoredTwice => "stored_twice",
+            CrashViolation::Refused => "refused",
+            CrashViolation::FailedStarts => "failed_starts",
+            CrashViolation::DescriptorLeaks => "descriptor_leaks",
+            CrashViolation::MemoryLeaks => "memory_leaks",
+            CrashViolation::WrongMethod => "wrong_method",
+        }
+    }
+}
+
 impl CrashReport {
     /// Returns whether nothing was wrong and at least one message was acknowledged.
     pub fn is_good(&self) -> bool {
@@ -197,24 +228,24 @@ impl CrashReport {
         if growth > MEMORY_GROWTH_MAX + messages * MEMORY_PER_MESSAGE_MAX {
             let detail =
                 || format!("{first} bytes resident after {messages} messages, {second} after as many more");
-            self.note("memory_leaks", detail);
+            self.note(CrashViolation::MemoryLeaks, detail);
         }
     }
 
-    fn note(&mut self, kind: &'static str, detail: impl FnOnce() -> String) {
+    fn note(&mut self, kind: CrashViolation, detail: impl FnOnce() -> String) {
         let count = match kind {
-            "lost" => &mut self.lost,
-            "invented" => &mut self.invented,
-            "stored_twice" => &mut self.stored_twice,
-            "refused" => &mut self.refused,
-            "failed_starts" => &mut self.failed_starts,
-            "descriptor_leaks" => &mut self.descriptor_leaks,
-            "memory_leaks" => &mut self.memory_leaks,
-            "wrong_method" => &mut self.wrong_method,
-            _ => &mut self.reordered,
+            CrashViolation::Lost => &mut self.lost,
+            CrashViolation::Invented => &mut self.invented,
+            CrashViolation::Reordered => &mut self.reordered,
+            CrashViolation::StoredTwice => &mut self.stored_twice,
+            CrashViolation::Refused => &mut self.refused,
+            CrashViolation::FailedStarts => &mut self.failed_starts,
+            CrashViolation::DescriptorLeaks => &mut self.descriptor_leaks,
+            CrashViolation::MemoryLeaks => &mut self.memory_leaks,
+            CrashViolation::WrongMethod => &mut self.wrong_method,
         };
         *count += 1;
-        if let Entry::Vacant(empty) = self.evidence.entry(kind) {
+        if let Entry::Vacant(empty) = self.evidence.entry(kind.name()) {
             empty.insert(detail());
         }
     }
@@ -300,7 +331,7 @@ fn start_and_wait(
                     break;
                 }
                 let ended = exit_error.as_ref().map(ToString::to_string).unwrap_or_default();
-                report.note("failed_starts", || ended);
+                report.note(CrashViolation::FailedStarts, || ended);
                 thread::sleep(CHECK_INTERVAL);
                 to = target.start()?;
             }
@@ -330,7 +361,9 @@ fn inspect_process(
         && let Some(is_direct) = writes_directly(process)
         && is_direct != wanted
     {
-        report.note("wrong_method", || format!("O_DIRECT is {is_direct} where it should be {wanted}"));
+        report.note(CrashViolation::WrongMethod, || {
+            format!("O_DIRECT is {is_direct} where it should be {wanted}")
+        });
     }
     let Some(before) = wait_until_steady(process, plan, |_| true) else { return Ok(()) };
     let each = acks / u64::from(plan.clients.max(1)) + 1;
@@ -344,8 +377,9 @@ fn inspect_process(
         if let Some(after) =
             wait_until_steady(process, plan, |count| count <= before).filter(|after| *after > before)
         {
-            report
-                .note("descriptor_leaks", || format!("{before} descriptors before a load, {after} after it"));
+            report.note(CrashViolation::DescriptorLeaks, || {
+                format!("{before} descriptors before a load, {after} after it")
+            });
         }
         *resident = resident_bytes(process);
     }
@@ -464,6 +498,29 @@ mod tests {
         let each = 512 + STORED_OVERHEAD_MAX;
         assert!(!with(Some(1000 * each + 1)).may_have_removed(1000));
         assert!(with(Some(1000 * each)).may_have_removed(1000));
+    }
+
+    #[test]
+    fn a_violation_counts_under_the_name_of_its_evidence() {
+        for violation in [
+            CrashViolation::Lost,
+            CrashViolation::Invented,
+            CrashViolation::Reordered,
+            CrashViolation::StoredTwice,
+            CrashViolation::Refused,
+            CrashViolation::FailedStarts,
+            CrashViolation::DescriptorLeaks,
+            CrashViolation::MemoryLeaks,
+            CrashViolation::WrongMethod,
+        ] {
+            let mut report = CrashReport { acknowledged: 1, ..CrashReport::default() };
+            assert!(report.is_good());
+            report.note(violation, || "what happened".to_owned());
+            assert!(!report.is_good(), "{violation:?}");
+            let fields = serde_json::to_value(&report).expect("a report is an object");
+            assert_eq!(fields[violation.name()], 1, "{violation:?}");
+            assert_eq!(report.evidence.get(violation.name()).map(String::as_str), Some("what happened"));
+        }
     }
 
     #[test]

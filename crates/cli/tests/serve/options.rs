@@ -305,7 +305,7 @@ fn a_taken_port_is_said_and_is_an_error(driver: DriverUnderTest) {
     let outcome = run("serve --listen 192.0.2.1:9000");
     let said = String::from_utf8_lossy(&outcome.stderr).into_owned();
     assert_eq!(outcome.status.code(), Some(1), "{said}");
-    let wanted = "stilling: cannot listen on 192.0.2.1:9000: no network interface of this machine has that address; 0.0.0.0 stands for all that it has\n";
+    let wanted = "stilling: cannot listen on 192.0.2.1:9000: no network interface of this machine has that address; 0.0.0.0 listens on all interfaces\n";
     assert_eq!(said, wanted);
     let outcome = run("serve --listen 127.0.0.1:0 --congestion nonsense");
     let said = String::from_utf8_lossy(&outcome.stderr).into_owned();

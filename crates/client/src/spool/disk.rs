@@ -149,7 +149,8 @@ impl<D: Disk> DiskSpool<D> {
         }
         if let Err(error) = log.append(std::slice::from_mut(&mut self.batch)) {
             // Whether the messages are on disk is unknown. They are reported as dropped, so this publisher does not
-            // send them.
+            // send them; the next one may, unless a later write excludes them. The file is not truncated: a crash may
+            // undo that, and recovery reports a file that is short without a clean end as torn.
             while let Some(entry) = written.pop_back() {
                 entries.push_front(entry);
             }

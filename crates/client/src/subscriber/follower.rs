@@ -176,9 +176,13 @@ impl StreamFollower {
         let Some(StreamStateJson { first_seq, last_seq }) = state else {
             return Err(ConsumerReply::RetryLater(format!("invalid reply: {}", quote(payload))));
         };
-        let before = std::mem::replace(&mut self.created_at, created);
         // A creation time is compared only if both replies have one.
-        let is_other = before.zip(self.created_at.as_ref()).is_some_and(|(before, now)| before != *now);
+        let is_other =
+            self.created_at.as_ref().zip(created.as_ref()).is_some_and(|(before, now)| before != now);
+        let is_dated = created.is_some();
+        if is_dated {
+            self.created_at = created;
+        }
         let before_first = first_seq.saturating_sub(1);
         let Some(last) = self.last else {
             // `New` is resolved once, so that later consumers continue from the same position.
@@ -188,6 +192,10 @@ impl StreamFollower {
         // Whether a stream that was and is empty was replaced does not matter.
         let was_empty = last == 0 && last_seq == 0;
         if !was_empty && (is_other || last_seq < last) {
+            if !is_dated {
+                // The stored time is that of the previous stream.
+                self.created_at = None;
+            }
             self.last = Some(before_first);
             return Ok(StreamContinuity::Recreated { last });
         }
@@ -465,6 +473,30 @@ mod tests {
             "none has come"
         );
         assert_eq!(asked(&mut follow)["config"]["opt_start_seq"], 7);
+    }
+
+    #[test]
+    fn a_reply_without_a_creation_time_keeps_the_stored_one() {
+        let dated = |created: &str| {
+            let state = r#"{"first_seq":1,"last_seq":500}"#;
+            format!(r#"{{"created":"{created}","state":{state}}}"#).into_bytes()
+        };
+        let (monday, tuesday) = (dated("2026-01-05T00:00:00Z"), dated("2026-01-06T00:00:00Z"));
+        let follow_from_10 = || {
+            let mut follow = follow(FollowStart::All);
+            assert_eq!(follow.handle_stream_info(None, &monday), Ok(StreamContinuity::Unchanged));
+            asked(&mut follow);
+            assert_eq!(follow.check_position(Some(&reply(1, 10))), NEXT);
+            follow
+        };
+        let recreated = |last| Ok(StreamContinuity::Recreated { last });
+        let mut follow = follow_from_10();
+        assert_eq!(follow.handle_stream_info(None, &state(1, 500)), Ok(StreamContinuity::Unchanged));
+        assert_eq!(follow.handle_stream_info(None, &tuesday), recreated(10));
+        // The stored time is that of the previous stream: the new one is not reported again for its own.
+        let mut follow = follow_from_10();
+        assert_eq!(follow.handle_stream_info(None, &state(4, 7)), recreated(10));
+        assert_eq!(follow.handle_stream_info(None, &tuesday), Ok(StreamContinuity::Unchanged));
     }
 
     #[test]

@@ -16,7 +16,8 @@ impl<D: Driver, V: Service> Shard<D, V> {
         let adopt_context = AdoptContext {
             sockets: &mut self.adopted,
             store: &mut self.held_input,
-            slots: self.config.capacity.saturating_sub(open),
+            slots: self.slots.free_for_incoming(),
+            reserved_slots: self.slots.free_reserved(),
         };
         let room = self.output.room_at_turn_end();
         let datagrams = DatagramSender::new(&mut self.output, &self.listeners, &self.counters, room);

@@ -188,8 +188,10 @@ pub(super) struct AdoptContext<'a> {
     /// A `VecDeque` of the driver's socket type, which the service does not know.
     pub(super) sockets: &'a mut dyn Any,
     pub(super) store: &'a mut StashStore,
-    /// Free slots that no command has claimed yet.
+    /// Free slots for adopted connections that no command has claimed yet.
     pub(super) slots: u32,
+    /// The same for connects only.
+    pub(super) reserved_slots: u32,
 }
 
 /// Commands of a service to its shard, once per turn.
@@ -235,7 +237,9 @@ impl<V: Service> ShardControl<'_, V> {
 
     /// Opens a connection; the session gets `opened`, or `closed` with `ConnectFailed`.
     pub fn connect(&mut self, to: Destination, session: V::Session) {
-        self.adopt_context.slots = self.adopt_context.slots.saturating_sub(1);
+        let AdoptContext { slots, reserved_slots, .. } = &mut self.adopt_context;
+        let claimed = if *reserved_slots > 0 { reserved_slots } else { slots };
+        *claimed = claimed.saturating_sub(1);
         self.commands.push(ShardCommand::Connect(to, session));
     }
 

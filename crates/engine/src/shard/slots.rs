@@ -41,7 +41,17 @@ impl<S> ShardSlots<S> {
 
     /// Whether there is no slot for an incoming connection.
     pub(super) fn is_full(&self) -> bool {
-        self.open - self.outgoing.min(self.reserved) >= self.capacity
+        self.free_for_incoming() == 0
+    }
+
+    /// Free slots for incoming connections.
+    pub(super) fn free_for_incoming(&self) -> u32 {
+        self.capacity.saturating_sub(self.open - self.outgoing.min(self.reserved))
+    }
+
+    /// Free slots that only outgoing connections may use.
+    pub(super) fn free_reserved(&self) -> u32 {
+        self.reserved.saturating_sub(self.outgoing)
     }
 
     /// Marks an outgoing connection: it counts against the reserved slots first.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use stilling_wire::nats::IDLE_HEARTBEAT;
 
-use super::consumer::ConsumerState;
+use super::consumer::{Consumer, ConsumerState};
 use super::{CONSUMER_CHECK_EVERY_NS, ConsumerDelivery, flow_subject};
 use crate::fan_out::Outlets;
 use crate::limits::{CHUNKS_PER_TURN, CONSUMERS_CHECKED_PER_TICK};
@@ -77,20 +77,7 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
             && now_ns >= consumer.last_sent_ns.after(every)
         {
             consumer.last_sent_ns = now_ns;
-            let mut headers = b"NATS/1.0 100 Idle Heartbeat\r\n".to_vec();
-            for (name, value) in
-                [("Nats-Last-Consumer", consumer.delivered), ("Nats-Last-Stream", consumer.last)]
-            {
-                headers.extend_from_slice(format!("{name}: {value}\r\n").as_bytes());
-            }
-            if consumer.stalled {
-                let stream = &self.streams[consumer.spec.stream].config.name;
-                let subject = flow_subject(stream, &consumer.spec.name);
-                headers.extend_from_slice(b"Nats-Consumer-Stalled: ");
-                headers.extend_from_slice(&subject);
-                headers.extend_from_slice(b"\r\n");
-            }
-            headers.extend_from_slice(b"\r\n");
+            let headers = push_heartbeat(consumer, &self.streams[consumer.spec.stream].config.name);
             beats.push((deliver.as_slice().into(), headers));
         }
         if let Some(pull) = consumer.first_pull()
@@ -107,4 +94,19 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
             self.send_status(&to, b"", &headers);
         }
     }
+}
+
+/// Returns the header block of an idle heartbeat to a push consumer.
+fn push_heartbeat(consumer: &Consumer, stream: &str) -> Vec<u8> {
+    let mut headers = b"NATS/1.0 100 Idle Heartbeat\r\n".to_vec();
+    for (name, value) in [("Nats-Last-Consumer", consumer.delivered), ("Nats-Last-Stream", consumer.last)] {
+        headers.extend_from_slice(format!("{name}: {value}\r\n").as_bytes());
+    }
+    if consumer.stalled {
+        headers.extend_from_slice(b"Nats-Consumer-Stalled: ");
+        headers.extend_from_slice(&flow_subject(stream, &consumer.spec.name));
+        headers.extend_from_slice(b"\r\n");
+    }
+    headers.extend_from_slice(b"\r\n");
+    headers
 }

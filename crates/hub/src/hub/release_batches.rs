@@ -130,11 +130,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                         Some(AckTarget::Reply(start, size)) => acks.reply(start, size),
                         _ => b"",
                     };
-                    let from = sender.map(|PendingAck { client, no_echo, .. }| MessageSender {
-                        client,
-                        no_echo,
-                        position: None,
-                    });
+                    let from = sender.map(message_sender);
                     let Record { subject, headers, payload, .. } = record;
                     let headers = strip_status(headers, &mut stripped);
                     self.send(&found, from, &OutboundMessage { subject, reply, headers, payload });
@@ -195,4 +191,9 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         }
         true
     }
+}
+
+/// The publisher of a record, as far as echoes concern it.
+fn message_sender(ack: PendingAck) -> MessageSender {
+    MessageSender { client: ack.client, no_echo: ack.no_echo, position: None }
 }

@@ -240,7 +240,11 @@ fn every_request_is_answered() {
         ("CONSUMER.CREATE.disk", r#"{"config":{"ack_policy":"explicit"}}"#, "ordered consumer"),
         ("CONSUMER.CREATE.disk", r#"{"config":{"ack_policy":"none","durable_name":"d"}}"#, "durable"),
         ("CONSUMER.CREATE.disk", r#"{"config":{"ack_policy":"none","deliver_policy":"odd"}}"#, "odd"),
-        ("CONSUMER.CREATE.disk", r#"{"config":{"ack_policy":"none","filter_subject":"a..b"}}"#, "no filter"),
+        (
+            "CONSUMER.CREATE.disk",
+            r#"{"config":{"ack_policy":"none","filter_subject":"a..b"}}"#,
+            "is not a valid filter",
+        ),
         (
             "CONSUMER.CREATE.disk",
             r#"{"config":{"ack_policy":"none","deliver_subject":"a\r\nPING"}}"#,

@@ -1,11 +1,15 @@
 //! What JetStream clients rely on: statuses of pull requests, a consumer's figures, and that no accepted setting is
 //! ignored.
 
-use stilling_hub::HubRequest;
+use std::collections::BTreeSet;
+
+use stilling_hub::limits::{STREAM_NAMES_PER_PAGE, STREAMS_PER_PAGE};
+use stilling_hub::{Durability, HubRequest};
+use stilling_journal::disk::simulated::SimulatedDisk;
 
 use crate::consumers::{READER, api_request, create, fill, rig, take};
 use crate::fixture_requests::publish_for;
-use crate::rig::{HubFixture, publish_with};
+use crate::rig::{HubFixture, publish_with, stream};
 
 fn pull(rig: &mut HubFixture, request: &str) -> String {
     let subject = "$JS.API.CONSUMER.MSG.NEXT.disk.p";
@@ -244,6 +248,33 @@ fn lists_of_streams_respect_offset_and_subject() {
     let used: serde_json::Value = serde_json::from_str(&account).expect("JSON");
     assert!(used["memory"].as_u64() > Some(0), "{account}");
     assert!(account.contains("reserved_memory") && account.contains("reserved_storage"), "{account}");
+}
+
+/// Each page has at most as many streams as its `limit`; the following offset continues the list.
+#[test]
+fn lists_of_streams_are_sent_in_pages() {
+    const COUNT: usize = 1100;
+    let (mut rig, _) = HubFixture::changed(&SimulatedDisk::new(), (8, 1 << 20), |streams| {
+        for number in streams.len()..COUNT {
+            streams.push(stream(&format!("s{number}"), &[&format!("s{number}.>")], Durability::None));
+        }
+    });
+    rig.subscribe(READER, "answers.*", "1");
+    for (request, name, limit) in
+        [("STREAM.NAMES", "", STREAM_NAMES_PER_PAGE), ("STREAM.LIST", "/config/name", STREAMS_PER_PAGE)]
+    {
+        let mut all = BTreeSet::new();
+        while all.len() < COUNT {
+            let offset = all.len();
+            let answer = api_request(&mut rig, request, &format!(r#"{{"offset":{offset}}}"#));
+            let page: serde_json::Value = serde_json::from_str(&answer).expect("JSON");
+            let streams = page["streams"].as_array().expect("a list");
+            assert_eq!(streams.len(), limit.min(COUNT - offset), "{request} from {offset}");
+            assert_eq!((&page["limit"], &page["total"]), (&limit.into(), &COUNT.into()), "{request}");
+            all.extend(streams.iter().map(|stream| stream.pointer(name).expect("a name").to_string()));
+        }
+        assert_eq!(all.len(), COUNT, "{request}");
+    }
 }
 
 /// A request to an unknown domain and an acknowledgement with a reply subject are answered.

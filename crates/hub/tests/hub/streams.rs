@@ -487,7 +487,7 @@ fn messages_without_answers_are_pending_too_and_bounded() {
         let before = rig.hub.counters().streams[0].last.get();
         assert_eq!(take_all(&mut rig, &request, 1000), MOST);
         let stream = &rig.hub.counters().streams[0];
-        assert_eq!((stream.pending.get(), stream.pending_max.get()), (0, MOST as u64));
+        assert_eq!((stream.pending.get(), stream.pending_peak.get()), (0, MOST as u64));
         assert_eq!(stream.last.get() - before, 1000, "all are stored in the end");
     }
     rig.ask(ALICE, ABLE, &[publish("disk.a", "x"); 7]);

@@ -86,7 +86,9 @@ pub trait Disk: Clone + Send + Sync + 'static {
     /// Makes creations and removals of files durable.
     ///
     /// # Errors
-    /// The system's. It must not be retried: the state of the directory is unknown.
+    /// The system's. The state of the directory is unknown then, and a later success proves nothing about earlier
+    /// changes: a file whose creation was not synced must not be used. Removals may be synced again if a file that
+    /// comes back after a crash is harmless.
     fn sync(&self) -> io::Result<()>;
 
     /// Makes the names of the directory and its ancestors durable.

@@ -87,6 +87,9 @@ impl<D: Disk> Log<D> {
 
     fn sync_removals(&mut self) -> io::Result<()> {
         if self.removals.needs_sync {
+            // Retried after a failure. If a retry succeeds without effect, a crash may bring back an older segment than
+            // the last removed one: the next opening reports the removed records between as missing. All records
+            // within the bounds remain.
             let outcome = self.disk().sync();
             outcome.map_err(|error| {
                 self.removal_error(&format!("cannot sync {}", self.disk().place()), &error)

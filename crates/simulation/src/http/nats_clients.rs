@@ -4,7 +4,8 @@
 //!  publishers  publish each message to the stream and one to a live subject; the acknowledgements and their own live
 //!              messages must arrive in order, before the PONG
 //!  listeners   receive the live messages of all publishers, those of each publisher in order
-//!  the auditor comes last and reads the stream up to the last acknowledged message: each message once, at its position
+//!  the auditor comes last and reads the stream until it is quiet: each acknowledged message once, at its position, and
+//!              no other record
 //! ```
 //!
 //! A connection damaged by the network is retried with the unacknowledged messages, under the same message ids.
@@ -23,6 +24,9 @@ const MESSAGES_MAX: u64 = 40;
 
 /// Most payload bytes of a message after its number.
 const PADDING_MAX: u64 = 3000;
+
+/// Time without a record after which the auditor takes the stream's end as reached.
+const QUIET: Duration = Duration::from_millis(50);
 
 /// A publisher's connection number and message number.
 type PublishAttempt = (u32, u32);
@@ -79,9 +83,21 @@ pub(super) struct SimNatsClient {
 
 #[derive(Debug)]
 enum NatsRole {
-    Publisher { number: usize, total: u32, acknowledged: u32, echoed: u32 },
-    Listener { last: BTreeMap<usize, PublishAttempt>, leaves_at: Time },
-    Auditor { read: u64 },
+    Publisher {
+        number: usize,
+        total: u32,
+        acknowledged: u32,
+        echoed: u32,
+    },
+    Listener {
+        last: BTreeMap<usize, PublishAttempt>,
+        leaves_at: Time,
+    },
+    /// It ends at `quiet_at`, unless another record arrives.
+    Auditor {
+        read: u64,
+        quiet_at: Option<Time>,
+    },
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -116,7 +132,7 @@ impl SimNatsClient {
     }
 
     pub(super) fn auditor(now: Time) -> SimNatsClient {
-        SimNatsClient::new(NatsRole::Auditor { read: 0 }, now)
+        SimNatsClient::new(NatsRole::Auditor { read: 0, quiet_at: None }, now)
     }
 
     pub(super) fn key(&self) -> Option<PeerKey> {
@@ -127,6 +143,9 @@ impl SimNatsClient {
         match &self.role {
             NatsRole::Listener { leaves_at, .. } if !self.is_done => {
                 Some(self.wake_at.map_or(*leaves_at, |at| at.min(*leaves_at)))
+            }
+            NatsRole::Auditor { quiet_at: Some(quiet_at), .. } if self.peer.is_some() => {
+                Some(self.wake_at.map_or(*quiet_at, |at| at.min(*quiet_at)))
             }
             _ => self.wake_at,
         }
@@ -150,9 +169,20 @@ impl SimNatsClient {
             self.dial(scene);
         }
         match self.advance_role(scene) {
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                self.end_quiet_audit(scene.now);
+                Ok(())
+            }
             Err(NatsClientError::Wrong(why)) => Err(self.failure_message(&why)),
             Err(NatsClientError::Ended(why)) => self.broken(&why, scene),
+        }
+    }
+
+    fn end_quiet_audit(&mut self, now: Time) {
+        if let NatsRole::Auditor { quiet_at: Some(quiet_at), .. } = self.role
+            && now >= quiet_at
+        {
+            self.disconnect();
         }
     }
 
@@ -178,8 +208,8 @@ impl SimNatsClient {
                 self.enqueue("SUB live.* 1");
                 self.enqueue("PING");
             }
-            NatsRole::Auditor { ref mut read } => {
-                *read = 0;
+            NatsRole::Auditor { ref mut read, ref mut quiet_at } => {
+                (*read, *quiet_at) = (0, None);
                 let config =
                     r#"{"stream_name":"events","config":{"deliver_subject":"_D","ack_policy":"none"}}"#;
                 self.enqueue("SUB _D 1");
@@ -324,12 +354,12 @@ impl SimNatsClient {
                     return wrong(&format!("there is no consumer: {payload}"));
                 }
             }
-            (NatsRole::Auditor { read }, ServerMessage::Message { subject, reply, payload }) => {
+            (NatsRole::Auditor { read, quiet_at }, ServerMessage::Message { subject, reply, payload }) => {
                 *read += 1;
                 scene.nats_tally.check_record(*read, &subject, &reply, &payload)?;
                 if *read == scene.nats_tally.acknowledged.len() as u64 {
                     scene.nats_tally.records_audited = *read;
-                    self.disconnect();
+                    *quiet_at = Some(scene.now.after(QUIET));
                 }
             }
         }
@@ -338,9 +368,11 @@ impl SimNatsClient {
 
     /// Handles a PONG. A publisher's second one arrives after everything it waits for.
     fn handle_pong(&mut self, scene: &HttpClientContext<'_>) -> Result<(), NatsClientError> {
-        if matches!(self.role, NatsRole::Auditor { .. }) && scene.nats_tally.acknowledged.is_empty() {
-            // No message was acknowledged: there is nothing to audit.
-            self.disconnect();
+        if let NatsRole::Auditor { quiet_at, .. } = &mut self.role
+            && scene.nats_tally.acknowledged.is_empty()
+        {
+            // No message was acknowledged: the stream must be empty.
+            *quiet_at = Some(scene.now.after(QUIET));
             return Ok(());
         }
         self.pongs += 1;
@@ -429,4 +461,67 @@ fn owner(subject: &str, payload: &str) -> Option<(usize, u32)> {
 fn sequence_of(text: &str) -> Option<u64> {
     let (_, behind) = text.split_once("\"seq\":")?;
     behind.split(|letter: char| !letter.is_ascii_digit()).next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::network::{Address, Network, NetworkOptions};
+
+    fn record(sequence: u64) -> ServerMessage {
+        ServerMessage::Message {
+            subject: "events.0".to_owned(),
+            reply: format!("$JS.ACK.events.consumer.1.{sequence}.{sequence}.0.0"),
+            payload: payload(0, 0),
+        }
+    }
+
+    /// Gives the auditor the PONG and the records of a stream with `acknowledged` messages, then waits until it is quiet.
+    fn audit(acknowledged: u64, records: u64) -> Result<SimNatsClient, NatsClientError> {
+        let address: Address = Address::Tcp("127.0.0.1:4222".parse().expect("an address"));
+        let (network, mut random) = (Network::new(1, NetworkOptions::default()), SplitMix64::new(1));
+        let mut nats_tally = NatsTally::default();
+        nats_tally.acknowledged.extend((1..=acknowledged).map(|sequence| ((0, 0), sequence)));
+        let mut scene = HttpClientContext {
+            network: &network,
+            now: Time::ZERO,
+            address: &address,
+            hub_address: &address,
+            nats_tally: &mut nats_tally,
+            random: &mut random,
+            draining: false,
+            is_short_of_memory: false,
+            has_workers: false,
+            answers: 0,
+            retries: 0,
+            broken: 0,
+        };
+        let mut auditor = SimNatsClient::auditor(Time::ZERO);
+        auditor.receive_message(ServerMessage::Pong, &mut scene)?;
+        for sequence in 1..=records {
+            auditor.receive_message(record(sequence), &mut scene)?;
+        }
+        auditor.end_quiet_audit(Time::ZERO.after(QUIET));
+        Ok(auditor)
+    }
+
+    #[test]
+    fn the_auditor_ends_once_the_stream_is_quiet() {
+        for acknowledged in 0..=1 {
+            let auditor = audit(acknowledged, acknowledged).unwrap_or_else(|_| panic!("no record is wrong"));
+            assert!(auditor.is_done(), "{acknowledged}");
+        }
+        let missing = audit(1, 0).unwrap_or_else(|_| panic!("no record is wrong"));
+        assert!(!missing.is_done());
+    }
+
+    #[test]
+    fn the_auditor_rejects_a_record_after_the_last_acknowledged_message() {
+        for acknowledged in 0..=1 {
+            assert!(
+                matches!(audit(acknowledged, acknowledged + 1), Err(NatsClientError::Wrong(_))),
+                "{acknowledged}"
+            );
+        }
+    }
 }

@@ -288,18 +288,14 @@ impl StreamsWorld {
 
     /// Ends the serving server as planned.
     fn end(&mut self, now: Time) -> Result<(), String> {
-        let StreamsPhase::Serving(server, progress) = std::mem::replace(&mut self.phase, StreamsPhase::Over)
+        let StreamsPhase::Serving(server, mut progress) =
+            std::mem::replace(&mut self.phase, StreamsPhase::Over)
         else {
             return Ok(());
         };
         self.server_generation += 1;
         self.events.frozen += server.frozen();
-        for disk in &self.disks {
-            // A disk that could create no files has room again; failing writes go on failing.
-            if progress.room_at.iter().any(Option::is_some) {
-                disk.fail(DiskFaults::default());
-            }
-        }
+        progress.end_full_disks(&self.disks, |_| true);
         match progress.server_run {
             Some(ServerRun { end: RunEnding::ServerCrash(how), pause, .. }) => {
                 match how {
@@ -494,14 +490,7 @@ impl RunProgress {
         events: &mut StreamsEventCounts,
     ) -> bool {
         let now = network.now();
-        let mut any = false;
-        for (disk, room_at) in disks.iter().zip(&mut self.room_at) {
-            if room_at.is_some_and(|at| at <= now) {
-                *room_at = None;
-                disk.fail(DiskFaults::default());
-                any = true;
-            }
-        }
+        let mut any = self.end_full_disks(disks, |at| at <= now);
         while let Some((_, disk_failure)) = self.disk_failures.pop_if(|(at, _)| *at <= now) {
             any = true;
             network.state().note("operator", 0, disk_failure.name(), 0, 0);
@@ -516,6 +505,24 @@ impl RunProgress {
         any
     }
 
+    /// Gives room to the full disks whose `room_at` is due; other failures continue. Returns whether there were any.
+    fn end_full_disks(&mut self, disks: &[SimulatedDisk], is_due: impl Fn(Time) -> bool) -> bool {
+        let mut any = false;
+        for (disk, room_at) in disks.iter().zip(&mut self.room_at) {
+            if room_at.take_if(|at| is_due(*at)).is_some() {
+                disk.fail(DiskFaults::default());
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// Replaces the faults of a disk, also the lack of room.
+    fn replace_faults(&mut self, disks: &[SimulatedDisk], disk: usize, faults: DiskFaults) {
+        disks[disk].fail(faults);
+        self.room_at[disk] = None;
+    }
+
     fn begin_disk_failure(
         &mut self,
         step_disk_failures: DiskFailure,
@@ -528,25 +535,29 @@ impl RunProgress {
             DiskFailure::WritesFail { disk, after, times } => {
                 events.failures += 1;
                 let (writes, writes_max) = (Some((after, EIO)), Some(times));
-                disks[disk].fail(DiskFaults { writes, writes_max, ..DiskFaults::default() });
+                self.replace_faults(disks, disk, DiskFaults { writes, writes_max, ..DiskFaults::default() });
             }
             DiskFailure::WritesNotSynced { disk, after, times } => {
                 events.failures += 1;
                 let (syncs, writes_max) = (Some((after, EIO)), Some(times));
-                disks[disk].fail(DiskFaults { syncs, writes_max, ..DiskFaults::default() });
+                self.replace_faults(disks, disk, DiskFaults { syncs, writes_max, ..DiskFaults::default() });
             }
             DiskFailure::ReadsFail { disk, times } => {
                 events.failures += 1;
                 let reads = Some((0, times, EIO));
-                disks[disk].fail(DiskFaults { reads, ..DiskFaults::default() });
+                self.replace_faults(disks, disk, DiskFaults { reads, ..DiskFaults::default() });
             }
             DiskFailure::SyncFails { disk } => {
                 events.failures += 1;
-                disks[disk].fail(DiskFaults { sync: Some(EIO), ..DiskFaults::default() });
+                self.replace_faults(disks, disk, DiskFaults { sync: Some(EIO), ..DiskFaults::default() });
             }
             DiskFailure::Full { disk, span } => {
                 events.full += 1;
-                disks[disk].fail(DiskFaults { create: Some(ENOSPC), ..DiskFaults::default() });
+                self.replace_faults(
+                    disks,
+                    disk,
+                    DiskFaults { create: Some(ENOSPC), ..DiskFaults::default() },
+                );
                 self.room_at[disk] = Some(now.after(span));
             }
             DiskFailure::Hangs { span } => {
@@ -558,5 +569,55 @@ impl RunProgress {
                 self.until = self.until.max(server.hangs_until);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::IoSlice;
+
+    use stilling_journal::disk::{Disk as _, DiskFile as _};
+
+    use super::*;
+
+    const ROOM_AT: Time = Time::from_nanos(1000);
+
+    fn full() -> DiskFaults {
+        DiskFaults { create: Some(ENOSPC), ..DiskFaults::default() }
+    }
+
+    fn failing_writes() -> DiskFaults {
+        DiskFaults { writes: Some((0, EIO)), ..DiskFaults::default() }
+    }
+
+    fn progress_and_disks() -> (RunProgress, Vec<SimulatedDisk>) {
+        (RunProgress::new(None, Time::ZERO), (0..ON_DISK).map(|_| SimulatedDisk::new()).collect())
+    }
+
+    fn writes_fail(disk: &SimulatedDisk) -> bool {
+        let mut file = disk.create("file", 4096).expect("the disk has room");
+        file.write_durable(0, &mut [IoSlice::new(&[0; 512])]).is_err()
+    }
+
+    #[test]
+    fn room_on_a_full_disk_leaves_the_faults_of_other_disks() {
+        let (mut progress, disks) = progress_and_disks();
+        progress.replace_faults(&disks, 0, full());
+        progress.room_at[0] = Some(ROOM_AT);
+        progress.replace_faults(&disks, 1, failing_writes());
+        assert!(!progress.end_full_disks(&disks, |at| at < ROOM_AT));
+        assert!(disks[0].create("early", 4096).is_err());
+        assert!(progress.end_full_disks(&disks, |_| true));
+        assert!(!writes_fail(&disks[0]) && writes_fail(&disks[1]));
+    }
+
+    #[test]
+    fn room_on_a_full_disk_leaves_a_fault_that_began_later() {
+        let (mut progress, disks) = progress_and_disks();
+        progress.replace_faults(&disks, 0, full());
+        progress.room_at[0] = Some(ROOM_AT);
+        progress.replace_faults(&disks, 0, failing_writes());
+        assert!(!progress.end_full_disks(&disks, |at| at <= ROOM_AT));
+        assert!(writes_fail(&disks[0]));
     }
 }

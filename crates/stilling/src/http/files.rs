@@ -172,6 +172,7 @@ struct FileVersion {
     modified: SystemTime,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PreconditionOutcome {
     Holds,
     NotModified,
@@ -190,11 +191,13 @@ impl FileVersion {
         {
             return PreconditionOutcome::Fails;
         }
+        let is_read = matches!(request.method(), Method::Get | Method::Head);
         if let Some(known) = request.header("if-none-match") {
             if self.is_listed(known) {
-                return PreconditionOutcome::NotModified;
+                return if is_read { PreconditionOutcome::NotModified } else { PreconditionOutcome::Fails };
             }
-        } else if let Some(date) = request.header("if-modified-since").and_then(parse_date)
+        } else if is_read
+            && let Some(date) = request.header("if-modified-since").and_then(parse_date)
             && self.modified <= date
         {
             return PreconditionOutcome::NotModified;
@@ -264,7 +267,36 @@ impl ByteRange {
 
 #[cfg(test)]
 mod tests {
+    use stilling_wire::http1::{HttpLimits, RequestDecoder, RequestEvent};
+
+    use super::super::patterns::Patterns;
     use super::*;
+
+    /// RFC 9110 §13.1.2, §13.1.3: 304 is an answer to GET and HEAD only.
+    #[test]
+    fn preconditions_depend_on_the_method() {
+        use PreconditionOutcome::{Fails, Holds, NotModified};
+        let version = FileVersion { etag: "\"a\"".to_owned(), modified: UNIX_EPOCH };
+        for (field, for_get, for_post) in [
+            ("If-None-Match: \"a\"", NotModified, Fails),
+            ("If-None-Match: *", NotModified, Fails),
+            ("If-None-Match: \"b\"", Holds, Holds),
+            ("If-Modified-Since: Sun, 09 Sep 2001 01:46:40 GMT", NotModified, Holds),
+            ("If-Match: \"b\"", Fails, Fails),
+        ] {
+            for (method, expected) in
+                [("GET", for_get), ("HEAD", for_get), ("POST", for_post), ("DELETE", for_post)]
+            {
+                let text = format!("{method} /a HTTP/1.1\r\nHost: a\r\n{field}\r\n\r\n");
+                let mut decoder = RequestDecoder::default();
+                let step = decoder.decode(&HttpLimits::default(), text.as_bytes()).expect("a request");
+                let RequestEvent::Head(head) = step.event else { panic!("not a head: {text}") };
+                let patterns = Patterns::default();
+                let request = Request::new(head, b"", &patterns, None);
+                assert_eq!(version.conditions(&request), expected, "{method}, {field}");
+            }
+        }
+    }
 
     #[test]
     fn a_range_is_what_the_rfc_says() {

@@ -88,7 +88,7 @@ pub(super) fn send_with_cached_head(
         connection: connection(persistent, terms.keep_alive_10),
         content_type,
         length: body.len() as u64,
-        is_dated: persistent || !terms.route.is_demo(),
+        is_dated: is_dated(terms, persistent),
     };
     let now = io.now();
     let mut is_kept = true;
@@ -103,6 +103,11 @@ pub(super) fn send_with_cached_head(
         cx.http.counters.count_response(status, response.is_refusal);
         persistent
     })
+}
+
+/// Row 4.16: the response of a demonstration handler that ends the connection has no `Date`, so that it has exactly 57 bytes.
+fn is_dated(terms: &ResponseTerms, persistent: bool) -> bool {
+    persistent || !terms.route.is_demo()
 }
 
 /// Sends a response with a short body. Returns whether the connection persists.
@@ -205,7 +210,7 @@ pub(super) fn send_head(
     let date = cx.http.date(io.now());
     let reply = ResponseEncoder {
         status,
-        date: Some(date.as_bytes()),
+        date: is_dated(terms, persistent).then_some(date.as_bytes()),
         connection: connection(persistent, terms.keep_alive_10),
         content_length: length.filter(|_| status != Status::NotModified),
         content_type: content_type.as_deref(),

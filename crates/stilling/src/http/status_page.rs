@@ -176,11 +176,11 @@ fn connections(page: &mut String, overview: &Overview) {
 fn messages(page: &mut String, overview: &Overview) {
     let Some(hub) = overview.hub.get() else { return };
     let lost = |loss| Ingress::ALL.into_iter().map(|ingress| hub.losses(ingress, loss)).sum();
-    let pending_max = hub.streams.iter().map(|stream| stream.pending_max.get()).max().unwrap_or(0);
+    let pending_peak = hub.streams.iter().map(|stream| stream.pending_peak.get()).max().unwrap_or(0);
     let mut rows = vec![
         ("messages".to_owned(), hub.messages.get()),
         ("bytes received".to_owned(), hub.bytes.get()),
-        ("most waiting for the disk at once".to_owned(), pending_max),
+        ("most waiting for the disk at once".to_owned(), pending_peak),
         ("delivered".to_owned(), hub.delivered()),
         ("duplicates".to_owned(), hub.duplicates.get()),
         ("subscriptions now".to_owned(), hub.subscriptions()),

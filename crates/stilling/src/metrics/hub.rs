@@ -67,7 +67,7 @@ fn encode_streams(streams: &[StreamCounters], to: &mut DescriptorEncoder<'_>) ->
         ("last_sequence", "Last assigned sequence", |stream| stream.last.get()),
         ("visible_sequence", "Last sequence visible to subscribers", |stream| stream.visible.get()),
         ("pending", "Messages that wait for the disk", |stream| stream.pending.get()),
-        ("pending_max", "Most messages that waited for the disk at once", |stream| stream.pending_max.get()),
+        ("pending_max", "Most messages that waited for the disk at once", |stream| stream.pending_peak.get()),
         ("frozen", "1 for a stream that accepts nothing until the next start", |stream| stream.frozen.get()),
         ("closed", "1 for a stream that accepts nothing until its folder can be opened", |stream| {
             stream.closed.get()

@@ -394,7 +394,7 @@ impl UpstreamPool {
                 _ if is_stale && pending.maybe_delivered => {
                     self.fail_request(pending, UpstreamFailure::BadGateway);
                 }
-                _ if is_stale => self.requeue(pending),
+                _ if is_stale => self.requeue(pending, now),
                 DelayReason::NoConnection(_) if now >= pending.deadline => {
                     self.fail_request(pending, UpstreamFailure::Unavailable);
                 }
@@ -411,10 +411,10 @@ impl UpstreamPool {
     }
 
     /// Returns a request that no process has received to its position in the queue.
-    fn requeue(&mut self, pending: Box<PendingRequest>) {
+    fn requeue(&mut self, pending: Box<PendingRequest>, now: Time) {
         let PendingRequest { id, request, ticket, permit, .. } = *pending;
         self.set_state(id, RequestState::Queued(QueuedRequest { request, ticket }));
-        self.queue.requeue(ticket, id);
+        self.queue.requeue(now, ticket, id);
         permit.release_unused();
     }
 

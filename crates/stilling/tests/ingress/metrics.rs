@@ -34,7 +34,7 @@ fn the_metrics_count_what_the_hub_does(driver: DriverChoice) {
     for (metric, expected) in [
         ("messages_total", 5),
         ("delivered_total", 2),
-        ("verdicts_total", 5),
+        ("publish_outcomes_total", 5),
         ("duplicates_total", 1),
         ("undelivered_total", 1),
         ("subscriptions", 1),

@@ -183,7 +183,7 @@ fn what_cannot_be_published_says_why(driver: DriverChoice) {
     says(
         &peer.ask(lines("/publish/events.a", &format!("a\n{long}\n"))),
         413,
-        "on line 2 has 2001 bytes; 2000",
+        "on line 2 has 2001 bytes; the maximum is 2000",
     );
     let chunked = format!(
         "POST /publish/events.a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n7d1\r\n{long}\r\n0\r\n\r\n"
@@ -193,7 +193,7 @@ fn what_cannot_be_published_says_why(driver: DriverChoice) {
     says(
         &peer.ask(post("/publish/events.a", "", &long)),
         413,
-        "the message has 2001 bytes; 2000 is the most",
+        "the message has 2001 bytes; the maximum is 2000",
     );
     assert!(peer.rest().is_empty(), "its body was not waited for");
     hub_server.finish();
@@ -211,7 +211,7 @@ fn many_lines_with_long_headers_are_refused(driver: DriverChoice) {
         )
     };
     let mut peer = hub_server.connect();
-    says(&peer.ask(post(&"x".repeat(2000))), 413, "10000 messages with the same subject and headers");
+    says(&peer.ask(post(&"x".repeat(2000))), 413, "10000 messages, each with a copy of subject and headers");
     is(&peer.ask(post("quick")), 200, "{\"stream\":\"quick\",\"first\":1,\"last\":10000}");
     drop(peer);
     hub_server.finish();
@@ -431,7 +431,7 @@ fn at_the_open_one(hub_server: &HubTestServer) -> TestResponse {
 fn without_users_only_loopback_listeners_take_publications(driver: DriverChoice) {
     let stored = "{\"stream\":\"quick\",\"first\":1,\"last\":1}";
     let hub_server = HubTestServer::with(driver, on_all);
-    says(&at_the_open_one(&hub_server), 403, "needs users ([[user]]), or --open-publish");
+    says(&at_the_open_one(&hub_server), 403, "requires users ([[user]]), or --open-publish");
     is(&hub_server.connect().ask(post("/publish/quick.a", "", "x")), 200, stored);
     hub_server.finish();
     let hub_server = HubTestServer::with(driver, |config| {

@@ -303,7 +303,7 @@ fn a_unix_socket_comes_and_goes_with_the_server(driver: DriverChoice) {
     assert_eq!(fs::metadata(&path).expect("it is there").permissions().mode() & 0o777, 0o666);
     let error =
         Server::bind(config(), Routes::new()).err().expect("another process receives there").to_string();
-    assert!(error.contains("another process reads there"), "{error}");
+    assert!(error.contains("another process receives there"), "{error}");
     let running = server.start().expect("a thread");
     running.end().expect("it ends well");
     assert!(!path.exists(), "the file goes with the server");

@@ -9,7 +9,7 @@ use super::{bsd, ietf};
 /// use stilling_wire::syslog::{SyslogFormat, parse};
 ///
 /// let record = parse(b"<34>Oct 11 22:14:15 mymachine su[7]: failed");
-/// assert_eq!((record.form, record.priority.facility(), record.priority.severity()), (SyslogFormat::Bsd, 4, 2));
+/// assert_eq!((record.format, record.priority.facility(), record.priority.severity()), (SyslogFormat::Bsd, 4, 2));
 /// assert_eq!((record.host, record.app), (Some(&b"mymachine"[..]), Some(&b"su"[..])));
 /// assert_eq!(record.message, b"failed");
 /// ```

@@ -36,6 +36,13 @@ pub struct AdmissionTicket {
     number: u64,
 }
 
+/// A request in the queue, and since when it is there: later than its ticket if it was requeued.
+#[derive(Debug)]
+struct WaitingRequest<Q> {
+    what: Q,
+    queued_at: Time,
+}
+
 /// Outcome of a queued request.
 #[derive(Debug)]
 pub enum AdmissionOutcome<Q> {
@@ -51,7 +58,7 @@ pub struct ShardAdmissionQueue<Q> {
     admission_queue: Arc<AdmissionQueue>,
     slots_by_process: Arc<[Arc<ProcessSlots>]>,
     number: usize,
-    waiting: BTreeMap<AdmissionTicket, Q>,
+    waiting: BTreeMap<AdmissionTicket, WaitingRequest<Q>>,
     count: u64,
     standing: Option<StandingQueueDetector>,
 }
@@ -86,7 +93,7 @@ impl<Q> ShardAdmissionQueue<Q> {
         self.admission_queue.tally.queued_max.fetch_max(before + 1, Relaxed);
         self.count += 1;
         let ticket = AdmissionTicket { since: now, number: self.count };
-        self.waiting.insert(ticket, what);
+        self.waiting.insert(ticket, WaitingRequest { what, queued_at: now });
         if self.waiting.len() == 1 {
             self.publish_oldest();
         }
@@ -94,15 +101,16 @@ impl<Q> ShardAdmissionQueue<Q> {
     }
 
     /// Queues an admitted request again at its old position, whatever the queue's length.
-    pub fn requeue(&mut self, ticket: AdmissionTicket, what: Q) {
-        self.admission_queue.queued.fetch_add(1, Relaxed);
-        self.waiting.insert(ticket, what);
+    pub fn requeue(&mut self, now: Time, ticket: AdmissionTicket, what: Q) {
+        let before = self.admission_queue.queued.fetch_add(1, Relaxed);
+        self.admission_queue.tally.queued_max.fetch_max(before + 1, Relaxed);
+        self.waiting.insert(ticket, WaitingRequest { what, queued_at: now });
         self.publish_oldest();
     }
 
     /// Removes a request from the queue. `is_late`: counts as expired, otherwise as cancelled.
     pub fn withdraw(&mut self, ticket: AdmissionTicket, is_late: bool) -> Option<Q> {
-        let what = self.waiting.remove(&ticket)?;
+        let WaitingRequest { what, .. } = self.waiting.remove(&ticket)?;
         self.admission_queue.queued.fetch_sub(1, Relaxed);
         if is_late {
             count(&self.admission_queue.tally.taken);
@@ -129,13 +137,15 @@ impl<Q> ShardAdmissionQueue<Q> {
             return None;
         }
         let (process, generation) = self.acquire_slot(has_connection)?;
-        let (_, what) = self.waiting.pop_first()?;
+        let (_, WaitingRequest { what, queued_at }) = self.waiting.pop_first()?;
         self.admission_queue.queued.fetch_sub(1, Relaxed);
         self.publish_oldest();
         let tally = &self.admission_queue.tally;
         count(&tally.taken);
+        let wait_nanos = u64::try_from(now.since(queued_at).as_nanos()).unwrap_or(u64::MAX);
+        tally.wait_nanos.fetch_add(wait_nanos, Relaxed);
+        // Its age includes the time with a slot.
         let waited = now.since(since);
-        tally.wait_nanos.fetch_add(u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX), Relaxed);
         let service = tally.service_mean();
         let is_shed =
             self.standing.as_mut().is_some_and(|standing| standing.should_shed(now, waited, service));

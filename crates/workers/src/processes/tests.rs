@@ -339,6 +339,28 @@ fn a_free_slot_is_never_left_to_a_shard_that_does_not_look() {
     assert_eq!((requests.queued, requests.busy, requests.queued_max), (0, 2, 2));
 }
 
+/// The time with a slot is no wait, and a requeued request counts in the peak, whatever the queue's length.
+#[test]
+fn a_requeued_request_counts_each_wait_once() {
+    let (_folder, [mut first, mut second], processes) = two_shards(ProcessLimits::default());
+    let at = |millis| Time::ZERO.after(Duration::from_millis(millis));
+    let ticket = first.enqueue(at(0), 0).expect("there is room");
+    let permit = expect_admitted(first.poll_admission(at(10), |_| false), 0);
+    for number in 1..=3 {
+        second.enqueue(at(20), number).expect("there is room");
+    }
+    first.requeue(at(30), ticket, 0);
+    permit.release_unused();
+    let requests = processes.requests();
+    assert_eq!((requests.queued, requests.queued_max), (4, 4));
+    let permit = expect_admitted(first.poll_admission(at(35), |_| false), 0);
+    assert_eq!(processes.requests().waited, Duration::from_millis(10 + 5));
+    first.requeue(at(40), ticket, 0);
+    permit.release_unused();
+    let _permit = expect_admitted(first.poll_admission(at(47), |_| false), 0);
+    assert_eq!(processes.requests().waited, Duration::from_millis(10 + 5 + 7));
+}
+
 /// Row 1.3: a process has no more connections than slots, even when another shard holds an idle one.
 #[test]
 fn a_connection_that_another_shard_keeps_is_asked_for() {

@@ -11,7 +11,7 @@ use super::super::limits::CHECK_INTERVAL;
 use super::super::pattern::PayloadId;
 use super::client::CrashClient;
 use super::target;
-use super::{CrashPlan, CrashReport};
+use super::{CrashPlan, CrashReport, CrashViolation};
 
 /// Maximum time to repeat a replay while the oldest records are removed: a retention pass removes one segment after the
 /// other.
@@ -53,7 +53,7 @@ impl CrashVerifier {
         let mut acknowledged = 0;
         for client in clients {
             for detail in client.refusals.drain(..) {
-                report.note("refused", || detail);
+                report.note(CrashViolation::Refused, || detail);
             }
             for (counter, sequence) in client.acknowledged.drain(..) {
                 acknowledged += 1;
@@ -91,7 +91,9 @@ impl CrashVerifier {
         let removed = std::mem::replace(&mut self.known, rest);
         let Some(bound) = plan.retention_bytes else {
             for (sequence, id) in removed {
-                report.note("lost", || format!("{id:?} at {sequence}; the stream begins at {first}"));
+                report.note(CrashViolation::Lost, || {
+                    format!("{id:?} at {sequence}; the stream begins at {first}")
+                });
             }
             return Ok(());
         };
@@ -105,7 +107,7 @@ impl CrashVerifier {
         let segment_size = (bound / 8).clamp(SEGMENT_SIZE_MIN, SEGMENT_SIZE_MAX) + BLOCK_SIZE;
         let least = bound.saturating_sub(segment_size);
         if bytes < least {
-            report.note("lost", || {
+            report.note(CrashViolation::Lost, || {
                 format!(
                     "retention has removed everything before {first} and left {bytes} bytes; with its bound of {bound} it has to \
                      leave {least}"
@@ -128,12 +130,16 @@ impl CrashVerifier {
             if sequence >= first
                 && let Some(other) = self.known.insert(sequence, id)
             {
-                report.note("reordered", || format!("{sequence} was given to {other:?} and to {id:?}"));
+                report.note(CrashViolation::Reordered, || {
+                    format!("{sequence} was given to {other:?} and to {id:?}")
+                });
             }
         } else if position != 0 {
-            report.note("reordered", || format!("{id:?} at {position}, acknowledged at {sequence}"));
+            report.note(CrashViolation::Reordered, || {
+                format!("{id:?} at {position}, acknowledged at {sequence}")
+            });
         } else if plan.retention_bytes.is_none() || sequence >= first {
-            report.note("lost", || {
+            report.note(CrashViolation::Lost, || {
                 format!("{id:?}, acknowledged at {sequence}; the stream is from {first} to {last}")
             });
         }
@@ -154,7 +160,7 @@ impl CrashVerifier {
                 acknowledged.filter(|id| run.pattern.check(stored.payload) != Some(*id))
             {
                 let sequence = stored.sequence;
-                report.note("lost", || {
+                report.note(CrashViolation::Lost, || {
                     format!("{acknowledged:?} at {sequence}, where there is something else now")
                 });
             }
@@ -162,7 +168,9 @@ impl CrashVerifier {
         (self.first, self.known) = (first, missing);
         self.verify_retention(plan, report)?;
         for (sequence, id) in std::mem::take(&mut self.known) {
-            report.note("lost", || format!("{id:?} at {sequence}, which was there after an earlier kill"));
+            report.note(CrashViolation::Lost, || {
+                format!("{id:?} at {sequence}, which was there after an earlier kill")
+            });
         }
         Ok(())
     }
@@ -212,18 +220,20 @@ fn record_found(
     let id = run.pattern.check(stored.payload);
     let client = id.and_then(|id| clients.get_mut(usize::from(id.client)).map(|client| (id, client)));
     let Some((id, client)) = client.filter(|(id, client)| id.counter < client.sent) else {
-        report.note("invented", || format!("a payload that no client sent, at {sequence}"));
+        report.note(CrashViolation::Invented, || format!("a payload that no client sent, at {sequence}"));
         return false;
     };
     let position = &mut client.positions[usize::try_from(id.counter).unwrap_or(usize::MAX)];
     if *position != 0 {
         let first = *position;
-        report.note("stored_twice", || format!("{id:?} at {first} and at {sequence}"));
+        report.note(CrashViolation::StoredTwice, || format!("{id:?} at {first} and at {sequence}"));
         return false;
     }
     *position = sequence;
     if let Some(newest) = client.newest.filter(|newest| *newest > id.counter) {
-        report.note("reordered", || format!("{id:?} at {sequence}, behind number {newest} of its client"));
+        report.note(CrashViolation::Reordered, || {
+            format!("{id:?} at {sequence}, behind number {newest} of its client")
+        });
     }
     client.newest = client.newest.max(Some(id.counter));
     true

@@ -129,5 +129,5 @@ fn the_path_must_be_a_socket_of_this_user_in_a_safe_folder() {
     std::fs::set_permissions(control_folder.folder.path(), std::fs::Permissions::from_mode(0o777))
         .expect("our folder");
     let outcome = control_folder.start_failing(DriverUnderTest::Poll, "--listen 127.0.0.1:0");
-    expect_failure(&outcome, "others may put sockets into");
+    expect_failure(&outcome, "other users can replace files in");
 }

@@ -357,7 +357,7 @@ fn a_successor_that_fails_leaves_the_socket_of_the_old_server(driver: DriverUnde
         (format!("--listen {taken}"), "another process listens there".to_owned()),
         (
             "--app sleep_is_not_a_server --app-start-timeout 0.3".to_owned(),
-            "no worker process (--app) has become ready".to_owned(),
+            "no worker process (--app) became ready".to_owned(),
         ),
         ("--data /proc/1/status".to_owned(), "/proc/1/status".to_owned()),
     ] {

@@ -346,7 +346,7 @@ fn a_folder_that_cannot_be_made_freezes_its_streams() {
     client.send("SUB inbox 1\r\nPUB events.a inbox 1\r\nx\r\n");
     assert!(client.line().starts_with("MSG inbox 1 "));
     let json = client.line();
-    assert!(json.contains("\"code\":503") && json.contains("cannot be made"), "{json}");
+    assert!(json.contains("\"code\":503") && json.contains("cannot be created"), "{json}");
     client.send("SUB other 2\r\nPUB other 1\r\ny\r\n");
     assert_eq!(client.lines(2), ["MSG other 2 1", "y"]);
     drop(client);

@@ -168,9 +168,7 @@ impl Uring {
                 });
             }
             (result, buffer) => {
-                if let Some(buffer) = buffer {
-                    self.buffers.release(buffer);
-                }
+                buffer.into_iter().for_each(|buffer| self.buffers.release(buffer));
                 match -result {
                     libc::ENOBUFS if !detaching => {
                         self.counters.starved += u64::from(source.set_mark(ArmedOps::STARVED));

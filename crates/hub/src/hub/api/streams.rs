@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 use super::api_requests::{ApiError, PageRequest, fields, is_unset, object, unknown_field};
 use super::{NO_TIME, no_stream, unsupported};
 use crate::hub::{Hub, Outlets, UnixNanos};
+use crate::limits::{STREAM_NAMES_PER_PAGE, STREAMS_PER_PAGE};
 use crate::registrations::{checked, overlap};
 use crate::storage::Storage;
 use crate::stream::Durability;
@@ -42,9 +43,10 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     pub(super) fn stream_names(&self, payload: &[u8]) -> Result<Value, ApiError> {
         let page = page(payload)?;
         let all = self.streams_of(&page);
-        let names = all.iter().skip(page.offset).map(|&number| self.streams[number].config.name.as_str());
-        let names: Vec<&str> = names.collect();
-        Ok(json!({ "total": all.len(), "offset": page.offset, "limit": 1024, "streams": names }))
+        let listed = all.iter().skip(page.offset).take(STREAM_NAMES_PER_PAGE);
+        let names: Vec<&str> = listed.map(|&number| self.streams[number].config.name.as_str()).collect();
+        let (total, limit) = (all.len(), STREAM_NAMES_PER_PAGE);
+        Ok(json!({ "total": total, "offset": page.offset, "limit": limit, "streams": names }))
     }
 
     pub(super) fn stream_list(&self, payload: &[u8], now_ns: UnixNanos) -> Result<Value, ApiError> {
@@ -53,9 +55,10 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let (open, closed): (Vec<usize>, Vec<usize>) = self.streams_of(&page).into_iter().partition(is_open);
         // Clients request further pages until they have this many streams, so closed ones do not count.
         let total = open.len();
-        let described = open.into_iter().skip(page.offset).map(|number| self.describe_stream(number, now_ns));
-        let all: Vec<Value> = described.collect();
-        let mut list = json!({ "total": total, "offset": page.offset, "limit": 256, "streams": all });
+        let listed = open.into_iter().skip(page.offset).take(STREAMS_PER_PAGE);
+        let streams: Vec<Value> = listed.map(|number| self.describe_stream(number, now_ns)).collect();
+        let limit = STREAMS_PER_PAGE;
+        let mut list = json!({ "total": total, "offset": page.offset, "limit": limit, "streams": streams });
         if !closed.is_empty() {
             // nats-server lists streams with unknown state under this name.
             let names = closed.into_iter().map(|number| self.streams[number].config.name.as_str());

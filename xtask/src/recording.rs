@@ -21,7 +21,7 @@ const COMMANDS: [&str; 6] = [
     "curl -s -d closed http://127.0.0.1:9000/publish/events.door",
     "stilling bench collect --size 128 --seconds 2 | grep -E 'receives|max send|accounting'",
     "stilling journal ls",
-    "stilling bench http http://127.0.0.1:9000/test/slow --connections 500 --duration 2 | grep -E 'right|shed|failures'",
+    "stilling bench http http://127.0.0.1:9000/test/slow --connections 500 --duration 2 | grep -E 'correct|shed|failures'",
 ];
 
 const START_TIMEOUT: Duration = Duration::from_secs(10);

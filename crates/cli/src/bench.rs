@@ -294,7 +294,7 @@ fn table(report: &HttpBenchReport) -> String {
     );
     line("measured", format!("{:.3} s", report.elapsed_s));
     line("requests", report.requests.to_string());
-    line("right answers", format!("{} ({:.2}/s)", report.ok, report.rate_per_s));
+    line("correct responses", format!("{} ({:.2}/s)", report.ok, report.rate_per_s));
     line("shed (503)", report.shed.to_string());
     line("failures", report.failures_total.to_string());
     for (kind, count) in report.failures.iter().filter(|(_, count)| **count > 0) {
@@ -310,7 +310,7 @@ fn table(report: &HttpBenchReport) -> String {
     }
     let statuses: Vec<String> =
         report.statuses.iter().map(|(status, count)| format!("{status}: {count}")).collect();
-    line("answers by status", statuses.join(", "));
+    line("responses by status", statuses.join(", "));
     line("bytes", format!("{} received, {} sent", report.bytes_received, report.bytes_sent));
     line("connections", format!("{} opened, {} reopened", report.connected, report.reconnects));
     if asked.hold_s.is_some() {

@@ -42,7 +42,7 @@ pub(crate) fn run(arguments: ServeArguments, sources: SettingSources) -> Result<
         let _ = writeln!(out, "warning: {warning}");
     }
     if wrong.is_empty() {
-        out += "nothing is wrong\n";
+        out += "no errors\n";
     }
     std::io::stdout().write_all(out.as_bytes())?;
     // A plain error without the exit status of `Diagnostics`: the settings are valid, the machine does not meet them.

@@ -41,8 +41,8 @@ pub(crate) struct HubArguments {
     /// Subject of syslog messages; {facility}, {severity}, {host} and {app} are replaced by fields of the message
     #[arg(long, value_name = "SUBJECT", default_value = SYSLOG_SUBJECT)]
     syslog_subject: SubjectTemplate,
-    /// Folder of the streams on disk; created at the first durable publish
-    #[arg(long, value_name = "FOLDER", default_value = "./stilling-data")]
+    /// Directory of the streams on disk; created at the first durable publish
+    #[arg(long, value_name = "DIRECTORY", default_value = "./stilling-data")]
     data: PathBuf,
     /// Write method of streams: auto bypasses the page cache (O_DIRECT) where the volume allows it, buffered never does
     #[arg(long, value_enum, default_value_t = WriteMethodOption::Auto)]

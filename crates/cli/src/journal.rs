@@ -166,7 +166,7 @@ fn resolve_path(path: &Path) -> Result<PathTarget, JournalError> {
     let streams = streams_in(path).map_err(refused)?;
     if streams.is_empty() {
         return Err(JournalError::Unreadable(format!(
-            "{} contains no stream: streams are in the folder of the server's --data (default ./stilling-data), from the first durable message on",
+            "{} contains no stream: streams are in the directory of the server's --data (default ./stilling-data), from the first durable message on",
             path.display()
         )));
     }
@@ -221,7 +221,7 @@ fn describe_path_error(path: &Path, error: &io::Error) -> String {
         .collect();
     if names.is_empty() {
         return format!(
-            "{shown} does not exist: name the folder of the server's --data (default ./stilling-data), or a stream in it"
+            "{shown} does not exist: name the directory of the server's --data (default ./stilling-data), or a stream in it"
         );
     }
     let wanted = path.file_name().unwrap_or_default().to_string_lossy().into_owned();

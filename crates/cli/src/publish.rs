@@ -46,7 +46,7 @@ pub(crate) struct PublishArguments {
     /// Keep messages in this directory until they are delivered, those of earlier calls first; one process at a time
     #[arg(long, value_name = "DIRECTORY")]
     spool: Option<PathBuf>,
-    /// Maximum bytes of undelivered messages, with overhead per message; a directory holds at least 4096 per message
+    /// Maximum bytes of undelivered messages, with overhead per message; in a directory each message takes at least 4096
     #[arg(long, value_name = "BYTES", default_value_t = 67_108_864, value_parser = clap::value_parser!(u64).range(65_536..=1_099_511_627_776))]
     spool_size: u64,
     /// Policy for a message when the spool is full

@@ -28,7 +28,7 @@ Options override variables, variables override the file. `stilling options` list
 #[derive(Args)]
 #[command(disable_help_flag = true, after_help = SOURCES_HELP)]
 pub(crate) struct ServeArguments {
-    /// Read settings from this file [default: stilling.toml in the current folder, if there is one]
+    /// Read settings from this file [default: stilling.toml in the current directory, if there is one]
     #[arg(long, value_name = "PATH")]
     config: Option<PathBuf>,
     /// Print the settings at the start and the counters at the end to standard output
@@ -138,7 +138,7 @@ impl ElasticArguments {
 #[derive(Args)]
 #[command(next_help_heading = "Worker processes")]
 struct AppArguments {
-    /// Start this command as worker processes that answer everything but /status, /metrics, /livez and /readyz. It must
+    /// Start this command as worker processes that answer everything but /status, /metrics, /livez, /readyz and /publish/*. It must
     /// serve HTTP/1.1 on the Unix socket at the path that replaces {socket} and is in STILLING_SOCKET
     #[arg(long, value_name = "COMMAND", conflicts_with_all = ["worker_threads", "demo", "accept_workers", "free_threshold"])]
     app: Option<String>,
@@ -226,7 +226,7 @@ struct TimeoutArguments {
     /// Between two requests of a connection
     #[arg(long, value_name = "S", default_value_t = 60.0, value_parser = seconds())]
     idle_timeout: f64,
-    /// For a client to receive output that is held up; each received KiB extends it by a second, up to the whole
+    /// For a client to receive pending output; each KiB received extends it by a second, at most to the full
     /// timeout
     #[arg(long, value_name = "S", default_value_t = 30.0, value_parser = seconds())]
     write_timeout: f64,

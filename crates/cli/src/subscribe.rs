@@ -29,7 +29,7 @@ pub(crate) struct SubscribeArguments {
     #[arg(long, value_name = "NAME")]
     stream: Option<String>,
     /// Start position: a sequence, a time such as 2026-01-31T12:00:00Z, a span back such as 10m, all, or new
-    #[arg(long, value_name = "PLACE", requires = "stream", default_value = "all", value_parser = position())]
+    #[arg(long, value_name = "POSITION", requires = "stream", default_value = "all", value_parser = position())]
     from: FollowStart,
     /// Share the messages with all other subscribers of this queue
     #[arg(short, long, value_name = "NAME", conflicts_with = "stream")]

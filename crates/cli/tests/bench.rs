@@ -55,7 +55,7 @@ fn a_good_run_prints_a_table_and_exits_with_0() {
     let outcome = BenchTargetServer::start().bench("/test/fast", "-n 1000 -c 10 -t 2");
     let out = text(&outcome.stdout);
     assert_eq!(outcome.status.code(), Some(0), "{out}{}", text(&outcome.stderr));
-    assert!(out.contains("right answers         1000 ("), "{out}");
+    assert!(out.contains("correct responses     1000 ("), "{out}");
     assert!(out.lines().any(|line| line.starts_with("latency (ms)")), "{out}");
     // A progress bar needs a terminal.
     assert_eq!(text(&outcome.stderr), "");

@@ -94,7 +94,7 @@ fn the_defaults_are_well() {
     let folder = folder("");
     let said = run(folder.path(), "check", &[]);
     assert_eq!((said.status, said.err.as_str()), (Some(0), ""));
-    told(&said, &["settings no file", "http 127.0.0.1:9000 (default)", "nothing is wrong"]);
+    told(&said, &["settings no file", "http 127.0.0.1:9000 (default)", "no errors"]);
     assert!(!said.out.contains("warning"), "{}", said.out);
 }
 
@@ -154,12 +154,12 @@ fn streams_users_and_the_folder_of_streams_are_told_and_nothing_is_made() {
     assert!(!folder.path().join("kept").exists() && !folder.path().join("log").exists());
     let said = run(folder.path(), "check", &[]);
     assert_eq!(said.status, Some(1));
-    told(&said, &["stilling.toml:11: password-env: the environment has no `ANN`"]);
+    told(&said, &["stilling.toml:11: password-env: cannot read the variable `ANN`"]);
     std::fs::write(folder.path().join("kept"), "").expect("it can be written");
     let said = run(folder.path(), "check", &[("ANN", "x")]);
     assert_eq!(said.status, Some(1), "{}", said.out);
-    told(&said, &["stilling.toml:3: `", "kept` is not a folder, so `"]);
-    assert!(!said.out.contains("nothing is wrong"));
+    told(&said, &["stilling.toml:3: `", "kept` is not a directory, so `"]);
+    assert!(!said.out.contains("no errors"));
 }
 
 #[test]
@@ -274,7 +274,7 @@ fn a_folder_that_cannot_hold_streams_is_an_error_before_the_first_message() {
         let said = run(folder.path(), &format!("{command} {options}"), &[]);
         assert_eq!(said.status, Some(1), "{command}: {}", said.out);
         assert!(
-            said.err.starts_with(start) && said.err.contains("file` is not a folder, so `"),
+            said.err.starts_with(start) && said.err.contains("file` is not a directory, so `"),
             "{}",
             said.err
         );

@@ -103,10 +103,10 @@ fn what_is_wrong_is_said_with_what_helps() {
     check("pub --spool here -m one-way events.a x", 64, "one-way messages are not kept");
     check("sub --from yesterday --stream events events.>", 64, "a span back such as 10m");
     check("sub --from 7 events.>", 64, "--stream");
-    check("sub events..a", 64, "no empty token");
+    check("sub events..a", 64, "empty token");
     let server = FakeNatsServer::start();
     check(&format!("pub -s {} nobody.keeps x -t 60", server.url()), 1, "no stream stores this subject");
-    check(&format!("pub -s {} events..a x", server.url()), 64, "no empty token");
+    check(&format!("pub -s {} events..a x", server.url()), 64, "empty token");
     check(&format!("sub -s {} --stream other events.>", server.url()), 1, "stream not found");
     check(
         &format!("sub -s {} --stream events events.> -n 1 -t 0.1", server.url()),

@@ -339,9 +339,9 @@ fn what_cannot_be_read_is_said_with_what_helps() {
         check(
             what,
             &folder.path().join("other/data"),
-            "does not exist: name the folder of the server's --data",
+            "does not exist: name the directory of the server's --data",
         );
-        check(what, &empty, "contains no stream: streams are in the folder of the server's --data");
+        check(what, &empty, "contains no stream: streams are in the directory of the server's --data");
         check(what, &data.join("evnets"), "did you mean events?");
         check(what, &data.join("orders"), "there is no stream orders in ");
         check(what, &segments(&data.join("events"))[0], "is a file: name its stream's folder");

@@ -65,7 +65,7 @@ impl fmt::Display for ConnectionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ConnectionError::Name { server, detail } => {
-                write!(f, "{server} has no address: {detail}; check the name and the resolver")
+                write!(f, "cannot resolve {server}: {detail}; check the name and the resolver")
             }
             ConnectionError::Connect { server, kind: io::ErrorKind::ConnectionRefused, .. } => {
                 write!(f, "no server listens at {server}: start it, or check address and port")
@@ -93,7 +93,7 @@ impl fmt::Display for ConnectionError {
             }
             ConnectionError::Tls => f.write_str("the server requires TLS, which is not supported: use a port without it"),
             ConnectionError::NoHeaders => f.write_str(
-                "the server does not support headers, which acknowledged messages need: update it, or send one-way",
+                "the server does not support headers, which acknowledged messages need: update it, or use the one-way mode",
             ),
             ConnectionError::SlowConsumer => f.write_str("the server closed the connection: slow consumer"),
             ConnectionError::ServerMessage(detail) => write!(f, "the server sent -ERR {detail:?}"),

@@ -100,7 +100,7 @@ impl fmt::Display for DropReason {
             }
             DropReason::NotPermitted(detail) => write!(f, "no permission to publish: {detail}"),
             DropReason::NoStream => f.write_str(
-                "no stream stores this subject: add it to a stream, or send one-way",
+                "no stream stores this subject: add it to a stream, or use the one-way mode",
             ),
             DropReason::NoAcknowledgement(detail) => {
                 write!(f, "the answer is not an acknowledgement of a stream: {detail:?}")

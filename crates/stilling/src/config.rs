@@ -284,10 +284,12 @@ impl fmt::Display for ServeError {
             }
             ServeError::SocketFile(path, error) if error.kind() == io::ErrorKind::AddrInUse => write!(
                 f,
-                "cannot receive at {}: another process receives there, or the file is not a socket; stop the process, remove the file, or choose another path",
+                "cannot bind the socket {}: another process receives there, or the file is not a socket; stop the process, remove the file, or choose another path",
                 path.display()
             ),
-            ServeError::SocketFile(path, error) => write!(f, "cannot receive at {}: {error}", path.display()),
+            ServeError::SocketFile(path, error) => {
+                write!(f, "cannot bind the socket {}: {error}", path.display())
+            }
             ServeError::Overlap { wanted, old } => write!(
                 f,
                 "cannot listen on {wanted}: the predecessor listens on {old}, which overlaps it; configure both, or stop the predecessor first"

@@ -42,7 +42,7 @@ impl DataFolder {
 
     fn of(path: &Path, streams: &[&StreamConfig]) -> Result<DataFolder, String> {
         let shown = path.display();
-        let existing = existing(path).ok_or_else(|| format!("`{shown}`: no folder above it exists"))?;
+        let existing = existing(path).ok_or_else(|| format!("`{shown}`: no parent directory exists"))?;
         let is_there = existing == or_current(path);
         let folders: Vec<PathBuf> = streams.iter().map(|stream| path.join(&stream.name)).collect();
         // Existing streams need no access to the folder above them.
@@ -51,7 +51,7 @@ impl DataFolder {
         for folder in written {
             let beside = folder.display();
             if !folder.is_dir() {
-                return Err(format!("`{beside}` is not a folder, so `{shown}` cannot hold streams"));
+                return Err(format!("`{beside}` is not a directory, so `{shown}` cannot hold streams"));
             }
             access(folder, Access::WRITE_OK | Access::EXEC_OK).map_err(|error| {
                 format!("`{beside}` cannot be written, so `{shown}` cannot hold streams: {error}")
@@ -158,7 +158,7 @@ mod tests {
         assert!(!folder.path().join("a").exists());
         std::fs::write(folder.path().join("a"), "").expect("it can be written");
         let refused = of(&path).expect_err("a file is in the way");
-        assert!(refused.contains("a` is not a folder, so `"), "{refused}");
+        assert!(refused.contains("a` is not a directory, so `"), "{refused}");
         assert!(of(Path::new("not/there")).is_ok_and(|data| data.existing() == Path::new(".")));
     }
 

@@ -297,8 +297,11 @@ impl<S: StreamStore> HubPlan<S> {
     pub(crate) fn banner(&self) -> Vec<String> {
         let place = if self.has_thread { "on its own thread" } else { "in shard 0" };
         let mut lines: Vec<String> = self.opened.findings().chain(self.opened.write_methods()).collect();
-        let when =
-            if self.opened.are_held_by_predecessor() { ", to be opened when they are released" } else { "" };
+        let when = if self.opened.are_held_by_predecessor() {
+            ", opened when the predecessor releases them"
+        } else {
+            ""
+        };
         lines.push(format!("streams {}, hub {place}{when}", self.streams));
         lines
     }

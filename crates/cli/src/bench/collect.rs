@@ -59,11 +59,11 @@ pub(super) struct CollectArguments {
     /// The stream that acknowledges; its growth is the number of received messages
     #[arg(long, value_name = "NAME", default_value = "events")]
     stream: String,
-    /// Use core subjects without a stream
+    /// Publish with core NATS, without a stream
     #[arg(long, conflicts_with = "stream", requires = "unconfirmed")]
     core: bool,
     /// Create the stream first, for all subjects below SUBJECT
-    #[arg(long, value_enum, value_name = "WHERE", conflicts_with = "core")]
+    #[arg(long, value_enum, value_name = "STORAGE", conflicts_with = "core")]
     make_stream: Option<StorageOption>,
     /// Connections that receive and check every byte; publishers wait when they are too far ahead
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..=64))]
@@ -71,7 +71,7 @@ pub(super) struct CollectArguments {
     /// File to which the server writes each message as a line
     #[arg(long, value_name = "FILE")]
     arrives_in: Option<PathBuf>,
-    /// URL of the server's own figures, such as http://127.0.0.1:9000/metrics
+    /// Metrics URL of the server, such as http://127.0.0.1:9000/metrics
     #[arg(long, value_name = "URL")]
     monitor: Option<Monitor>,
     /// Seconds to wait for the server to start
@@ -280,7 +280,7 @@ fn additional_lines(report: &CollectRunReport) -> String {
     let _ = writeln!(
         out,
         "accounting            {verdict}: queued {} = sends {} + fails {}; received {received}, {} of them of failed \
-         messages; {} lost by the server's ledger, {} unexplained, {} invented",
+         messages; {} reported lost by the server, {} unexplained, {} never sent",
         account.queued,
         account.sends,
         account.fails,

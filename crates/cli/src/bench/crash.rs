@@ -43,8 +43,8 @@ pub(super) struct CrashBenchArguments {
     /// Retention that the server is configured with: older records may be missing [default: every record must exist]
     #[arg(long, value_name = "BYTES", value_parser = bytes(1..))]
     retention_bytes: Option<u64>,
-    /// Folder of the stream's segments, to check what retention removed [default: removed records are not checked]
-    #[arg(long, value_name = "FOLDER", requires = "retention_bytes")]
+    /// Directory of the stream's segments, to check what retention removed [default: removed records are not checked]
+    #[arg(long, value_name = "DIRECTORY", requires = "retention_bytes")]
     stream_folder: Option<PathBuf>,
     /// Required write method of segments; direct applies where the volume of --data allows it [default: any]
     #[arg(long, value_enum, value_name = "METHOD")]
@@ -53,10 +53,10 @@ pub(super) struct CrashBenchArguments {
     #[arg(long, value_name = "N", default_value_t = 10)]
     descriptors_every: u32,
     /// Create the stream at the first start
-    #[arg(long, value_enum, value_name = "WHERE")]
+    #[arg(long, value_enum, value_name = "STORAGE")]
     make_stream: Option<StorageOption>,
-    /// Data folder of the server: {data} in its command
-    #[arg(long, value_name = "FOLDER")]
+    /// Data directory of the server: {data} in its command
+    #[arg(long, value_name = "DIRECTORY")]
     data: PathBuf,
     /// Address of the server: {address} and {port} in its command [default: a free port of 127.0.0.1]
     #[arg(long, value_name = "ADDRESS")]

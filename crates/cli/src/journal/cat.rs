@@ -18,15 +18,15 @@ use crate::subscribe::{escape_control, put_payload};
 
 #[derive(Args)]
 pub(super) struct CatArguments {
-    /// The stream's folder: DIRECTORY/STREAM
+    /// The stream's directory: DATA/STREAM
     #[arg(value_name = "STREAM")]
     path: PathBuf,
     /// Start at this sequence, a time such as 2026-01-31T12:00:00Z, or a span back such as 10m [default: the first
     /// stored record]
-    #[arg(long, value_name = "PLACE", value_parser = place())]
+    #[arg(long, value_name = "POSITION", value_parser = place())]
     from: Option<StartAt>,
     /// End with this sequence, or before the first record later than a time [default: the last]
-    #[arg(long, value_name = "PLACE", value_parser = place())]
+    #[arg(long, value_name = "POSITION", value_parser = place())]
     to: Option<StartAt>,
     /// Output format of records
     #[arg(long, value_enum, default_value_t = RecordFormat::Text)]

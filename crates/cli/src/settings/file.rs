@@ -55,7 +55,7 @@ pub(super) fn read(
         let at = error.span().map_or(0, |span| span.start);
         // The parser's message may have several lines.
         let reason = error.message().split_whitespace().collect::<Vec<_>>().join(" ");
-        Diagnostics(vec![Diagnostic::new(&line_index.origin_at(at), format!("this is no TOML: {reason}"))])
+        Diagnostics(vec![Diagnostic::new(&line_index.origin_at(at), format!("invalid TOML: {reason}"))])
     })?;
     let mut content = FileSettings::default();
     for (name, origin, value) in line_index.in_order(document.get_ref()) {

@@ -20,7 +20,7 @@ Every option of `stilling serve` is also a key of a file and a variable of the e
 
 The command line overrides the environment, the environment the file, the file the defaults. A list is taken whole
 from the source with the highest precedence that has it. The file is the one that `--config` or `STILLING_CONFIG` names, else `stilling.toml` in the
-current folder if there is one; it is TOML. Relative paths begin at the current folder. A switch that is on in the file is
+current directory if there is one; it is TOML. Relative paths are resolved against the current directory. A switch that is on in the file is
 turned off by its variable.
 
 An unknown key is an error that names the nearest one. An unknown variable is a warning, since scripts and
@@ -38,7 +38,7 @@ const STREAMS: &str = "
 
 A stream stores the messages to its subjects, in order. The default is one stream, `events`, with `events.>`; configured
 streams replace it. A subject belongs to one stream. On the command line and in the environment a stream
-is one word, `NAME=FILTERS[:durability][:key=value]…`; the environment takes several with blanks between them.
+is one word, `NAME=FILTERS[:durability][:key=value]…`; the environment accepts several, separated by blanks.
 
 ```toml
 [[stream]]
@@ -55,7 +55,7 @@ const USERS: &str = "
 ## Users
 
 As soon as one user is configured, credentials are required. A user has one of the six secrets. As a word it is
-`NAME:key=value…`; a secret with a colon or a blank has to stand in the file, or where `password-env` or `password-file`
+`NAME:key=value…`; a secret with a colon or a blank must be in the file, or where `password-env` or `password-file`
 point to.
 
 ```toml

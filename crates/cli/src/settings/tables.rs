@@ -212,7 +212,7 @@ impl UserDraft {
 
 fn secret_from_variable(entry: &SettingEntry) -> Result<Secret, String> {
     let name = entry.one()?;
-    let value = std::env::var(name).map_err(|error| format!("the environment has no `{name}`: {error}"))?;
+    let value = std::env::var(name).map_err(|error| format!("cannot read the variable `{name}`: {error}"))?;
     Ok(Secret::from_variable(name, value))
 }
 
@@ -517,7 +517,10 @@ mod tests {
             ("ann:password=x:token=y", "the user `ann` has password and token; one of them is enough"),
             ("ann:pasword=x", "a user has no key `pasword`; did you mean `password`?"),
             (":password=x", "this user has no name"),
-            ("ann:password-env=NO_SUCH_VARIABLE", "password-env: the environment has no `NO_SUCH_VARIABLE`"),
+            (
+                "ann:password-env=NO_SUCH_VARIABLE",
+                "password-env: cannot read the variable `NO_SUCH_VARIABLE`",
+            ),
             ("ann:password-file=no/such/file", "password-file: there is no file `no/such/file`"),
         ] {
             let refused = user(word).expect_err(word);

@@ -245,8 +245,8 @@ fn a_wrong_value_is_refused_with_its_place_and_what_is_allowed() {
             "listen = `localhost:2` is refused: it must be an IP address and a port",
         ),
         ("[[stream]]\nname = 'a'\nsubjects = 1979-05-27", "FILE:3: subjects is a date"),
-        ("a = 1\n\nb = = 2", "FILE:3: this is no TOML: "),
-        ("demo = true\ndemo = true", "FILE:2: this is no TOML: "),
+        ("a = 1\n\nb = = 2", "FILE:3: invalid TOML: "),
+        ("demo = true\ndemo = true", "FILE:2: invalid TOML: "),
     ] {
         refused("serve", &[], file, &[reason]);
     }

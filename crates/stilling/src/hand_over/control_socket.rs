@@ -153,8 +153,10 @@ pub(super) fn check(path: &Path) -> Result<bool, HandOverError> {
         Some(folder) if folder != Path::new("") => folder,
         _ => Path::new("."),
     };
-    let metadata = std::fs::metadata(folder)
-        .map_err(HandOverError::system(format!("inspect the folder {}", folder.display())))?;
+    let metadata = std::fs::metadata(folder).map_err(HandOverError::system(format!(
+        "find the directory {} of the control socket",
+        folder.display()
+    )))?;
     check_folder(folder, &metadata, rustix::process::geteuid().as_raw())?;
     check_socket(path)
 }

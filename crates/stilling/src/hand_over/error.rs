@@ -101,7 +101,7 @@ impl fmt::Display for HandOverError {
             }
             HandOverError::FolderOpenToOthers(folder) => write!(
                 f,
-                "other users can replace files in {}; choose a folder that only this user can write to",
+                "other users can replace files in {}; choose a directory that only this user can write to",
                 folder.display()
             ),
             HandOverError::NotASocket(path) => {

@@ -105,7 +105,8 @@ impl PendingTakeOver {
         mut config: TakeOverConfig,
     ) -> Result<(PendingTakeOver, Vec<OwnedFd>), HandOverError> {
         // Daemonizing changes the current folder.
-        config.path = std::path::absolute(&config.path).map_err(HandOverError::system("find this folder"))?;
+        config.path =
+            std::path::absolute(&config.path).map_err(HandOverError::system("find the current directory"))?;
         let waker = Arc::new(HandoverWaker::new()?);
         control_socket::check(&config.path)?;
         // Before the path is read: a starting server releases the lock only when it is at the path.

@@ -74,7 +74,7 @@ pub(super) fn admit(head: &RequestHead<'_>, hub: &HubHandle, is_open: bool) -> R
         return Err(PublishRejection::new(Status::Forbidden, reason));
     }
     if !is_same_origin(head) {
-        let reason = "a page of another origin may not publish here: Origin is not the Host of the request";
+        let reason = "cross-origin request refused: Origin differs from Host";
         return Err(PublishRejection::new(Status::Forbidden, reason));
     }
     if is_rebindable(head) && hub.users.initial_access() != UserAccess::Unauthenticated {
@@ -113,13 +113,11 @@ impl<'a> PublishRequest<'a> {
         let raw = head.target.path.strip_prefix(PUBLISH_PATH_PREFIX).unwrap_or_default();
         let subject: Cow<'a, [u8]> = percent_encoding::percent_decode(raw).into();
         if let Err(error) = Subject::parse(&subject, &hub.limits.subject) {
-            return Err(PublishRejection::bad_request(format!(
-                "nothing can be published to this subject: {error}"
-            )));
+            return Err(PublishRejection::bad_request(format!("invalid subject: {error}")));
         }
         if subject.starts_with(RESERVED_SUBJECTS) {
             return Err(PublishRejection::bad_request(
-                "nothing can be published to this subject: $JS. is reserved for the hub's JetStream API",
+                "reserved subject: $JS. is reserved for the hub's JetStream API",
             ));
         }
         let is_lines = head.header("Content-Type").is_some_and(|value| {

@@ -138,7 +138,10 @@ impl MessagingConfig {
         self.address_problems(others, protocols, &mut found);
         self.syslog_problems(&mut found);
         if self.data.as_os_str().is_empty() {
-            found.push(SettingError::option("data", "the path is empty; . is the current folder".to_owned()));
+            found.push(SettingError::option(
+                "data",
+                "the path is empty; . is the current directory".to_owned(),
+            ));
         }
         stream::problems(&self.streams, &mut found);
         user::problems(&self.users, &mut found);

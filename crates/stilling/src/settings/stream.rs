@@ -182,7 +182,7 @@ mod tests {
             ),
             (
                 |streams| streams[0].subjects = vec!["a..b".to_owned()],
-                "`a..b` is not a valid subject or filter: expected no empty token at byte 2",
+                "`a..b` is not a valid subject or filter: empty token at byte 2",
             ),
             (|streams| streams[0].subjects = vec![">".to_owned()], "`>` matches subjects of `$JS.>`"),
             (|streams| streams[0].retention.bytes = 1, "stream 1, retention-bytes: 1 is not in 1048576..="),

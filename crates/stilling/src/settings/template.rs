@@ -143,7 +143,7 @@ impl FromStr for SubjectTemplate {
         let template = SubjectTemplate { text: text.to_owned(), parts };
         match Subject::parse(&template.longest(), &SubjectLimits::default()) {
             Ok(_) => Ok(template),
-            Err(error) => Err(format!("`{text}` does not make subjects: {error}")),
+            Err(error) => Err(format!("`{text}` is not a valid template: {error}")),
         }
     }
 }
@@ -193,14 +193,14 @@ mod tests {
     #[test]
     fn what_is_no_template_is_said_with_what_is() {
         for (text, expected) in [
-            ("", "`` does not make subjects: expected no empty token"),
+            ("", "`` is not a valid template: empty token"),
             (
                 "logs.{hots}",
                 "`{hots}` is not a placeholder; there are {facility}, {severity}, {host} and {app}",
             ),
             ("logs.{host", "has a { without its }"),
-            ("logs..{host}", "expected no empty token at byte 5"),
-            ("logs.*", "expected no wildcard"),
+            ("logs..{host}", "empty token at byte 5"),
+            ("logs.*", "wildcard at byte"),
             ("logs. x", "expected UTF-8 without blanks"),
         ] {
             let refused = text.parse::<SubjectTemplate>().expect_err(text);

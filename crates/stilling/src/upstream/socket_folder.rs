@@ -53,7 +53,7 @@ impl SocketFolder {
                     let path = path.display();
                     return Err(io::Error::new(
                         error.kind(),
-                        format!("cannot create the folder {path}: {error}"),
+                        format!("cannot create the directory {path}: {error}"),
                     ));
                 }
             }

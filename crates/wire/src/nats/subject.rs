@@ -47,18 +47,18 @@ pub struct BadSubject {
     pub offset: usize,
 }
 
-/// `expected no empty token at byte 4 of the subject`
+/// `empty token at byte 4 of the subject`
 impl fmt::Display for BadSubject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let expected = match self.fault {
-            SubjectFault::EmptyToken => "no empty token",
-            SubjectFault::Byte => "UTF-8 without blanks and control bytes",
-            SubjectFault::Wildcard => "no wildcard",
-            SubjectFault::Tail => "'>' as the last token only",
-            SubjectFault::Size => "the end within size_max",
-            SubjectFault::Tokens => "at most tokens_max tokens",
+        let fault = match self.fault {
+            SubjectFault::EmptyToken => "empty token",
+            SubjectFault::Byte => "blank, control byte or invalid UTF-8",
+            SubjectFault::Wildcard => "wildcard",
+            SubjectFault::Tail => "'>' before the last token",
+            SubjectFault::Size => "more than size_max bytes",
+            SubjectFault::Tokens => "more than tokens_max tokens",
         };
-        write!(f, "expected {expected} at byte {} of the subject", self.offset)
+        write!(f, "{fault} at byte {} of the subject", self.offset)
     }
 }
 

@@ -363,7 +363,7 @@ fn a_folder_that_is_none_is_refused_at_the_start() {
     server.args(["serve", "--listen", "127.0.0.1:0", "--nats", "127.0.0.1:0", "--data"]).arg(&file);
     let outcome = server.output().expect("it runs");
     let said = String::from_utf8_lossy(&outcome.stderr);
-    assert!(!outcome.status.success() && said.contains("is not a folder"), "{said}");
+    assert!(!outcome.status.success() && said.contains("is not a directory"), "{said}");
 }
 
 #[test]

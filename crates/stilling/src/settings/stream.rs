@@ -178,7 +178,7 @@ mod tests {
             ),
             (
                 |streams| streams[0].subjects = vec!["a.".repeat(70) + "b"],
-                "is not a valid subject or filter: expected at most",
+                "is not a valid subject or filter: more than",
             ),
             (
                 |streams| streams[0].subjects = vec!["a..b".to_owned()],

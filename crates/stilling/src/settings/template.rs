@@ -201,7 +201,7 @@ mod tests {
             ("logs.{host", "has a { without its }"),
             ("logs..{host}", "empty token at byte 5"),
             ("logs.*", "wildcard at byte"),
-            ("logs. x", "expected UTF-8 without blanks"),
+            ("logs. x", "blank, control byte or invalid UTF-8"),
         ] {
             let refused = text.parse::<SubjectTemplate>().expect_err(text);
             assert!(refused.contains(expected), "{refused}");

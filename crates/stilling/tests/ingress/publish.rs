@@ -261,7 +261,7 @@ fn pages_of_other_origins_are_refused(driver: DriverChoice) {
     let hub_server = HubTestServer::start(driver);
     let ask = |field: &str| hub_server.connect().ask(post("/publish/quick.a", field, "x"));
     for origin in ["http://a:1", "http://b", "null", "a"] {
-        says(&ask(&format!("Origin: {origin}\r\n")), 403, "Origin is not the Host");
+        says(&ask(&format!("Origin: {origin}\r\n")), 403, "Origin differs from Host");
     }
     // A page requested by address comes from this server; a page requested by name may come from any site with a name
     // that resolves to this address.
@@ -431,7 +431,7 @@ fn at_the_open_one(hub_server: &HubTestServer) -> TestResponse {
 fn without_users_only_loopback_listeners_take_publications(driver: DriverChoice) {
     let stored = "{\"stream\":\"quick\",\"first\":1,\"last\":1}";
     let hub_server = HubTestServer::with(driver, on_all);
-    says(&at_the_open_one(&hub_server), 403, "requires users ([[user]]), or --open-publish");
+    says(&at_the_open_one(&hub_server), 403, "requires users ([[user]]) or --open-publish");
     is(&hub_server.connect().ask(post("/publish/quick.a", "", "x")), 200, stored);
     hub_server.finish();
     let hub_server = HubTestServer::with(driver, |config| {

@@ -192,7 +192,7 @@ mod tests {
             check("docs/a.md", &format!("one\n{mark}\n"), &["docs/a.md:2: `"]);
         }
         for folder in MACHINE_PATHS {
-            check("docs/a.md", &format!("`{folder}x`"), &["is a folder of one machine"]);
+            check("docs/a.md", &format!("`{folder}x`"), &["exists only on one machine"]);
             check("docs/a.md", &format!("https://example.invalid{folder}x"), &[]);
         }
         check("Cargo.lock", UNFINISHED[0], &[]);

@@ -113,8 +113,11 @@ impl ControlPeer {
         let mut space = [MaybeUninit::uninit(); ANCILLARY_SIZE];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut receive = || {
-            recvmsg(&self.0, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)
-                .map(|received| received.bytes)
+            // A socket with a receive timeout reports signals of the process as an error (signal(7)).
+            let receive = || {
+                recvmsg(&self.0, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)
+            };
+            rustix::io::retry_on_intr(receive).map(|received| received.bytes)
         };
         // If the peer closed with unread bytes, the reset is reported first, then its last data.
         let received = match receive() {

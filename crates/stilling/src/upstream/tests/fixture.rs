@@ -4,7 +4,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::net::RecvFlags;
 use stilling_workers::PoolCounters;
@@ -14,7 +14,7 @@ use crate::upstream::AppConfig;
 use crate::{DriverChoice, RunningServer, ServeConfig, Server};
 
 /// An event that has not happened after this time never happens.
-pub(super) const HANG: Duration = Duration::from_secs(60);
+pub(super) use stilling_probe::HANG;
 
 /// Clients that may be connected at once. Connections to the process have slots of their own.
 pub(super) const CLIENTS_MAX: u32 = 8;
@@ -163,12 +163,8 @@ impl UpstreamFixture {
 }
 
 #[track_caller]
-pub(super) fn eventually(what: &str, mut look: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !look() {
-        assert!(begun.elapsed() < HANG, "it never happened: {what}");
-        std::thread::park_timeout(Duration::from_millis(1));
-    }
+pub(super) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    stilling_probe::eventually(what, || condition().then_some(()));
 }
 
 /// Reads the rest of a connection: the status and body of a response, if it is one.

@@ -87,7 +87,7 @@ fn journal() -> SimulatedDisk {
         batch.begin(log.next(), 1);
         batch.push(&Record::new(b"a", b"payload")).expect("it fits");
         batch.push(&Record::new(b"b", b"")).expect("it fits");
-        log.append(&mut [batch]).expect("the disk refuses nothing");
+        log.append(&mut [batch]).expect("the disk works");
     }
     disk
 }

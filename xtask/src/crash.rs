@@ -48,7 +48,7 @@ enum CrashRetention {
 }
 
 impl CrashRetention {
-    const fn words(self) -> &'static str {
+    const fn argument(self) -> &'static str {
         match self {
             CrashRetention::Small => "8MiB",
             CrashRetention::Large => "10GiB",
@@ -73,15 +73,15 @@ fn value_name<T: ValueEnum>(value: T) -> Option<String> {
 impl CrashArguments {
     pub(crate) fn run(self) -> XtaskResult {
         CollectPrograms::prepare()?;
-        let (_guard, place) = CollectPrograms::find()?;
+        let (_guard, programs) = CollectPrograms::find()?;
         let mut broken = Vec::new();
         let mut judged = 0;
         for peer in
-            KILLED_PEERS.into_iter().filter(|peer| self.matches_driver(*peer) && peer.is_available(&place))
+            KILLED_PEERS.into_iter().filter(|peer| self.matches_driver(*peer) && peer.is_available(&programs))
         {
             for demands in self.demands(peer) {
                 judged += 1;
-                if !report(peer, &place, &demands)? {
+                if !report(peer, &programs, &demands)? {
                     broken.push(peer.name());
                 }
             }
@@ -142,7 +142,7 @@ impl CrashArguments {
         let kills = self.kills.div_ceil((bounds.len() * methods.len()) as u32);
         let of = |bound: &CrashRetention, method: &CrashWriteMethod| CrashDemands {
             kills,
-            retention_bytes: Some(bound.words()),
+            retention_bytes: Some(bound.argument()),
             retention_removes: *bound == CrashRetention::Small,
             is_buffered: *method == CrashWriteMethod::Buffered,
             descriptors_every: 1,
@@ -157,42 +157,42 @@ fn is_ours(peer: CollectPeer) -> bool {
 }
 
 /// Runs the kills and prints the findings; returns whether Stilling passed.
-fn report(peer: CollectPeer, place: &CollectPrograms, demands: &CrashDemands) -> XtaskResult<bool> {
-    let found = kill(peer, place, demands)?;
+fn report(peer: CollectPeer, programs: &CollectPrograms, demands: &CrashDemands) -> XtaskResult<bool> {
+    let findings = kill(peer, programs, demands)?;
     let keeps = demands.retention_bytes.map(|bytes| format!(", keeps {bytes}")).unwrap_or_default();
     let method = if demands.is_buffered { ", buffered" } else { "" };
     println!(
         "{}{keeps}{method}: {} kills, {} acknowledged: {} lost, {} invented, {} reordered, {} stored twice, {} refused; \
-         {} found unacknowledged, {} removed by retention; {} failed starts, {} descriptor leaks, {}, {} in the wrong method, longest start {} ms",
+         {} stored unacknowledged, {} removed by retention; {} failed starts, {} descriptor leaks, {}, {} in the wrong method, longest start {} ms",
         peer.name(),
-        found.kills,
-        found.acknowledged,
-        found.lost,
-        found.invented,
-        found.reordered,
-        found.stored_twice,
-        found.refused,
-        found.found_unacknowledged(),
-        found.removed,
-        found.failed_starts,
-        found.descriptor_leaks,
-        found.memory(),
-        found.wrong_method,
-        found.longest_start_ms
+        findings.kills,
+        findings.acknowledged,
+        findings.lost,
+        findings.invented,
+        findings.reordered,
+        findings.stored_twice,
+        findings.refused,
+        findings.stored_unacknowledged(),
+        findings.removed,
+        findings.failed_starts,
+        findings.descriptor_leaks,
+        findings.memory(),
+        findings.wrong_method,
+        findings.longest_start_ms
     );
-    for (kind, words) in &found.evidence {
-        println!("  {kind}: {words}");
+    for (kind, detail) in &findings.evidence {
+        println!("  {kind}: {detail}");
     }
     // With a small bound, retention must have removed most records; otherwise the run has not tested it.
-    let is_exceeded = demands.retention_removes && found.acknowledged > RETAINED_MAX;
-    if is_exceeded && found.removed == 0 {
-        println!("  retention removed none of {} messages", found.acknowledged);
+    let is_exceeded = demands.retention_removes && findings.acknowledged > RETAINED_MAX;
+    if is_exceeded && findings.removed == 0 {
+        println!("  retention removed none of {} messages", findings.acknowledged);
         return Ok(false);
     }
-    if found.lacks_memory(demands) {
+    if findings.lacks_memory(demands) {
         println!("  memory should be compared in one run of {}, but was in none", demands.descriptors_every);
     }
-    Ok(!is_ours(peer) || found.is_good(demands))
+    Ok(!is_ours(peer) || findings.is_good(demands))
 }
 
 #[cfg(test)]
@@ -231,13 +231,13 @@ mod tests {
             write_method: None,
             peers: false,
         };
-        let found = crate::bench::collect::CrashFindings { acknowledged: 1, ..Default::default() };
+        let findings = crate::bench::collect::CrashFindings { acknowledged: 1, ..Default::default() };
         for peer in [CollectPeer::StillingUring, CollectPeer::StillingPoll] {
             let runs = arguments.demands(peer);
             assert_eq!(runs.len(), 4);
             for demands in runs {
                 let is_large = demands.retention_bytes == Some("10GiB");
-                assert_eq!(found.lacks_memory(&demands), is_large, "{demands:?}");
+                assert_eq!(findings.lacks_memory(&demands), is_large, "{demands:?}");
             }
         }
     }

@@ -27,9 +27,9 @@ pub(crate) fn go<const N: usize>(arguments: [&str; N]) -> Command {
 /// # Errors
 /// If there is no Go or the module proxy does not answer; the message gives the remedy.
 pub(crate) fn build_nats_go() -> XtaskResult {
-    let place = place();
-    std::fs::create_dir_all(&place)?;
-    let client = place.canonicalize()?.join("client");
+    let directory = directory();
+    std::fs::create_dir_all(&directory)?;
+    let client = directory.canonicalize()?.join("client");
     let mut build = go(["build", "-buildvcs=false", "-mod=readonly", "-o"]);
     build.arg(&client).arg(".").current_dir(tree::root().join(NATS_GO));
     steps::run(&mut build).map_err(|error| {
@@ -41,6 +41,6 @@ pub(crate) fn build_nats_go() -> XtaskResult {
 }
 
 /// Folder of the built client.
-pub(crate) fn place() -> PathBuf {
+pub(crate) fn directory() -> PathBuf {
     tree::target().join("tmp/nats-go")
 }

@@ -43,9 +43,9 @@ struct XtaskCli {
 enum XtaskCommand {
     /// Install the programs that the tests need, then run all tests
     Test(test::TestArguments),
-    /// Check formatting, lints, documentation and house style, then run all tests
+    /// Check formatting, lints, documentation and style, then run all tests
     Ci,
-    /// Check the house rules that no compiler checks
+    /// Check the conventions that no compiler checks
     Style,
     /// Print the table of all limits, or write it to docs/limits.md
     Limits(limits::LimitsArguments),

@@ -112,8 +112,8 @@ fn missing<'a>(programs: &[RequiredProgram], is_there: impl Fn(&str) -> bool) ->
 /// Whether a program is in the path or in Debian's folders for administrators.
 fn is_there(name: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let places = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
-    places.map(|place| place.join(name)).any(|file| Path::is_file(&file))
+    let directories = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
+    directories.map(|directory| directory.join(name)).any(|file| Path::is_file(&file))
 }
 
 fn is_root() -> bool {
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_package_is_asked_for_once_and_only_when_a_program_of_it_is_missing() {
+    fn a_package_is_requested_once_and_only_when_a_program_of_it_is_missing() {
         assert_eq!(missing(&FOR_TESTS, |_| true), [""; 0]);
         assert_eq!(missing(&FOR_TESTS, |name| name != "ip" && name != "ss"), ["iproute2"]);
         assert_eq!(

@@ -16,7 +16,7 @@ pub(crate) struct PythonPackage {
 }
 
 /// File in the folder that names the installed version, written last.
-const PROOF: &str = ".installed";
+const INSTALLED_MARKER: &str = ".installed";
 
 pub(crate) const GUNICORN: PythonPackage = PythonPackage { folder: "gunicorn", version: "gunicorn==27.0.1" };
 
@@ -27,7 +27,7 @@ pub(crate) const NATS_CASES: &str = "crates/cli/tests/serve/nats/foreign/conform
 
 impl PythonPackage {
     /// Folder of the package; cargo passes its parent to tests as `CARGO_TARGET_TMPDIR`.
-    pub(crate) fn place(&self) -> PathBuf {
+    pub(crate) fn directory(&self) -> PathBuf {
         tree::target().join("tmp").join(self.folder)
     }
 
@@ -36,17 +36,17 @@ impl PythonPackage {
     /// # Errors
     /// If Python cannot create a virtual environment or PyPI does not answer; the message gives the remedy.
     pub(crate) fn install(&self) -> XtaskResult {
-        let place = self.place();
-        let proof = place.join(PROOF);
+        let directory = self.directory();
+        let proof = directory.join(INSTALLED_MARKER);
         if std::fs::read_to_string(&proof).is_ok_and(|version| version == self.version) {
             println!("{} is installed", self.version);
             return Ok(());
         }
         let by_hand = "needs python3 with its venv module (Debian: python3-venv) and PyPI";
         let mut environment = Command::new("python3");
-        environment.args(["-m", "venv"]).arg(&place);
+        environment.args(["-m", "venv"]).arg(&directory);
         steps::run(&mut environment).map_err(|error| format!("{error}\n{by_hand}"))?;
-        let mut pip = Command::new(place.join("bin/pip"));
+        let mut pip = Command::new(directory.join("bin/pip"));
         steps::run(pip.args(["install", "--quiet", self.version]))
             .map_err(|error| format!("{error}\n{by_hand}"))?;
         std::fs::write(proof, self.version)?;

@@ -39,13 +39,13 @@ pub(crate) fn run_commands() -> XtaskResult {
     let log = folder.path().join("server");
     let mut server = Server(shell(COMMANDS[0], folder.path()).stdout(std::fs::File::create(&log)?).spawn()?);
     await_server(&mut server.0)?;
-    let mut lines = shown(COMMANDS[0], &std::fs::read_to_string(&log)?);
+    let mut lines = terminal_lines(COMMANDS[0], &std::fs::read_to_string(&log)?);
     for command in &COMMANDS[1..] {
         let output = shell(command, folder.path()).stderr(Stdio::inherit()).output()?;
         if !output.status.success() {
             return Err(format!("`{command}` ends with {}", output.status).into());
         }
-        lines.extend(shown(command, &String::from_utf8_lossy(&output.stdout)));
+        lines.extend(terminal_lines(command, &String::from_utf8_lossy(&output.stdout)));
     }
     tree::write(PICTURE, &svg(&lines))
 }
@@ -90,7 +90,7 @@ fn await_server(server: &mut Child) -> XtaskResult {
 }
 
 /// A command with its output.
-fn shown(command: &str, output: &str) -> Vec<TerminalLine> {
+fn terminal_lines(command: &str, output: &str) -> Vec<TerminalLine> {
     let mut lines = vec![TerminalLine { text: format!("$ {command}"), is_command: true }];
     lines.extend(
         output
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn text_is_escaped_and_long_lines_are_cut() {
-        let lines = shown("a <b> & c", &format!("\n{}\n", "x".repeat(COLUMNS + 1)));
+        let lines = terminal_lines("a <b> & c", &format!("\n{}\n", "x".repeat(COLUMNS + 1)));
         let svg = svg(&lines);
         assert!(svg.contains("$ a &lt;b&gt; &amp; c"), "{svg}");
         assert!(svg.contains(&"x".repeat(COLUMNS)) && !svg.contains(&"x".repeat(COLUMNS + 1)));

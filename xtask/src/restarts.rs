@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use clap::Args;
 
 use crate::XtaskResult;
-use crate::steps::{StepRunner, cargo, shown};
+use crate::steps::{StepRunner, cargo, command_text};
 
 const TEST: &str = "published_messages_are_stored_once_and_no_datagram_is_lost";
 
@@ -42,10 +42,10 @@ impl RestartsArguments {
 /// Runs a test command, passes its output on, and checks that it ran exactly one test: cargo does not report an unknown
 /// test name as an error.
 fn run_one_test(command: &mut Command) -> XtaskResult {
-    let shown = shown(command);
-    println!("$ {shown}");
+    let command_text = command_text(command);
+    println!("$ {command_text}");
     let spawned = command.stdout(Stdio::piped()).spawn();
-    let mut child = spawned.map_err(|error| format!("`{shown}` does not start: {error}"))?;
+    let mut child = spawned.map_err(|error| format!("`{command_text}` does not start: {error}"))?;
     let mut has_passed = false;
     if let Some(stdout) = child.stdout.take() {
         for line in BufReader::new(stdout).lines() {
@@ -57,8 +57,8 @@ fn run_one_test(command: &mut Command) -> XtaskResult {
     let status = child.wait()?;
     match (status.success(), has_passed) {
         (true, true) => Ok(()),
-        (true, false) => Err(format!("no test ran; check its name in\n    {shown}").into()),
-        (false, _) => Err(format!("{status}; repeat it with\n    {shown}").into()),
+        (true, false) => Err(format!("no test ran; check its name in\n    {command_text}").into()),
+        (false, _) => Err(format!("{status}; repeat it with\n    {command_text}").into()),
     }
 }
 

@@ -70,10 +70,14 @@ pub(crate) fn cargo<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> 
 /// # Errors
 /// If it does not start or exits with a non-zero status; the message contains the command to repeat it.
 pub(crate) fn run(command: &mut Command) -> XtaskResult {
-    let shown = shown(command);
-    println!("$ {shown}");
-    let status = command.status().map_err(|error| format!("`{shown}` does not start: {error}"))?;
-    if status.success() { Ok(()) } else { Err(format!("{status}; repeat it with\n    {shown}").into()) }
+    let command_text = command_text(command);
+    println!("$ {command_text}");
+    let status = command.status().map_err(|error| format!("`{command_text}` does not start: {error}"))?;
+    if status.success() {
+        Ok(())
+    } else {
+        Err(format!("{status}; repeat it with\n    {command_text}").into())
+    }
 }
 
 /// Runs a command that prints a report as JSON. Its status is ignored: failures are figures of the report.
@@ -81,15 +85,15 @@ pub(crate) fn run(command: &mut Command) -> XtaskResult {
 /// # Errors
 /// If it does not start or prints no report.
 pub(crate) fn report<T: DeserializeOwned>(command: &mut Command) -> XtaskResult<T> {
-    let output = command.output().map_err(|error| format!("`{}`: {error}", shown(command)))?;
+    let output = command.output().map_err(|error| format!("`{}`: {error}", command_text(command)))?;
     serde_json::from_slice(&output.stdout).map_err(|_| {
-        let said = String::from_utf8_lossy(&output.stderr);
-        format!("`{}` printed no report: {said}", shown(command)).into()
+        let stderr_text = String::from_utf8_lossy(&output.stderr);
+        format!("`{}` printed no report: {stderr_text}", command_text(command)).into()
     })
 }
 
 /// The command as typed at the root.
-pub(crate) fn shown(command: &Command) -> String {
+pub(crate) fn command_text(command: &Command) -> String {
     let set = command.get_envs().filter_map(|(name, value)| {
         value.map(|value| format!("{}={}", name.to_string_lossy(), quoted(&value.to_string_lossy())))
     });
@@ -114,7 +118,7 @@ mod tests {
     fn a_shown_command_can_be_typed() {
         let mut command = Command::new("cargo");
         command.env("RUSTFLAGS", "--cfg loom").args(["test", "it's", ""]);
-        assert_eq!(shown(&command), r"RUSTFLAGS='--cfg loom' cargo test 'it'\''s' ''");
+        assert_eq!(command_text(&command), r"RUSTFLAGS='--cfg loom' cargo test 'it'\''s' ''");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! `cargo xtask style`: the house rules that no compiler checks. Each rule checks one file and reports findings with
+//! `cargo xtask style`: the conventions that no compiler checks. Each rule checks one file and reports findings with
 //! their position.
 
 use std::path::Path;
@@ -13,7 +13,7 @@ const LINES_MAX: usize = 700;
 
 /// Folders and files that may contain unsafe code. Tests are not checked here, because the compiler's lint guards them;
 /// `allocations.rs` is in a library because tests of several crates share it.
-const UNSAFE_PLACES: [&str; 4] =
+const UNSAFE_PATHS: [&str; 4] =
     ["crates/ring/", "crates/engine/src/driver/", "crates/tcl/", "crates/probe/src/allocations.rs"];
 
 /// Marks of unfinished work, hidden tests or unused code. Written in halves, so that this file passes.
@@ -50,7 +50,7 @@ pub(crate) fn run() -> XtaskResult {
     findings.extend(paths_without_a_file(&texts));
     findings.extend(limits::check().err().map(|error| error.to_string()));
     if findings.is_empty() {
-        println!("{} files follow the house rules", texts.len());
+        println!("{} files follow the conventions", texts.len());
         Ok(())
     } else {
         Err(format!("{} findings\n{}", findings.len(), findings.join("\n")).into())
@@ -72,7 +72,7 @@ fn findings(TextFile { path, text }: &TextFile) -> Vec<String> {
             find(format!("`{folder}` exists only on one machine"));
         }
         if path.ends_with(".rs") && is_shipped(path) && is_unsafe(line) && !may_be_unsafe(path) {
-            find("`unsafe` is allowed only in the places that CONTRIBUTING.md names".to_owned());
+            find("`unsafe` is allowed only in the directories that CONTRIBUTING.md names".to_owned());
         }
     }
     if path.ends_with(".rs") {
@@ -119,7 +119,7 @@ fn is_unsafe(line: &str) -> bool {
 }
 
 fn may_be_unsafe(path: &str) -> bool {
-    UNSAFE_PLACES.iter().any(|place| path.starts_with(place))
+    UNSAFE_PATHS.iter().any(|unsafe_path| path.starts_with(unsafe_path))
 }
 
 fn is_shipped(path: &str) -> bool {
@@ -176,10 +176,10 @@ mod tests {
 
     #[track_caller]
     fn check(path: &str, text: &str, expected: &[&str]) {
-        let found = findings(&TextFile { path: path.to_owned(), text: text.to_owned() });
-        assert_eq!(found.len(), expected.len(), "{path} {text:?}: {found:?}");
-        for (found, expected) in found.iter().zip(expected) {
-            assert!(found.contains(expected), "{found} lacks {expected}");
+        let reported = findings(&TextFile { path: path.to_owned(), text: text.to_owned() });
+        assert_eq!(reported.len(), expected.len(), "{path} {text:?}: {reported:?}");
+        for (reported, expected) in reported.iter().zip(expected) {
+            assert!(reported.contains(expected), "{reported} lacks {expected}");
         }
     }
 
@@ -232,11 +232,11 @@ mod tests {
     fn files_that_the_architecture_names_are_there() {
         let text = |path: &str, text: &str| TextFile { path: path.to_owned(), text: text.to_owned() };
         let page = text("ARCHITECTURE.md", "see `a/src/b.rs` and `b.rs`\n`a/tests/b.rs` or `c.rs`, `Name`\n");
-        let found =
+        let reported =
             paths_without_a_file(&[page, text("crates/a/src/b.rs", ""), text("crates/a/src/cc.rs", "")]);
         let expected = ["a/tests/b.rs", "c.rs"];
         let expected =
             expected.map(|name| format!("ARCHITECTURE.md:2: no file has a path ending with `{name}`"));
-        assert_eq!(found, expected);
+        assert_eq!(reported, expected);
     }
 }

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn words_for_people_in_comments_are_found() {
+    fn person_words_in_comments_are_reported() {
         let text = "//! The whole crowd.\n// Nobody waits.\nlet who = 1;\n/// Run by the user who starts the server.\n";
         assert_eq!(person_words(&file("a.rs", text)), ["a.rs:2: `nobody` in a comment"]);
     }

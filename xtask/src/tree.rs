@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::XtaskResult;
 
-const MADE_BY_TOOLS: [&str; 5] = ["target", ".git", "corpus", "artifacts", "coverage"];
+const GENERATED_DIRECTORIES: [&str; 5] = ["target", ".git", "corpus", "artifacts", "coverage"];
 
 pub(crate) fn root() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -26,12 +26,12 @@ pub(crate) struct TextFile {
 
 /// All text files below `folder` of the root, sorted by path; files that are not UTF-8 are skipped.
 pub(crate) fn texts(folder: &str) -> XtaskResult<Vec<TextFile>> {
-    let mut found = Vec::new();
-    collect(&root().join(folder), &mut found)?;
-    found.sort();
+    let mut paths = Vec::new();
+    collect(&root().join(folder), &mut paths)?;
+    paths.sort();
     let root = root();
-    let mut texts = Vec::with_capacity(found.len());
-    for file in found {
+    let mut texts = Vec::with_capacity(paths.len());
+    for file in paths {
         let Ok(text) = String::from_utf8(fs::read(&file).map_err(|error| at(&file, &error))?) else {
             continue;
         };
@@ -42,15 +42,15 @@ pub(crate) fn texts(folder: &str) -> XtaskResult<Vec<TextFile>> {
     Ok(texts)
 }
 
-fn collect(folder: &Path, found: &mut Vec<PathBuf>) -> XtaskResult {
+fn collect(folder: &Path, paths: &mut Vec<PathBuf>) -> XtaskResult {
     for entry in fs::read_dir(folder).map_err(|error| at(folder, &error))? {
         let entry = entry?;
         let kind = entry.file_type()?;
         let name = entry.file_name();
         if kind.is_file() {
-            found.push(entry.path());
-        } else if kind.is_dir() && !MADE_BY_TOOLS.iter().any(|made| name == *made) {
-            collect(&entry.path(), found)?;
+            paths.push(entry.path());
+        } else if kind.is_dir() && !GENERATED_DIRECTORIES.iter().any(|made| name == *made) {
+            collect(&entry.path(), paths)?;
         }
     }
     Ok(())

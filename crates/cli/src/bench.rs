@@ -266,7 +266,7 @@ fn failure_summary(report: &HttpBenchReport) -> String {
     let kinds: Vec<String> = report
         .evidence
         .iter()
-        .map(|(kind, words)| format!("{} {kind} (first: {words})", report.failures.get(kind).unwrap_or(&0)))
+        .map(|(kind, detail)| format!("{} {kind} (first: {detail})", report.failures.get(kind).unwrap_or(&0)))
         .collect();
     format!("{} failures: {}", report.failures_total, kinds.join("; "))
 }

@@ -107,15 +107,15 @@ fn messages(config: &MessagingConfig, sources: &SettingSources, output: &mut Str
 
 fn describe_stream(stream: &StreamConfig) -> String {
     let StreamConfig { name, subjects, durability, retention, .. } = stream;
-    let mut words =
+    let mut description =
         format!("{name}: {}; {durability}; keeps {}", subjects.join(", "), write_bytes(retention.bytes));
     if let Some(records) = retention.records {
-        let _ = write!(words, ", {records} records");
+        let _ = write!(description, ", {records} records");
     }
     if let Some(age) = retention.age {
-        let _ = write!(words, ", {}", write_seconds(age));
+        let _ = write!(description, ", {}", write_seconds(age));
     }
-    words
+    description
 }
 
 fn describe_user(user: &UserConfig) -> String {
@@ -135,7 +135,7 @@ fn describe_user(user: &UserConfig) -> String {
 
 fn describe_data(data: &DataFolder) -> String {
     let mebibytes = data.free() >> 20;
-    if data.is_there() {
+    if data.exists() {
         format!("exists, {mebibytes} MiB free")
     } else {
         format!("created at the first durable publish, {mebibytes} MiB free in {}", data.existing().display())

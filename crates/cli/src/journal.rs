@@ -135,8 +135,8 @@ impl StreamDirectory {
         self.disk.holder().map(|process| format!("in use by process {process}"))
     }
 
-    fn place(&self) -> String {
-        self.disk.place()
+    fn location(&self) -> String {
+        self.disk.location()
     }
 }
 

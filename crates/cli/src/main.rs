@@ -90,8 +90,8 @@ fn main() -> ExitCode {
             // Help is no error and goes to stdout; everything else goes to stderr with the usage.
             let _ = error.print();
             let _ = std::io::stderr().write_all(notes.as_bytes());
-            let asked = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
-            return if asked { ExitCode::SUCCESS } else { ExitCode::from(EXIT_USAGE) };
+            let is_help = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
+            return if is_help { ExitCode::SUCCESS } else { ExitCode::from(EXIT_USAGE) };
         }
         Err(SettingsError::Settings(diagnostics)) => {
             let _ = writeln!(std::io::stderr(), "stilling: {diagnostics}{}", diagnostics.hint());

@@ -450,8 +450,8 @@ fn table(counts: &PublisherCounts, summary: &PublishSummary, elapsed: Duration) 
     line("waiting", counts.held.to_string());
     line("sent again", counts.retried.to_string());
     line("connections", format!("{} opened, {} failed", counts.connected, counts.connection_failures));
-    if counts.hints > 0 {
-        line("backpressure hints", counts.hints.to_string());
+    if counts.deferrals > 0 {
+        line("deferrals", counts.deferrals.to_string());
     }
     let ms = |span: Duration| span.as_secs_f64() * 1e3;
     let spread = (counts.send_time_min.unwrap_or_default(), counts.send_time_max.unwrap_or_default());
@@ -479,7 +479,7 @@ fn as_json(counts: &PublisherCounts, summary: &PublishSummary, elapsed: Duration
         "retried": counts.retried,
         "connected": counts.connected,
         "connection_failures": counts.connection_failures,
-        "hints": counts.hints,
+        "deferrals": counts.deferrals,
         "send_time_min_s": counts.send_time_min.map(|span| span.as_secs_f64()),
         "send_time_mean_s": mean_latency(counts).as_secs_f64(),
         "send_time_max_s": counts.send_time_max.map(|span| span.as_secs_f64()),

@@ -11,7 +11,7 @@ use clap::{ArgAction, Args, ValueEnum};
 use stilling::hand_over::{TakeOverConfig, are_listeners_passed};
 use stilling::http::{Routes, Timeouts};
 use stilling::upstream::AppConfig;
-use stilling::{Admin, DriverChoice, Growth, QueueTarget, ServeConfig, Server};
+use stilling::{Admin, DriverChoice, PoolScaling, QueueTarget, ServeConfig, Server};
 
 use crate::hub::HubArguments;
 use crate::resolved::ResolvedSettings;
@@ -96,7 +96,7 @@ pub(crate) struct ServeArguments {
     help: Option<bool>,
 }
 
-/// Growth of the worker pool; by default all threads start at once and their number stays fixed.
+/// Scaling of the worker pool; by default all threads start at once and their number stays fixed.
 #[derive(Args)]
 #[command(next_help_heading = "Elastic workers")]
 struct ElasticArguments {
@@ -123,8 +123,8 @@ struct ElasticArguments {
 }
 
 impl ElasticArguments {
-    fn growth(&self) -> Growth {
-        Growth {
+    fn scaling(&self) -> PoolScaling {
+        PoolScaling {
             free_threshold: self.free_threshold,
             spawn_hunk: self.spawn_hunk,
             spawn_factor: self.spawn_factor,
@@ -273,9 +273,9 @@ fn seconds() -> impl TypedValueParser<Value = f64> {
 
 /// The error of a growing pool that begins without a thread or above its limit, if it does.
 fn contradiction(config: &ServeConfig) -> Option<String> {
-    let (threads, growth) = (config.worker_threads, config.growth);
-    let Growth { free_threshold, threads_max, .. } = growth;
-    if growth.is_valid_for(threads) {
+    let (threads, scaling) = (config.worker_threads, config.scaling);
+    let PoolScaling { free_threshold, threads_max, .. } = scaling;
+    if scaling.is_valid_for(threads) {
         None
     } else if threads == 0 {
         Some(format!("--free-threshold {free_threshold} needs worker threads, and --worker-threads is 0"))
@@ -423,7 +423,7 @@ impl ServeArguments {
             shards,
             capacity: self.accept_capacity,
             worker_threads: self.worker_threads.map_or(shards, |threads| threads as usize),
-            growth: self.elastic.growth(),
+            scaling: self.elastic.scaling(),
             accept_workers: self.elastic.accept_workers as usize,
             slow_duration: Duration::from_millis(self.slow_duration.into()),
             driver: match self.driver {

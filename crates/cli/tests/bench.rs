@@ -100,9 +100,9 @@ fn failures_are_named_and_make_the_exit_status_1() {
     let server = BenchTargetServer::start();
     let check = |path: &str, options: &str, words: &str| {
         let outcome = server.bench(path, options);
-        let said = text(&outcome.stderr);
-        assert_eq!(outcome.status.code(), Some(1), "{said}");
-        assert!(said.starts_with("stilling: ") && said.contains(words), "{said}");
+        let stderr_text = text(&outcome.stderr);
+        assert_eq!(outcome.status.code(), Some(1), "{stderr_text}");
+        assert!(stderr_text.starts_with("stilling: ") && stderr_text.contains(words), "{stderr_text}");
     };
     check("/livez", "-n 10 --expect-body something", "10 wrong_body (first: the body");
     check("/none", "-n 10", "the first answer is wrong (unexpected_status): status 404 instead of 200");
@@ -111,24 +111,27 @@ fn failures_are_named_and_make_the_exit_status_1() {
 }
 
 #[test]
-fn nobody_there_is_said_in_one_line() {
+fn a_refused_connection_is_reported_in_one_line() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("it is bound");
     drop(listener);
     let outcome = stilling(&format!("bench http http://{address}/")).output().expect("the binary runs");
     assert_eq!(outcome.status.code(), Some(1));
-    let said = text(&outcome.stderr);
-    assert_eq!(said.lines().count(), 1, "{said}");
-    assert!(said.contains(&format!("cannot connect to {address}: Connection refused")), "{said}");
+    let stderr_text = text(&outcome.stderr);
+    assert_eq!(stderr_text.lines().count(), 1, "{stderr_text}");
+    assert!(
+        stderr_text.contains(&format!("cannot connect to {address}: Connection refused")),
+        "{stderr_text}"
+    );
 }
 
 #[test]
 fn wrong_options_exit_with_64() {
     let check = |options: &str, words: &str| {
         let outcome = stilling(&format!("bench http {options}")).output().expect("the binary runs");
-        let said = text(&outcome.stderr);
-        assert_eq!(outcome.status.code(), Some(64), "{options}: {said}");
-        assert!(said.contains(words), "{options}: {said}");
+        let stderr_text = text(&outcome.stderr);
+        assert_eq!(outcome.status.code(), Some(64), "{options}: {stderr_text}");
+        assert!(stderr_text.contains(words), "{options}: {stderr_text}");
     };
     check("", "<URL>");
     check("https://127.0.0.1/", "not a usable URL");
@@ -163,7 +166,7 @@ fn a_body_is_expected_as_text_or_from_a_file() {
 }
 
 #[test]
-fn a_program_that_holds_connections_says_when_it_does() {
+fn held_connections_are_reported_once_all_are_open() {
     let outcome = BenchTargetServer::start().bench("/test/fast", "--hold 0.5 -c 20 --json");
     assert_eq!(outcome.status.code(), Some(0), "{}", text(&outcome.stderr));
     assert_eq!(text(&outcome.stderr), "holding 20 connections\n");
@@ -183,14 +186,14 @@ fn a_collect_run_that_cannot_be_is_explained() {
         ("bench crash --data nowhere", "COMMAND"),
     ] {
         let outcome = run(arguments);
-        let said = text(&outcome.stderr);
-        assert_eq!(outcome.status.code(), Some(64), "{arguments}: {said}");
-        assert!(said.contains(words), "{arguments}: {said}");
+        let stderr_text = text(&outcome.stderr);
+        assert_eq!(outcome.status.code(), Some(64), "{arguments}: {stderr_text}");
+        assert!(stderr_text.contains(words), "{arguments}: {stderr_text}");
     }
     let outcome = run("bench collect 127.0.0.1:1 --wait 0.001");
-    let said = text(&outcome.stderr);
-    assert_eq!(outcome.status.code(), Some(1), "{said}");
-    assert!(said.contains("cannot connect to 127.0.0.1:1"), "{said}");
+    let stderr_text = text(&outcome.stderr);
+    assert_eq!(outcome.status.code(), Some(1), "{stderr_text}");
+    assert!(stderr_text.contains("cannot connect to 127.0.0.1:1"), "{stderr_text}");
 }
 
 /// Row 0.30: the first Ctrl+C requests the end, and a run that waits for a silent server continues; the second one ends

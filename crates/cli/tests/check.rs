@@ -33,11 +33,11 @@ fn folder(settings: &str) -> TempDir {
 }
 
 #[track_caller]
-fn told(said: &CommandOutput, lines: &[&str]) {
+fn expect_lines(actual: &CommandOutput, lines: &[&str]) {
     for line in lines {
         let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
-        let found = said.out.lines().chain(said.err.lines()).any(|said| words(said).contains(line));
-        assert!(found, "{line} is not in\n{}{}", said.out, said.err);
+        let found = actual.out.lines().chain(actual.err.lines()).any(|actual| words(actual).contains(line));
+        assert!(found, "{line} is not in\n{}{}", actual.out, actual.err);
     }
 }
 
@@ -62,13 +62,13 @@ fn every_command_has_help_and_refuses_unknown_options() {
     ];
     for command in commands {
         for help in ["-h", "--help"] {
-            let said = run(folder.path(), &format!("{command} {help}"), &[]);
-            assert_eq!(said.status, Some(0), "{command} {help}: {}", said.err);
-            assert!(said.out.contains("Usage: stilling "), "{command} {help}: {}", said.out);
+            let actual = run(folder.path(), &format!("{command} {help}"), &[]);
+            assert_eq!(actual.status, Some(0), "{command} {help}: {}", actual.err);
+            assert!(actual.out.contains("Usage: stilling "), "{command} {help}: {}", actual.out);
         }
-        let said = run(folder.path(), &format!("{command} --no-such-option"), &[]);
-        assert_eq!(said.status, Some(64), "{command}: {}", said.err);
-        assert!(said.err.contains("--no-such-option"), "{command}: {}", said.err);
+        let actual = run(folder.path(), &format!("{command} --no-such-option"), &[]);
+        assert_eq!(actual.status, Some(64), "{command}: {}", actual.err);
+        assert!(actual.err.contains("--no-such-option"), "{command}: {}", actual.err);
     }
 }
 
@@ -77,9 +77,9 @@ fn every_command_has_help_and_refuses_unknown_options() {
 fn a_default_that_is_closed_is_named() {
     let folder = folder("");
     let lines = |arguments: &str| {
-        let said = run(folder.path(), &format!("check {arguments}"), &[]);
-        assert_eq!(said.status, Some(0), "{}", said.err);
-        said.out.lines().filter(|line| line.contains("not opened")).map(str::to_owned).collect::<Vec<_>>()
+        let actual = run(folder.path(), &format!("check {arguments}"), &[]);
+        assert_eq!(actual.status, Some(0), "{}", actual.err);
+        actual.out.lines().filter(|line| line.contains("not opened")).map(str::to_owned).collect::<Vec<_>>()
     };
     assert_eq!(lines(""), [""; 0]);
     assert_eq!(lines("-l 127.0.0.1:1"), ["nats       not opened: add --nats 127.0.0.1:4222"]);
@@ -92,56 +92,56 @@ fn a_default_that_is_closed_is_named() {
 #[test]
 fn the_defaults_are_well() {
     let folder = folder("");
-    let said = run(folder.path(), "check", &[]);
-    assert_eq!((said.status, said.err.as_str()), (Some(0), ""));
-    told(&said, &["settings no file", "http 127.0.0.1:9000 (default)", "no errors"]);
-    assert!(!said.out.contains("warning"), "{}", said.out);
+    let actual = run(folder.path(), "check", &[]);
+    assert_eq!((actual.status, actual.err.as_str()), (Some(0), ""));
+    expect_lines(&actual, &["settings no file", "http 127.0.0.1:9000 (default)", "no errors"]);
+    assert!(!actual.out.contains("warning"), "{}", actual.out);
 }
 
 #[test]
 fn the_file_of_the_folder_is_read_and_every_place_is_named() {
     let folder = folder("accept-threads = 1\nlisten = ['127.0.0.1:1']\nadmin = '127.0.0.1:2'\n");
-    let said = run(folder.path(), "check --listen 127.0.0.1:3", &[("STILLING_ADMIN", "127.0.0.1:4")]);
-    assert_eq!(said.status, Some(0), "{}", said.err);
-    told(
-        &said,
+    let actual = run(folder.path(), "check --listen 127.0.0.1:3", &[("STILLING_ADMIN", "127.0.0.1:4")]);
+    assert_eq!(actual.status, Some(0), "{}", actual.err);
+    expect_lines(
+        &actual,
         &["settings stilling.toml", "http 127.0.0.1:3 (--listen)", "admin 127.0.0.1:4 (STILLING_ADMIN)"],
     );
-    let said = run(folder.path(), "check", &[]);
-    told(&said, &["http 127.0.0.1:1 (stilling.toml:2)", "admin 127.0.0.1:2 (stilling.toml:3)"]);
+    let actual = run(folder.path(), "check", &[]);
+    expect_lines(&actual, &["http 127.0.0.1:1 (stilling.toml:2)", "admin 127.0.0.1:2 (stilling.toml:3)"]);
 }
 
 #[test]
-fn what_is_wrong_is_said_with_its_line_and_exit_status_1() {
+fn errors_name_their_line_and_exit_with_1() {
     let folder = folder("max-queue = 0\nlisten = ['0.0.0.0:9']\nlimit = 3\n");
     for command in ["check", "serve"] {
-        let said = run(folder.path(), command, &[]);
-        assert_eq!((said.status, said.out.as_str()), (Some(1), ""), "{command}");
-        let expected = "stilling: stilling.toml:1: max-queue = `0` is refused: 0 is not in 1..=1000000\n\
+        let actual = run(folder.path(), command, &[]);
+        assert_eq!((actual.status, actual.out.as_str()), (Some(1), ""), "{command}");
+        let expected = "stilling: stilling.toml:1: max-queue = `0` is refused: 0 is not in the range 1 to 1000000\n\
                         stilling: stilling.toml:3: there is no key `limit`; `stilling options` lists all\n";
-        assert_eq!(said.err, expected, "{command}");
+        assert_eq!(actual.err, expected, "{command}");
     }
-    let said = run(folder.path(), "check --config other.toml", &[]);
+    let actual = run(folder.path(), "check --config other.toml", &[]);
     assert_eq!(
-        (said.status, said.err.as_str()),
+        (actual.status, actual.err.as_str()),
         (Some(64), "stilling: --config: there is no file `other.toml`\nstilling: --help lists all options\n")
     );
     // A wrong command line is EX_USAGE, also beside other errors, and all of them are reported.
-    let said = run(folder.path(), "check --max-body-size x --stream y", &[]);
-    assert_eq!((said.status, said.err.lines().count()), (Some(64), 5), "{}", said.err);
+    let actual = run(folder.path(), "check --max-body-size x --stream y", &[]);
+    assert_eq!((actual.status, actual.err.lines().count()), (Some(64), 5), "{}", actual.err);
 }
 
 #[test]
-fn streams_users_and_the_folder_of_streams_are_told_and_nothing_is_made() {
+fn streams_users_and_the_data_folder_are_printed_and_nothing_is_created() {
     let folder = folder(
         "nats = ['127.0.0.1:4222']\nsyslog-unix = ['log']\ndata = 'kept/here'\n\
          [[stream]]\nname = 'orders'\nsubjects = ['orders.>', 'events.>']\nretention-age = '1d'\nretention-bytes = '1MiB'\n\
          [[user]]\nname = 'ann'\npassword-env = 'ANN'\npublish = ['orders.>']\n",
     );
-    let said = run(folder.path(), "check", &[("ANN", "x")]);
-    assert_eq!(said.status, Some(0), "{}", said.err);
-    told(
-        &said,
+    let actual = run(folder.path(), "check", &[("ANN", "x")]);
+    assert_eq!(actual.status, Some(0), "{}", actual.err);
+    expect_lines(
+        &actual,
         &[
             "nats 127.0.0.1:4222 (stilling.toml:1)",
             "syslog log (stilling.toml:2)",
@@ -150,28 +150,28 @@ fn streams_users_and_the_folder_of_streams_are_told_and_nothing_is_made() {
             "kept/here (stilling.toml:3): created at the first durable publish,",
         ],
     );
-    told(&said, &["http not opened: add --listen 127.0.0.1:9000"]);
+    expect_lines(&actual, &["http not opened: add --listen 127.0.0.1:9000"]);
     assert!(!folder.path().join("kept").exists() && !folder.path().join("log").exists());
-    let said = run(folder.path(), "check", &[]);
-    assert_eq!(said.status, Some(1));
-    told(&said, &["stilling.toml:11: password-env: cannot read the variable `ANN`"]);
+    let actual = run(folder.path(), "check", &[]);
+    assert_eq!(actual.status, Some(1));
+    expect_lines(&actual, &["stilling.toml:11: password-env: cannot read the variable `ANN`"]);
     std::fs::write(folder.path().join("kept"), "").expect("it can be written");
-    let said = run(folder.path(), "check", &[("ANN", "x")]);
-    assert_eq!(said.status, Some(1), "{}", said.out);
-    told(&said, &["stilling.toml:3: `", "kept` is not a directory, so `"]);
-    assert!(!said.out.contains("no errors"));
+    let actual = run(folder.path(), "check", &[("ANN", "x")]);
+    assert_eq!(actual.status, Some(1), "{}", actual.out);
+    expect_lines(&actual, &["stilling.toml:3: `", "kept` is not a directory, so `"]);
+    assert!(!actual.out.contains("no errors"));
 }
 
 #[test]
-fn what_is_not_wise_is_warned_of() {
+fn risky_settings_cause_warnings() {
     let folder = folder(
         "nats = ['0.0.0.0:4222']\nsyslog-udp = ['0.0.0.0:514']\nsyslog-subject = 'logs.{host}'\n\
          [[stream]]\nname = 'all'\nsubjects = ['events.>']\nretention-bytes = '1024TiB'\n",
     );
-    let said = run(folder.path(), "check", &[("STILLING_SERVICE_HOST", "10.0.0.1")]);
-    assert_eq!(said.status, Some(0), "{}", said.err);
-    told(
-        &said,
+    let actual = run(folder.path(), "check", &[("STILLING_SERVICE_HOST", "10.0.0.1")]);
+    assert_eq!(actual.status, Some(0), "{}", actual.err);
+    expect_lines(
+        &actual,
         &[
             "warning: stilling.toml:1: 0.0.0.0:4222 is reachable from other machines, and without users",
             "warning: stilling.toml:2: 0.0.0.0:514 is reachable from other machines, and their messages are rejected",
@@ -185,21 +185,21 @@ fn what_is_not_wise_is_warned_of() {
         .expect("it can be written");
     for (mode, is_warned) in [(0o644, true), (0o600, false)] {
         std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).expect("it is ours");
-        let said = run(folder.path(), "check", &[]);
-        assert_eq!(said.status, Some(0), "{}", said.err);
-        assert!(!said.out.contains("without users"), "{}", said.out);
+        let actual = run(folder.path(), "check", &[]);
+        assert_eq!(actual.status, Some(0), "{}", actual.err);
+        assert!(!actual.out.contains("without users"), "{}", actual.out);
         assert_eq!(
-            said.out.contains("every user of this machine can read `stilling.toml`"),
+            actual.out.contains("every user of this machine can read `stilling.toml`"),
             is_warned,
             "{}",
-            said.out
+            actual.out
         );
     }
 }
 
 /// Listeners that are reachable from other machines without credentials cause a warning of `check` and of `serve`.
 #[test]
-fn what_strangers_reach_is_warned_of_by_check_and_by_serve() {
+fn check_and_serve_warn_of_listeners_reachable_from_other_machines() {
     let folder = folder(
         "listen = ['0.0.0.0:0']\nopen-publish = true\ndemo = true\nnats = ['0.0.0.0:0']\n\
          syslog-udp = ['0.0.0.0:0']\nsyslog-source = ['0.0.0.0/0']\naccept-threads = 1\n\
@@ -218,10 +218,10 @@ fn what_strangers_reach_is_warned_of_by_check_and_by_serve() {
     let is_there = |text: &str, (start, reason): &(String, &str)| {
         text.lines().any(|line| line.contains(start.as_str()) && line.contains(reason))
     };
-    let said = run(folder.path(), "check", &[]);
-    assert_eq!(said.status, Some(0), "{}", said.err);
+    let actual = run(folder.path(), "check", &[]);
+    assert_eq!(actual.status, Some(0), "{}", actual.err);
     for line in expected("0 ") {
-        assert!(is_there(&said.out, &line), "{line:?} is not in\n{}", said.out);
+        assert!(is_there(&actual.out, &line), "{line:?} is not in\n{}", actual.out);
     }
     let mut command = Command::new(env!("CARGO_BIN_EXE_stilling"));
     command.arg("serve").current_dir(folder.path()).env_clear();
@@ -253,9 +253,9 @@ fn an_address_that_is_named_twice_is_an_error_of_serve_and_check() {
                 "stilling: --admin: 127.0.0.1:9 is taken: `listen` listens there; give each its own address\n",
             ),
         ] {
-            let said = run(folder.path(), &format!("{command} {options}"), &[]);
+            let actual = run(folder.path(), &format!("{command} {options}"), &[]);
             assert_eq!(
-                (said.status, said.err.trim_end_matches("stilling: --help lists all options\n")),
+                (actual.status, actual.err.trim_end_matches("stilling: --help lists all options\n")),
                 (Some(64), reason),
                 "{command} {options}"
             );
@@ -271,12 +271,12 @@ fn a_folder_that_cannot_hold_streams_is_an_error_before_the_first_message() {
     let options = "--nats 127.0.0.1:0 --data file/streams";
     for (command, start) in [("check", "stilling: --data: `"), ("serve", "stilling: cannot store streams: `")]
     {
-        let said = run(folder.path(), &format!("{command} {options}"), &[]);
-        assert_eq!(said.status, Some(1), "{command}: {}", said.out);
+        let actual = run(folder.path(), &format!("{command} {options}"), &[]);
+        assert_eq!(actual.status, Some(1), "{command}: {}", actual.out);
         assert!(
-            said.err.starts_with(start) && said.err.contains("file` is not a directory, so `"),
+            actual.err.starts_with(start) && actual.err.contains("file` is not a directory, so `"),
             "{}",
-            said.err
+            actual.err
         );
     }
     // A file system of 16 MiB, visible only to the commands inside.
@@ -288,12 +288,12 @@ fn a_folder_that_cannot_hold_streams_is_an_error_before_the_first_message() {
         small.arg(env!("CARGO_BIN_EXE_stilling")).args([command, "--nats", "127.0.0.1:0", "--data"]);
         let output =
             small.arg(folder.path().join("streams")).stdin(Stdio::null()).output().expect("unshare runs");
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{command}: {said}");
-        assert!(said.starts_with(start), "{command}: {said}");
+        let actual = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{command}: {actual}");
+        assert!(actual.starts_with(start), "{command}: {actual}");
         assert!(
-            said.contains("bytes free, and the first segment of the stream events takes 67108864"),
-            "{said}"
+            actual.contains("bytes free, and the first segment of the stream events takes 67108864"),
+            "{actual}"
         );
     }
     assert!(!folder.path().join("streams").exists());
@@ -310,31 +310,31 @@ fn a_folder_in_use_is_an_error_of_a_second_server() {
     let mut server = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("it runs");
     let mut banner = BufReader::new(server.stdout.take().expect("it is piped")).lines();
     while !banner.next().expect("it goes on").expect("text").starts_with("shards ") {}
-    let said = run(folder.path(), "check --nats 127.0.0.1:0 --data streams", &[]);
+    let actual = run(folder.path(), "check --nats 127.0.0.1:0 --data streams", &[]);
     let process = server.id();
-    assert_eq!(said.status, Some(0), "{}", said.err);
-    told(&said, &[&format!("warning: --data: process {process} uses the stream events now")]);
-    let said = run(folder.path(), "serve --nats 127.0.0.1:0 --data streams", &[]);
+    assert_eq!(actual.status, Some(0), "{}", actual.err);
+    expect_lines(&actual, &[&format!("warning: --data: process {process} uses the stream events now")]);
+    let actual = run(folder.path(), "serve --nats 127.0.0.1:0 --data streams", &[]);
     server.kill().and_then(|()| server.wait()).expect("it runs");
-    assert_eq!(said.status, Some(1), "{}", said.out);
-    assert!(said.err.contains(&format!("is in use by process {process}")), "{}", said.err);
+    assert_eq!(actual.status, Some(1), "{}", actual.out);
+    assert!(actual.err.contains(&format!("is in use by process {process}")), "{}", actual.err);
 }
 
 /// The page of the documentation is the output of the binary; `cargo xtask configuration --write` updates it.
 #[test]
 fn the_page_of_the_documentation_is_current() {
     let folder = folder("");
-    let said = run(folder.path(), "options", &[]);
-    assert_eq!(said.status, Some(0), "{}", said.err);
+    let actual = run(folder.path(), "options", &[]);
+    assert_eq!(actual.status, Some(0), "{}", actual.err);
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/configuration.md");
     let page = std::fs::read_to_string(page).expect("the page is there");
-    for (number, (page, said)) in page.lines().zip(said.out.lines()).enumerate() {
+    for (number, (page, actual)) in page.lines().zip(actual.out.lines()).enumerate() {
         assert_eq!(
             page,
-            said,
+            actual,
             "line {} of docs/configuration.md; run `cargo xtask configuration --write`",
             number + 1
         );
     }
-    assert_eq!(page.len(), said.out.len(), "run `cargo xtask configuration --write`");
+    assert_eq!(page.len(), actual.out.len(), "run `cargo xtask configuration --write`");
 }

@@ -36,7 +36,7 @@ fn fed(arguments: &str, input: &str) -> (Option<i32>, String, String) {
 }
 
 #[test]
-fn one_message_is_told_its_place() {
+fn a_published_message_prints_its_stream_and_sequence() {
     let server = FakeNatsServer::start();
     let (status, out, errors) = run(&format!("pub -s {} events.door open", server.url()));
     assert_eq!((status, out.as_str(), errors.as_str()), (Some(0), "events 1\n", ""));
@@ -51,7 +51,7 @@ fn one_message_is_told_its_place() {
 
 /// Row 0.32: the printed figures match the server's records.
 #[test]
-fn many_messages_are_told_in_figures() {
+fn many_messages_print_a_summary() {
     let server = FakeNatsServer::start();
     for mode in ["confirmed", "no-wait"] {
         let (status, out, errors) =
@@ -85,7 +85,7 @@ fn lines_are_messages_and_come_out_as_they_went_in() {
 }
 
 #[test]
-fn what_is_wrong_is_said_with_what_helps() {
+fn errors_include_a_remedy() {
     let check = |arguments: &str, status: i32, words: &str| {
         let (code, _, errors) = run(arguments);
         assert_eq!(code, Some(status), "{arguments}: {errors}");

@@ -225,7 +225,7 @@ mod tests {
     /// Row 0.16: a failure lowers the attempts and lengthens the wait, a success moves both back to the configured
     /// values.
     #[test]
-    fn the_ladder_is_climbed_and_descended_in_the_recorded_sequence() {
+    fn backoff_rises_and_falls_in_the_recorded_sequence() {
         let config = BackoffConfig {
             attempts: 5,
             attempts_min: 1,
@@ -252,7 +252,7 @@ mod tests {
 
     /// Row 0.6: both values stay between their bounds for every configuration.
     #[test]
-    fn no_configuration_leaves_the_ladder_without_an_attempt_or_a_bound() {
+    fn every_backoff_configuration_has_an_attempt_and_a_bound() {
         let wild = [0, 1, 7, u32::MAX];
         let spans = [Duration::ZERO, Duration::from_millis(3), Duration::MAX];
         for (attempts, attempts_min, factor) in

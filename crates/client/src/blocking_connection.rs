@@ -17,7 +17,7 @@ use crate::message::ReceivedMessage;
 use crate::socket::{connect_error, resolve};
 
 /// Shortest socket timeout; zero would disable it.
-const WAIT_LEAST: Duration = Duration::from_millis(1);
+const WAIT_MIN: Duration = Duration::from_millis(1);
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum ConnectionEvent {
@@ -204,13 +204,13 @@ impl BlockingConnection {
     #[cfg(test)]
     pub(crate) fn wait_for_input(&self, timeout: Duration) {
         self.stream.set_timeout(Some(timeout)).expect("a socket takes options");
-        let BlockingStream::Tcp(stream) = &self.stream else { panic!("other sockets cannot be asked") };
+        let BlockingStream::Tcp(stream) = &self.stream else { panic!("only for TCP") };
         stream.peek(&mut [0]).expect("something comes");
     }
 
     #[cfg(test)]
     pub(crate) fn break_sending(&self) {
-        let BlockingStream::Tcp(stream) = &self.stream else { panic!("other sockets cannot be asked") };
+        let BlockingStream::Tcp(stream) = &self.stream else { panic!("only for TCP") };
         stream.shutdown(std::net::Shutdown::Write).expect("it is connected");
     }
 
@@ -226,14 +226,14 @@ impl BlockingConnection {
             let step = self.decoder.decode(&self.limits, &self.input[self.consumed..]);
             let step = step.map_err(|error| ConnectionError::Protocol(error.to_string()))?;
             let needs_more = step.event == ServerEvent::NeedMore;
-            let found = if needs_more { None } else { on_event(step.event, &mut out)? };
+            let result = if needs_more { None } else { on_event(step.event, &mut out)? };
             self.consumed += step.consumed;
             if !out.is_empty() {
                 self.send(&out)?;
                 out.clear();
             }
-            if found.is_some() {
-                return Ok(found);
+            if result.is_some() {
+                return Ok(result);
             }
             if needs_more && !self.receive(deadline)? {
                 return Ok(None);
@@ -252,13 +252,13 @@ impl BlockingConnection {
         }
         self.input.drain(..self.consumed);
         self.consumed = 0;
-        let kept = self.input.len();
-        let left = deadline.saturating_duration_since(Instant::now()).max(WAIT_LEAST);
+        let unread = self.input.len();
+        let left = deadline.saturating_duration_since(Instant::now()).max(WAIT_MIN);
         let read = self.stream.set_timeout(Some(left)).and_then(|()| {
-            self.input.resize(kept + READ_SIZE, 0);
-            self.stream.read(&mut self.input[kept..])
+            self.input.resize(unread + READ_SIZE, 0);
+            self.stream.read(&mut self.input[unread..])
         });
-        self.input.truncate(kept + read.as_ref().copied().unwrap_or(0));
+        self.input.truncate(unread + read.as_ref().copied().unwrap_or(0));
         match read {
             Ok(0) => Err(ConnectionError::Closed),
             Ok(_) => {
@@ -278,8 +278,8 @@ fn sid_of(delivery: &NatsDelivery<'_>) -> u64 {
 }
 
 fn is_removal_error(text: &[u8]) -> bool {
-    const WORDS: [&[u8]; 2] = [b"Permissions Violation", b"$JS.API.CONSUMER.DELETE."];
-    WORDS.iter().all(|words| text.windows(words.len()).any(|some| some.eq_ignore_ascii_case(words)))
+    const PARTS: [&[u8]; 2] = [b"Permissions Violation", b"$JS.API.CONSUMER.DELETE."];
+    PARTS.iter().all(|words| text.windows(words.len()).any(|some| some.eq_ignore_ascii_case(words)))
 }
 
 fn is_timeout(error: &io::Error) -> bool {
@@ -292,7 +292,7 @@ impl BlockingStream {
             ServerAddress::Tcp { .. } => {
                 let mut last = None;
                 for address in resolve(server)? {
-                    let left = deadline.saturating_duration_since(Instant::now()).max(WAIT_LEAST);
+                    let left = deadline.saturating_duration_since(Instant::now()).max(WAIT_MIN);
                     match TcpStream::connect_timeout(&address, left) {
                         Ok(stream) => {
                             // Without it small requests are delayed; its failure is not an error.

@@ -69,7 +69,7 @@ pub struct PublisherConfig {
     /// Messages sent and not yet answered; 256. With 1, messages keep their order even when the server defers one of
     /// them. Reached: messages wait in the spool.
     pub unacknowledged: usize,
-    /// Timeout for connecting and for the server's greeting; 5 s. Exceeded: the attempt has failed.
+    /// Timeout for connecting and for the handshake; 5 s. Exceeded: the attempt has failed.
     pub connect_timeout: Duration,
     /// Timeout for an acknowledgement; 5 s. Exceeded: the message is sent again, over another connection if nothing at
     /// all was received in that time.

@@ -29,7 +29,7 @@ pub enum ConnectionError {
         /// The server.
         server: String,
     },
-    /// The server sent no greeting in time.
+    /// The handshake did not end in time.
     HandshakeTimeout {
         /// The server.
         server: String,

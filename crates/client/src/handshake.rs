@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_will_not_do_is_told_apart() {
+    fn unsuitable_servers_have_distinct_errors() {
         let check = |event: ServerEvent<'_>, expected: fn(&ConnectionError) -> bool| {
             let connection_error =
                 handle_event(&mut Handshake::AwaitingInfo, event).expect_err("it will not do");

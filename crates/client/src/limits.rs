@@ -72,7 +72,7 @@ pub const FAILURES_MAX: usize = 1024;
 pub const SERVERS_MAX: usize = 64;
 
 /// Longest `Retry-After` hint that is obeyed; a longer one is cut to this.
-pub const HINT_MAX: Duration = Duration::from_secs(300);
+pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(300);
 
 /// Bytes of a server's text quoted in an error; the rest is left out.
 pub const QUOTED_TEXT_SIZE_MAX: usize = 256;

@@ -30,9 +30,9 @@ pub enum PublishOutcome {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum DropReason {
     /// The subject is not valid for publishing.
-    Subject(String),
+    InvalidSubject(String),
     /// A header cannot be encoded.
-    Header(String),
+    InvalidHeader(String),
     /// The message is longer than the server or the spool accepts.
     TooLarge {
         /// Size of the message in bytes, headers included.
@@ -82,8 +82,8 @@ pub enum DropReason {
 impl fmt::Display for DropReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            DropReason::Subject(what) => write!(f, "invalid subject: {what}"),
-            DropReason::Header(what) => write!(f, "invalid header: {what}"),
+            DropReason::InvalidSubject(what) => write!(f, "invalid subject: {what}"),
+            DropReason::InvalidHeader(what) => write!(f, "invalid header: {what}"),
             DropReason::TooLarge { size, size_max } => {
                 write!(f, "the message has {size} bytes, the maximum is {size_max}: send smaller messages")
             }
@@ -159,7 +159,7 @@ pub struct PublisherCounts {
     /// Answers that match no unanswered message, such as a second acknowledgement.
     pub stray_answers: u64,
     /// Answers of the server that defer a message.
-    pub hints: u64,
+    pub deferrals: u64,
     /// Shortest time from submission to acknowledgement; `None` before the first one.
     pub send_time_min: Option<Duration>,
     /// Longest time from submission to acknowledgement.

@@ -278,12 +278,12 @@ impl Publisher {
         deadline: Option<Instant>,
     ) -> Result<Option<PublishTicket>, DropReason> {
         if let Err(bad) = Subject::parse(subject.as_bytes(), &SubjectLimits::default()) {
-            return self.refuse(DropReason::Subject(bad.to_string()));
+            return self.refuse(DropReason::InvalidSubject(bad.to_string()));
         }
         let number = self.numbers.fetch_add(1, Ordering::Relaxed) + 1;
         let message = match self.message(subject, headers, payload, number) {
             Ok(message) => message,
-            Err(bad) => return self.refuse(DropReason::Header(bad.to_string())),
+            Err(bad) => return self.refuse(DropReason::InvalidHeader(bad.to_string())),
         };
         let cost = match self.spool_mode {
             SpoolMode::Attempts | SpoolMode::Memory => message.cost(),

@@ -149,11 +149,11 @@ impl PublisherThread {
     }
 
     fn connect(&mut self, server: ServerUrl) {
-        let found = match resolve(&server) {
-            Ok(found) => found,
+        let addresses = match resolve(&server) {
+            Ok(addresses) => addresses,
             Err(connection_error) => return self.link.closed(Instant::now(), connection_error),
         };
-        let mut fallback_addresses = found.into_iter();
+        let mut fallback_addresses = addresses.into_iter();
         let first = fallback_addresses.next();
         if let Err(error) = self.open(&server, first, fallback_addresses) {
             self.link.closed(Instant::now(), connect_error(&server, &error));

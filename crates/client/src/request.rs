@@ -16,7 +16,7 @@ use crate::message::ReceivedMessage;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum RequesterError {
     /// The subject is not valid for publishing.
-    Subject(String),
+    InvalidSubject(String),
     /// The subject has no subscriber.
     NoResponders,
     /// The request is longer than the server accepts.
@@ -35,7 +35,7 @@ pub enum RequesterError {
 impl fmt::Display for RequesterError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            RequesterError::Subject(what) => write!(f, "invalid subject: {what}"),
+            RequesterError::InvalidSubject(what) => write!(f, "invalid subject: {what}"),
             RequesterError::NoResponders => {
                 f.write_str("no responders for the subject: start the service, or check the subject")
             }
@@ -79,7 +79,7 @@ impl Requester {
         timeout: Duration,
     ) -> Result<ReceivedMessage, RequesterError> {
         if let Err(bad) = Subject::parse(subject.as_bytes(), &SubjectLimits::default()) {
-            return Err(RequesterError::Subject(bad.to_string()));
+            return Err(RequesterError::InvalidSubject(bad.to_string()));
         }
         let timeout = timeout.min(SPAN_MAX);
         let deadline = Instant::now() + timeout;

@@ -26,14 +26,14 @@ pub(crate) enum PublisherSocket {
 pub(crate) fn resolve(server: &ServerUrl) -> Result<Vec<SocketAddr>, ConnectionError> {
     let ServerAddress::Tcp { host, port } = &server.address else { return Ok(Vec::new()) };
     let connection_error = |detail: String| ConnectionError::Name { server: server.to_string(), detail };
-    let found: Vec<SocketAddr> = (host.as_str(), *port)
+    let addresses: Vec<SocketAddr> = (host.as_str(), *port)
         .to_socket_addrs()
         .map_err(|error| connection_error(error.to_string()))?
         .collect();
-    if found.is_empty() {
+    if addresses.is_empty() {
         Err(connection_error("the name resolves to no address".to_owned()))
     } else {
-        Ok(found)
+        Ok(addresses)
     }
 }
 

@@ -11,7 +11,7 @@ use stilling_client::{
     SubscriberConfig, SubscriberEvent,
 };
 use stilling_probe::nats::{FakeNatsServer, InjectedFault, ReceivedOperation, ScriptedServer};
-use stilling_probe::{HANG, eventually};
+use stilling_probe::{HANG_TIMEOUT, eventually};
 
 fn listener() -> (TcpListener, String) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
@@ -25,9 +25,9 @@ fn config(url: &str) -> PublisherConfig {
     PublisherConfig {
         servers: vec![url.parse().expect("an address")],
         backoff: BackoffConfig { wait, wait_max: 10 * wait, ..BackoffConfig::default() },
-        send_timeout: HANG,
-        acknowledge_timeout: HANG,
-        connect_timeout: HANG,
+        send_timeout: HANG_TIMEOUT,
+        acknowledge_timeout: HANG_TIMEOUT,
+        connect_timeout: HANG_TIMEOUT,
         ..PublisherConfig::default()
     }
 }
@@ -38,14 +38,14 @@ fn publisher(config: PublisherConfig) -> Publisher {
 
 /// Sends on another thread; the test acts as the server.
 fn sending(publisher: &std::sync::Arc<Publisher>, payload: &'static [u8]) -> mpsc::Receiver<PublishOutcome> {
-    let (tell, told) = mpsc::channel();
+    let (tell, reported) = mpsc::channel();
     let publisher = std::sync::Arc::clone(publisher);
     std::thread::spawn(move || tell.send(publisher.send("events.a", payload)));
-    told
+    reported
 }
 
-fn outcome(told: &mpsc::Receiver<PublishOutcome>) -> PublishOutcome {
-    told.recv_timeout(HANG).expect("send returns")
+fn outcome(reported: &mpsc::Receiver<PublishOutcome>) -> PublishOutcome {
+    reported.recv_timeout(HANG_TIMEOUT).expect("send returns")
 }
 
 fn delivered(sequence: u64, duplicate: bool) -> PublishOutcome {
@@ -71,7 +71,7 @@ fn a_publisher_that_is_there_first_works_as_soon_as_its_server_is() {
     );
     socket.listen(16).expect("it can listen");
     let server = FakeNatsServer::at(socket.into(), Vec::new());
-    eventually("it arrives", || (publisher.flush(HANG).held == 0).then_some(()));
+    eventually("it arrives", || (publisher.flush(HANG_TIMEOUT).held == 0).then_some(()));
     assert!(matches!(ticket.outcome(), Some(PublishOutcome::Delivered { .. } | PublishOutcome::Queued)));
     assert_eq!(publisher.send("events.a", b"late"), delivered(2, false));
     drop(publisher);
@@ -82,7 +82,7 @@ fn a_publisher_that_is_there_first_works_as_soon_as_its_server_is() {
 fn a_reset_in_the_middle_of_a_message_costs_nothing() {
     let (listener, url) = listener();
     let publisher = std::sync::Arc::new(publisher(config(&url)));
-    let told = sending(&publisher, &[7; 100_000]);
+    let reported = sending(&publisher, &[7; 100_000]);
     let mut scripted = ScriptedServer::accept(&listener);
     scripted.complete_handshake();
     scripted.reset_after(5000);
@@ -91,7 +91,7 @@ fn a_reset_in_the_middle_of_a_message_costs_nothing() {
     let message = scripted.published();
     assert_eq!(message.payload, [7; 100_000]);
     scripted.acknowledge(&message, 1, false);
-    assert_eq!(outcome(&told), delivered(1, false));
+    assert_eq!(outcome(&reported), delivered(1, false));
     assert_eq!(publisher.counts().connection_failures, 1);
 }
 
@@ -102,7 +102,7 @@ fn a_lost_acknowledgement_makes_a_duplicate_and_no_second_record() {
     server.fail([InjectedFault::LoseAcknowledgement]);
     assert_eq!(publisher.send("events.a", b"x"), delivered(1, true));
     assert_eq!(publisher.send("events.a", b"y"), delivered(2, false));
-    let counts = publisher.close(HANG);
+    let counts = publisher.close(HANG_TIMEOUT);
     assert_eq!((counts.delivered, counts.duplicates, counts.retried), (2, 1, 1));
     assert_eq!(server.stop().len(), 2);
 }
@@ -138,8 +138,8 @@ fn a_hint_is_obeyed_and_nothing_is_lost() {
         InjectedFault::Reset,
     ]);
     let tickets: Vec<_> = (0..100_u8).map(|number| publisher.submit("events.a", &[number])).collect();
-    let counts = publisher.flush(HANG);
-    assert_eq!((counts.delivered, counts.dropped, counts.hints), (100, 0, 2), "{counts:?}");
+    let counts = publisher.flush(HANG_TIMEOUT);
+    assert_eq!((counts.delivered, counts.dropped, counts.deferrals), (100, 0, 2), "{counts:?}");
     for ticket in &tickets {
         assert!(matches!(ticket.outcome(), Some(PublishOutcome::Delivered { .. } | PublishOutcome::Queued)));
     }
@@ -158,12 +158,12 @@ fn a_server_that_hangs_is_left_and_the_message_sent_elsewhere() {
     };
     config.servers.push(good.url().parse().expect("an address"));
     let publisher = std::sync::Arc::new(publisher(config));
-    let told = sending(&publisher, b"x");
+    let reported = sending(&publisher, b"x");
     let mut scripted = ScriptedServer::accept(&hung);
     scripted.complete_handshake();
     // The server neither acknowledges it nor sends anything else.
     let message = scripted.published();
-    assert!(matches!(outcome(&told), PublishOutcome::Delivered { .. } | PublishOutcome::Queued));
+    assert!(matches!(outcome(&reported), PublishOutcome::Delivered { .. } | PublishOutcome::Queued));
     eventually("the other one has it", || good.records().first().cloned());
     assert_eq!(good.records()[0].id, message.id());
 }
@@ -201,13 +201,13 @@ fn rejected_credentials_are_reported_and_retried() {
         assert_eq!(scripted.next_operation(), ReceivedOperation::Ping);
         assert_eq!(scripted.next_operation(), ReceivedOperation::Closed);
     }
-    let told = ticket.wait(HANG);
+    let reported = ticket.wait(HANG_TIMEOUT);
     let Some(PublishOutcome::Dropped(DropReason::AttemptsExhausted {
         attempts: 4,
         connection_error: Some(connection_error),
-    })) = told
+    })) = reported
     else {
-        panic!("it gives up: {told:?}")
+        panic!("it gives up: {reported:?}")
     };
     assert!(connection_error.to_string().contains("check user and password"), "{connection_error}");
 }
@@ -226,7 +226,7 @@ fn a_restart_in_the_middle_of_a_burst_loses_and_doubles_nothing() {
         let records = server.stop();
         server = FakeNatsServer::at(other.try_clone().expect("a descriptor"), records);
     }
-    let counts = publisher.close(HANG);
+    let counts = publisher.close(HANG_TIMEOUT);
     assert_eq!((counts.delivered, counts.dropped, counts.held), (2500, 0, 0), "{counts:?}");
     let records = server.stop();
     let numbers: Vec<u64> = records
@@ -239,7 +239,7 @@ fn a_restart_in_the_middle_of_a_burst_loses_and_doubles_nothing() {
 /// Row 0.14: a full spool follows its policy: the caller waits for room at most for its timeout, or the policy's
 /// message is dropped and counted.
 #[test]
-fn a_full_spool_does_what_its_policy_says() {
+fn a_full_spool_applies_its_policy() {
     let small = |overflow, mode| PublisherConfig {
         overflow,
         mode,
@@ -264,9 +264,9 @@ fn a_full_spool_does_what_its_policy_says() {
     }
     let counts = eventually("the old ones go", || Some(oldest.counts()).filter(|counts| counts.held <= 10));
     assert!(counts.is_balanced(), "{counts:?}");
-    let told: Vec<_> = oldest.failures().collect();
-    assert_eq!(told.len() as u64, counts.dropped);
-    assert!(told.iter().all(|failure| failure.reason == DropReason::SpoolFull));
+    let reported: Vec<_> = oldest.failures().collect();
+    assert_eq!(reported.len() as u64, counts.dropped);
+    assert!(reported.iter().all(|failure| failure.reason == DropReason::SpoolFull));
 
     let waiting = publisher(small(OverflowPolicy::Wait, PublishMode::Confirmed));
     let tickets: Vec<_> = (0..12).map(|number| waiting.submit("events.a", &payload(number))).collect();
@@ -276,10 +276,10 @@ fn a_full_spool_does_what_its_policy_says() {
 
 /// Row 0.18: failures are reported later, to a callback or on request.
 #[test]
-fn failures_are_told_to_the_callback() {
+fn failures_are_reported_to_the_callback() {
     let (listener, url) = listener();
     let publisher = publisher(PublisherConfig { mode: PublishMode::NoWait, ..config(&url) });
-    let (tell, told) = mpsc::channel();
+    let (tell, reported) = mpsc::channel();
     publisher.on_failure(move |failure| {
         let _ = tell.send(failure.clone());
     });
@@ -292,7 +292,7 @@ fn failures_are_told_to_the_callback() {
         "",
         r#"{"error":{"code":400,"err_code":10054,"description":"message size exceeds maximum"}}"#,
     );
-    let failure = told.recv_timeout(HANG).expect("it is told");
+    let failure = reported.recv_timeout(HANG_TIMEOUT).expect("it is reported");
     assert_eq!((failure.subject.as_str(), failure.id.as_str()), ("events.a", message.id()));
     assert!(failure.reason.to_string().contains("message size exceeds maximum"), "{}", failure.reason);
     assert_eq!(publisher.failures().count(), 0);
@@ -313,7 +313,7 @@ fn two_publishers_cannot_have_one_directory() {
 }
 
 #[test]
-fn a_broken_follower_goes_on_where_it_was() {
+fn a_disconnected_follower_resumes_at_its_position() {
     let server = FakeNatsServer::start();
     let publisher = publisher(config(&server.url()));
     let wait = Duration::from_millis(2);
@@ -332,7 +332,7 @@ fn a_broken_follower_goes_on_where_it_was() {
             PublishOutcome::Delivered { .. } | PublishOutcome::Queued
         ));
         let message = loop {
-            match follower.next_event(HANG).expect("it goes on") {
+            match follower.next_event(HANG_TIMEOUT).expect("it goes on") {
                 Some(SubscriberEvent::Message(message)) => break message,
                 Some(SubscriberEvent::Interrupted(_)) => interrupted += 1,
                 Some(SubscriberEvent::Connected) => {}
@@ -349,16 +349,16 @@ fn a_broken_follower_goes_on_where_it_was() {
 }
 
 #[test]
-fn a_follower_that_misses_a_message_asks_for_it() {
+fn a_follower_that_misses_a_message_requests_it() {
     let (listener, url) = listener();
-    let place = FollowedStream { stream: "events".to_owned(), from: FollowStart::Sequence(3) };
+    let followed = FollowedStream { stream: "events".to_owned(), from: FollowStart::Sequence(3) };
     let mut follower = Subscriber::new(SubscriberConfig {
         servers: vec![url.parse().expect("an address")],
-        stream: Some(place),
+        stream: Some(followed),
         ..SubscriberConfig::default()
     })
     .expect("it can work");
-    let (tell, told) = mpsc::channel();
+    let (tell, reported) = mpsc::channel();
     std::thread::spawn(move || {
         while let Some(Ok(message)) = follower.next() {
             if tell.send(message.payload).is_err() {
@@ -407,24 +407,24 @@ fn a_follower_that_misses_a_message_asks_for_it() {
     assert_eq!(scripted.published().subject, "go.on");
     scripted.deliver("events.a", &last, &ack(5, 1), "", b"5");
     for expected in [b"3", b"4", b"5"] {
-        assert_eq!(told.recv_timeout(HANG).expect("it comes"), expected);
+        assert_eq!(reported.recv_timeout(HANG_TIMEOUT).expect("it comes"), expected);
     }
 }
 
 #[test]
-fn a_callback_that_panics_is_called_no_more_and_the_publisher_goes_on() {
+fn a_callback_that_panics_is_called_no_more_and_the_publisher_continues() {
     let server = FakeNatsServer::start();
     let publisher = publisher(PublisherConfig { no_stream_timeout: Duration::ZERO, ..config(&server.url()) });
-    let (tell, told) = mpsc::channel();
+    let (tell, reported) = mpsc::channel();
     publisher.on_failure(move |failure| {
         let _ = tell.send(failure.subject.clone());
         panic!("a mistake of the caller's");
     });
     drop(publisher.submit("nobody.keeps.a", b"x"));
-    assert_eq!(told.recv_timeout(HANG).expect("it is called"), "nobody.keeps.a");
+    assert_eq!(reported.recv_timeout(HANG_TIMEOUT).expect("it is called"), "nobody.keeps.a");
     assert_eq!(publisher.send("events.a", b"y"), delivered(1, false));
     drop(publisher.submit("nobody.keeps.b", b"x"));
-    let counts = publisher.flush(HANG);
+    let counts = publisher.flush(HANG_TIMEOUT);
     assert_eq!((counts.delivered, counts.dropped, counts.held), (1, 2, 0));
     let kept: Vec<String> = publisher.failures().map(|failure| failure.subject).collect();
     assert_eq!(kept, ["nobody.keeps.b"]);
@@ -467,7 +467,7 @@ fn a_question_without_an_answer_is_the_last_one_on_its_connection() {
     let asking = std::thread::spawn(move || {
         let mut requester = Requester::new(url.parse().expect("an address"), None);
         let first = requester.request("a", b"1", Duration::from_millis(300));
-        (first, requester.request("a", b"2", HANG))
+        (first, requester.request("a", b"2", HANG_TIMEOUT))
     });
     let mut hung = ScriptedServer::accept(&listener);
     hung.complete_handshake();
@@ -484,12 +484,12 @@ fn a_question_without_an_answer_is_the_last_one_on_its_connection() {
 fn a_header_that_cannot_be_sent_is_called_so() {
     let publisher = publisher(config("nats://127.0.0.1:1"));
     let outcome = publisher.send_with("events.a", &[("a name with\na line", "x")], b"");
-    assert!(matches!(&outcome, PublishOutcome::Dropped(DropReason::Header(_))), "{outcome:?}");
+    assert!(matches!(&outcome, PublishOutcome::Dropped(DropReason::InvalidHeader(_))), "{outcome:?}");
 }
 
 /// A server that returns with another stream of the same name: the new stream is followed from its beginning.
 #[test]
-fn a_follower_of_a_stream_that_began_anew_says_so_and_goes_on() {
+fn a_follower_reports_a_recreated_stream_and_continues() {
     let (listener, url) = listener();
     let address = listener.local_addr().expect("it has one");
     let server = FakeNatsServer::at(listener, Vec::new());
@@ -507,7 +507,7 @@ fn a_follower_of_a_stream_that_began_anew_says_so_and_goes_on() {
     .expect("it can work");
     let mut next = || {
         loop {
-            match follower.next_event(HANG).expect("it goes on") {
+            match follower.next_event(HANG_TIMEOUT).expect("it goes on") {
                 Some(SubscriberEvent::Connected | SubscriberEvent::Interrupted(_)) => {}
                 Some(event) => break event,
                 None => panic!("nothing comes"),
@@ -528,10 +528,10 @@ fn a_follower_of_a_stream_that_began_anew_says_so_and_goes_on() {
 #[test]
 fn a_stream_that_is_not_there_is_named() {
     let server = FakeNatsServer::start();
-    let place = FollowedStream { stream: "other".to_owned(), from: FollowStart::All };
+    let followed = FollowedStream { stream: "other".to_owned(), from: FollowStart::All };
     let config = SubscriberConfig {
         servers: vec![server.url().parse().expect("an address")],
-        stream: Some(place),
+        stream: Some(followed),
         ..SubscriberConfig::default()
     };
     let error = Subscriber::new(config).expect("it can work").next().expect("an end").expect_err("no stream");

@@ -27,6 +27,6 @@ fn a_unix_socket_is_as_good_as_any() {
     let reply = publication.split(' ').nth(2).expect("a reply").to_owned();
     let json = stilling_probe::nats::acknowledgement(1, false);
     write!(out, "MSG {reply} 1 {}\r\n{json}\r\n", json.len()).expect("it listens");
-    let outcome = ticket.wait(stilling_probe::HANG);
+    let outcome = ticket.wait(stilling_probe::HANG_TIMEOUT);
     assert!(matches!(outcome, Some(PublishOutcome::Delivered { sequence: 1, .. })), "{outcome:?}");
 }

@@ -94,7 +94,7 @@ impl CloseReason {
             CloseReason::Drained => "drained",
             CloseReason::DrainTimeout => "drain_timeout",
             CloseReason::SystemError => "system_error",
-            CloseReason::ResponseAborted => "answer_broken",
+            CloseReason::ResponseAborted => "response_aborted",
             CloseReason::Detached => "detached",
             CloseReason::Forbidden => "forbidden",
             CloseReason::SlowConsumer => "slow_consumer",
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_reason_stands_at_its_number_with_a_name_of_its_own() {
+    fn every_reason_has_its_index_and_a_distinct_name() {
         for (number, reason) in CloseReason::ALL.into_iter().enumerate() {
             assert_eq!(reason as usize, number);
         }

@@ -44,11 +44,11 @@ impl<S, N> Detached<S, N> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AdoptErrorKind {
     /// All slots are in use, until a connection closes.
-    Slots,
+    NoFreeSlot,
     /// This turn's output has no room for the session's: retry after a turn.
-    Output,
+    OutputFull,
     /// The shard's input store has no room for the unread bytes, or they exceed `STASH_MAX`.
-    Input,
+    InputFull,
     /// The shard's driver uses another kind of socket: an error of the caller.
     ForeignSocket,
 }

@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_of_its_own_is_refused_to_others() {
+    fn an_exclusive_port_is_rejected_for_others() {
         let alone = ListenOptions { reuse_port: false, ..ListenOptions::default() };
         let first = listen_tcp(any_v4(), &alone).unwrap();
         let error = listen_tcp(local_addr(&first).unwrap(), &alone).unwrap_err();
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deferring_listener_gives_a_connection_only_with_its_first_bytes() {
+    fn a_deferring_listener_reports_a_connection_only_with_its_first_bytes() {
         use std::io::Write;
         let options = ListenOptions { defer_accept: Some(30), ..ListenOptions::default() };
         let listener = bind_tcp(any_v4(), &options).unwrap();
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn an_abandoned_unix_socket_is_replaced_and_a_living_one_is_not() {
+    fn a_stale_unix_socket_is_replaced_and_one_in_use_is_not() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("socket");
         drop(UnixListener::bind(&path).unwrap());

@@ -94,7 +94,7 @@ impl SizeClass {
     fn link(&mut self, index: u32, owner: u32) {
         let link = BlockLink { owner, older: self.newest, newer: NONE };
         match self.links.get_mut(index as usize) {
-            Some(place) => *place = link,
+            Some(entry) => *entry = link,
             // Blocks are first used in index order.
             None => self.links.push(link),
         }
@@ -444,7 +444,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn stashes_agree_with_plain_vectors_and_give_all_blocks_back(stash_ops in prop::collection::vec(stash_op(), 1..60)) {
+        fn stashes_agree_with_plain_vectors_and_free_all_blocks(stash_ops in prop::collection::vec(stash_op(), 1..60)) {
             let mut store = StashStore::new(128 * 1024);
             let mut stashes: [Stash; 4] = Default::default();
             let mut oracle: [Vec<u8>; 4] = Default::default();
@@ -476,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_store_refuses_and_recovers() {
+    fn a_full_store_rejects_and_recovers() {
         let mut store = StashStore::new(1024);
         let mut stashes: [Stash; 5] = Default::default();
         for stash in &mut stashes[..4] {
@@ -518,7 +518,7 @@ mod tests {
     /// Without a longer block, the longest one and the longest that the budget allows accept more once a sixteenth of
     /// them has been consumed.
     #[test]
-    fn the_longest_block_is_compacted_before_its_owner_is_refused() {
+    fn the_longest_block_is_compacted_before_an_append_fails() {
         for (budget, size) in [(64 << 20, OUTPUT_STASH_MAX), (1 << 20, 1 << 20), (3 << 20, 1 << 20)] {
             let mut store = StashStore::for_output(budget);
             let mut stash = Stash::default();
@@ -537,7 +537,7 @@ mod tests {
 
     /// The owner that exceeds the budget is found among the largest blocks, in order of allocation.
     #[test]
-    fn a_shared_store_names_the_owners_of_its_largest_blocks() {
+    fn a_shared_store_lists_the_owners_of_its_largest_blocks() {
         let mut store = StashStore::for_output(8 * 1024);
         let mut stashes: [Stash; 5] = Default::default();
         for (owner, len) in [(0, 200), (1, 4000), (2, 900), (3, 3000)] {

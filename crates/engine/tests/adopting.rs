@@ -19,7 +19,7 @@ use stilling_engine::{
 use stilling_ring::{Clock, Time, Wake};
 use stilling_simulation::suite::system::{DirectUring, SystemDriver};
 
-const HANG: Duration = Duration::from_secs(20);
+const HANG_TIMEOUT: Duration = Duration::from_secs(20);
 
 const CONNECTIONS: usize = 20;
 
@@ -30,15 +30,15 @@ type AdoptQueue = Arc<Mutex<VecDeque<DetachedLines>>>;
 
 /// Echoes each line with a prefix.
 struct LineEchoSession {
-    word: &'static str,
+    prefix: &'static str,
 }
 
 /// A shard's service: the prefix of its sessions, and its queue of connections to adopt.
 struct LineService {
-    word: &'static str,
-    arrivals: AdoptQueue,
+    prefix: &'static str,
+    adopt_queue: AdoptQueue,
     /// Set by the test: the loop ends when no connection is open.
-    over: Arc<Mutex<bool>>,
+    is_ending: Arc<Mutex<bool>>,
 }
 
 impl Service for LineService {
@@ -46,25 +46,25 @@ impl Service for LineService {
     type Mail = ();
 
     fn accepted(&mut self, _listener: u32) -> LineEchoSession {
-        LineEchoSession { word: self.word }
+        LineEchoSession { prefix: self.prefix }
     }
 
     fn has_mail(&self) -> bool {
-        *self.over.lock().expect("no thread panicked")
-            || !self.arrivals.lock().expect("no thread panicked").is_empty()
+        *self.is_ending.lock().expect("no thread panicked")
+            || !self.adopt_queue.lock().expect("no thread panicked").is_empty()
     }
 
     fn turn(&mut self, control: &mut ShardControl<'_, Self>) -> Option<Time> {
-        let mut arrivals = self.arrivals.lock().expect("no thread panicked");
-        while let Some(it) = arrivals.pop_front() {
-            let word = self.word;
+        let mut adopt_queue = self.adopt_queue.lock().expect("no thread panicked");
+        while let Some(it) = adopt_queue.pop_front() {
+            let prefix = self.prefix;
             if let Err(AdoptError { error_kind, .. }) =
-                control.adopt(it.with_session(|_| LineEchoSession { word }))
+                control.adopt(it.with_session(|_| LineEchoSession { prefix }))
             {
                 panic!("there is room for all: {error_kind:?}");
             }
         }
-        if *self.over.lock().expect("no thread panicked") {
+        if *self.is_ending.lock().expect("no thread panicked") {
             control.close_listeners();
             if control.is_empty() {
                 control.stop();
@@ -82,7 +82,7 @@ impl Session for LineEchoSession {
         while let Some(len) = bytes[done..].iter().position(|byte| *byte == b'\n') {
             let line = &bytes[done..=done + len];
             done += line.len();
-            io.send(self.word.as_bytes()).expect("there is room");
+            io.send(self.prefix.as_bytes()).expect("there is room");
             io.send(line).expect("there is room");
             if line == b"leave\n" {
                 io.detach();
@@ -95,8 +95,8 @@ impl Session for LineEchoSession {
 
 /// A shard on a thread of its own, until the test ends it.
 struct LoopThread {
-    arrivals: AdoptQueue,
-    over: Arc<Mutex<bool>>,
+    adopt_queue: AdoptQueue,
+    is_ending: Arc<Mutex<bool>>,
     wake: Arc<Wake>,
     counters: Arc<EngineCounters>,
     thread: thread::JoinHandle<io::Result<()>>,
@@ -104,21 +104,22 @@ struct LoopThread {
 
 impl LoopThread {
     fn open<D: SystemDriver>(
-        word: &'static str,
+        prefix: &'static str,
         listener: Option<OwnedFd>,
         to: mpsc::Sender<DetachedLines>,
     ) -> Self {
-        let (arrivals, over) = (AdoptQueue::default(), Arc::default());
+        let (adopt_queue, is_ending) = (AdoptQueue::default(), Arc::default());
         let counters = Arc::<EngineCounters>::default();
-        let service = LineService { word, arrivals: Arc::clone(&arrivals), over: Arc::clone(&over) };
-        let (tell, told) = mpsc::channel();
+        let service =
+            LineService { prefix, adopt_queue: Arc::clone(&adopt_queue), is_ending: Arc::clone(&is_ending) };
+        let (wake_sender, wake_receiver) = mpsc::channel();
         let counting = Arc::clone(&counters);
         let thread = thread::spawn(move || {
             // A driver is created by the thread that runs it.
             let driver = D::start()?;
             let handle = driver.wake_handle();
             let wake = Arc::new(Wake::new(move || handle.wake()));
-            tell.send(Arc::clone(&wake)).expect("the test waits");
+            wake_sender.send(Arc::clone(&wake)).expect("the test waits");
             let config = ShardConfig::default();
             let mut shard = Shard::new(driver, service, config, Clock::real(), wake, counting);
             shard.on_detached(move |_, it| to.send(it).expect("the queue has a receiver"));
@@ -127,18 +128,18 @@ impl LoopThread {
             }
             shard.run()
         });
-        let wake = told.recv().expect("the system grants the driver");
-        LoopThread { arrivals, over, wake, counters, thread }
+        let wake = wake_receiver.recv().expect("the system grants the driver");
+        LoopThread { adopt_queue, is_ending, wake, counters, thread }
     }
 
     fn adopt(&self, it: DetachedLines) {
-        self.arrivals.lock().expect("no thread panicked").push_back(it);
+        self.adopt_queue.lock().expect("no thread panicked").push_back(it);
         self.wake.notify();
     }
 
     /// Ends the loop after its last connection; returns its counters.
     fn close(self) -> Arc<EngineCounters> {
-        *self.over.lock().expect("no thread panicked") = true;
+        *self.is_ending.lock().expect("no thread panicked") = true;
         self.wake.notify();
         self.thread.join().expect("it did not panic").expect("the driver works");
         self.counters
@@ -158,7 +159,7 @@ struct LineClient(BufReader<TcpStream>);
 impl LineClient {
     fn new(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).expect("it listens");
-        stream.set_read_timeout(Some(HANG)).expect("a socket takes options");
+        stream.set_read_timeout(Some(HANG_TIMEOUT)).expect("a socket takes options");
         LineClient(BufReader::new(stream))
     }
 
@@ -168,9 +169,9 @@ impl LineClient {
 
     #[track_caller]
     fn expect_lines(&mut self, expected: &str) {
-        let mut heard = String::new();
-        self.0.read_line(&mut heard).expect("an answer");
-        assert_eq!(heard, expected);
+        let mut answer = String::new();
+        self.0.read_line(&mut answer).expect("an answer");
+        assert_eq!(answer, expected);
     }
 
     #[track_caller]
@@ -182,8 +183,8 @@ impl LineClient {
 }
 
 /// Sends two lines before and two after the line that detaches its connection, all at once or in two pieces, then
-/// alternates between `elsewhere` and the first shard.
-fn a_client_that_moves(address: SocketAddr, at_once: bool, elsewhere: &str) {
+/// alternates between `new_prefix` and the first shard.
+fn run_migrating_client(address: SocketAddr, at_once: bool, new_prefix: &str) {
     let (mut client, mut other) = (LineClient::new(address), LineClient::new(address));
     client.send_lines(if at_once { "one\ntwo\nleave\nthree\nfour\n" } else { "one\ntwo\nleave\n" });
     for line in ["one", "two", "leave"] {
@@ -196,11 +197,11 @@ fn a_client_that_moves(address: SocketAddr, at_once: bool, elsewhere: &str) {
         other.send_lines("hello\n");
         other.expect_lines("first: hello\n");
         if round == 0 {
-            client.expect_lines(&format!("{elsewhere}three\n"));
-            client.expect_lines(&format!("{elsewhere}four\n"));
+            client.expect_lines(&format!("{new_prefix}three\n"));
+            client.expect_lines(&format!("{new_prefix}four\n"));
         } else {
             client.send_lines("more\n");
-            client.expect_lines(&format!("{elsewhere}more\n"));
+            client.expect_lines(&format!("{new_prefix}more\n"));
         }
     }
     client.0.get_ref().shutdown(std::net::Shutdown::Write).expect("it is open");
@@ -211,7 +212,7 @@ fn a_client_that_moves(address: SocketAddr, at_once: bool, elsewhere: &str) {
 fn serve_synchronously(it: DetachedLines) -> io::Result<()> {
     net::set_blocking(&it.socket)?;
     let mut stream = TcpStream::from(it.socket);
-    stream.set_read_timeout(Some(HANG))?;
+    stream.set_read_timeout(Some(HANG_TIMEOUT))?;
     let mut lines = BufReader::new(it.unread.as_slice().chain(stream.try_clone()?));
     let mut line = String::new();
     while lines.read_line(&mut line)? > 0 {
@@ -227,7 +228,7 @@ fn a_worker_serves_synchronously<D: SystemDriver>() {
     let first_loop = LoopThread::open::<D>("first: ", Some(listener), to);
     let worker = thread::spawn(move || from.into_iter().try_for_each(serve_synchronously));
     for at in 0..CONNECTIONS {
-        a_client_that_moves(address, at % 2 == 0, "worker: ");
+        run_migrating_client(address, at % 2 == 0, "worker: ");
     }
     let counters = first_loop.close();
     worker.join().expect("it did not panic").expect("every client is served to its end");
@@ -259,14 +260,14 @@ fn a_worker_runs_an_event_loop<D: SystemDriver, E: SystemDriver>() {
     let (to, from) = mpsc::channel();
     let (nowhere, never) = mpsc::channel();
     let first_loop = LoopThread::open::<D>("first: ", Some(listener), to);
-    let second_loop = LoopThread::open::<E>("annex: ", None, nowhere);
+    let second_loop = LoopThread::open::<E>("second: ", None, nowhere);
     let clients = thread::spawn(move || {
         for at in 0..CONNECTIONS {
-            a_client_that_moves(address, at % 2 == 0, "annex: ");
+            run_migrating_client(address, at % 2 == 0, "second: ");
         }
     });
     for _ in 0..CONNECTIONS {
-        second_loop.adopt(from.recv_timeout(HANG).expect("a connection leaves"));
+        second_loop.adopt(from.recv_timeout(HANG_TIMEOUT).expect("a connection leaves"));
     }
     clients.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     let (first, second) = (first_loop.close(), second_loop.close());
@@ -309,30 +310,31 @@ fn a_connection_of_poll_gets_a_loop_on_poll() {
 /// Row 4.5: a thread with one connection creates a shard for it: adopt, run turns until it has ended.
 fn a_shard_for_one<D: SystemDriver>() {
     let (client, ours) = std::os::unix::net::UnixStream::pair().expect("a pair");
-    let loop_of_its_own = thread::spawn(move || {
+    let loop_thread = thread::spawn(move || {
         let driver = D::start().expect("the system grants the driver");
         let handle = driver.wake_handle();
         let wake = Arc::new(Wake::new(move || handle.wake()));
-        let service = LineService { word: "alone: ", arrivals: AdoptQueue::default(), over: Arc::default() };
+        let service =
+            LineService { prefix: "alone: ", adopt_queue: AdoptQueue::default(), is_ending: Arc::default() };
         let config = ShardConfig { capacity: 1, ..ShardConfig::default() };
         let mut shard = Shard::new(driver, service, config, Clock::real(), wake, Arc::default());
         let unread = b"to be".to_vec();
         let it =
-            Detached { socket: OwnedFd::from(ours), session: LineEchoSession { word: "alone: " }, unread };
+            Detached { socket: OwnedFd::from(ours), session: LineEchoSession { prefix: "alone: " }, unread };
         assert!(shard.adopt(it).is_ok());
-        while shard.open() > 0 {
+        while shard.open_connections() > 0 {
             shard.turn(true).expect("the driver works");
         }
         shard.counters().closed(CloseReason::PeerClosed).get()
     });
     let mut client = client;
-    client.set_read_timeout(Some(HANG)).expect("a socket takes options");
+    client.set_read_timeout(Some(HANG_TIMEOUT)).expect("a socket takes options");
     client.write_all(b" continued\n").expect("it reads");
     client.shutdown(std::net::Shutdown::Write).expect("it is open");
-    let mut heard = String::new();
-    client.read_to_string(&mut heard).expect("an answer and the end");
-    assert_eq!(heard, "alone: to be continued\n");
-    assert_eq!(loop_of_its_own.join().expect("it did not panic"), 1);
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).expect("an answer and the end");
+    assert_eq!(answer, "alone: to be continued\n");
+    assert_eq!(loop_thread.join().expect("it did not panic"), 1);
 }
 
 /// Row 4.5: on io_uring.

@@ -11,7 +11,7 @@ use stilling_engine::driver::{
 };
 use stilling_probe::allocations::{CountingAllocator, thread_allocations};
 use stilling_simulation::suite::system::{DirectUring, SystemDriver, SystemRig};
-use stilling_simulation::suite::{Accepted, AddressKind, DatagramPeer, DriverRig, Peer};
+use stilling_simulation::suite::{AddressKind, DatagramPeer, DriverRig, Peer, RigAccepted};
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
@@ -22,8 +22,8 @@ const CONNECTIONS: usize = 40;
 struct CountedDriver<D: SystemDriver> {
     rig: SystemRig<D>,
     driver: D::Driver,
-    stops: Vec<IncompleteSend>,
-    events: Vec<DriverEvent<OwnedFd, Accepted<SystemRig<D>>>>,
+    incomplete_sends: Vec<IncompleteSend>,
+    events: Vec<DriverEvent<OwnedFd, RigAccepted<SystemRig<D>>>>,
     allocations: u64,
 }
 
@@ -40,60 +40,61 @@ impl<D: SystemDriver> CountedDriver<D> {
         &mut self,
         enough: usize,
         outgoing: &[Outgoing<'_>],
-    ) -> Vec<DriverEvent<OwnedFd, Accepted<SystemRig<D>>>> {
+    ) -> Vec<DriverEvent<OwnedFd, RigAccepted<SystemRig<D>>>> {
         let mut outgoing = outgoing;
-        let (mut stops, mut events) = (std::mem::take(&mut self.stops), std::mem::take(&mut self.events));
+        let (mut incomplete_sends, mut events) =
+            (std::mem::take(&mut self.incomplete_sends), std::mem::take(&mut self.events));
         while events.len() < enough {
             assert!(self.rig.is_within_limit(), "it hangs with {events:?}");
             let now = self.rig.now();
             let soon = Wait::Until(now.after(std::time::Duration::from_millis(1)));
             self.count_allocations(|driver| {
-                driver.turn(now, soon, outgoing.iter().copied(), &mut stops, &mut events)
+                driver.turn(now, soon, outgoing.iter().copied(), &mut incomplete_sends, &mut events)
             })
             .expect("a turn");
             outgoing = &[];
         }
-        assert!(stops.is_empty(), "{stops:?}");
-        let heard = Vec::from_iter(events.drain(..));
-        (self.stops, self.events) = (stops, events);
-        heard
+        assert!(incomplete_sends.is_empty(), "{incomplete_sends:?}");
+        let turn_events = Vec::from_iter(events.drain(..));
+        (self.incomplete_sends, self.events) = (incomplete_sends, events);
+        turn_events
     }
 }
 
 /// Accept, receive, parked read, send, close, and datagrams both ways; returns the number of allocations.
 fn round<D: SystemDriver>(
-    charged: &mut CountedDriver<D>,
+    counted: &mut CountedDriver<D>,
     destination: &Destination,
     datagrams: (Token, SocketAddr),
     generation: u32,
 ) -> u64 {
-    charged.allocations = 0;
+    counted.allocations = 0;
     let token = |at: usize| Token::new(10 + at as u32, generation);
-    let mut peers: Vec<_> = (0..CONNECTIONS).map(|_| charged.rig.dial(destination)).collect();
-    let accepted = charged.turn_until(CONNECTIONS, &[]);
+    let mut peers: Vec<_> = (0..CONNECTIONS).map(|_| counted.rig.dial(destination)).collect();
+    let accepted = counted.turn_until(CONNECTIONS, &[]);
     for (at, event) in accepted.into_iter().enumerate() {
         let DriverEvent::Accepted { socket, .. } = event else { panic!("{event:?}") };
-        charged
+        counted
             .count_allocations(|driver| driver.attach(token(at), socket, SourceKind::Stream, at % 2 == 0))
             .expect("attach");
-        charged.count_allocations(|driver| driver.receive(token(at)));
+        counted.count_allocations(|driver| driver.receive(token(at)));
     }
     for peer in &mut peers {
         peer.write(b"question").expect("room for a question");
     }
-    for event in charged.turn_until(CONNECTIONS, &[]) {
+    for event in counted.turn_until(CONNECTIONS, &[]) {
         let DriverEvent::Received { token, buffer, .. } = event else { panic!("{event:?}") };
-        charged.count_allocations(|driver| driver.release(buffer));
-        charged.count_allocations(|driver| driver.await_readable(token));
+        counted.count_allocations(|driver| driver.release(buffer));
+        counted.count_allocations(|driver| driver.await_readable(token));
     }
     for peer in &mut peers {
         peer.write(b"another").expect("room for another");
     }
     let mut into = [0; 16];
-    for event in charged.turn_until(CONNECTIONS, &[]) {
+    for event in counted.turn_until(CONNECTIONS, &[]) {
         let DriverEvent::Readable { token } = event else { panic!("{event:?}") };
         let read =
-            charged.count_allocations(|driver| driver.recv_now(token, &mut into)).expect("it is readable");
+            counted.count_allocations(|driver| driver.recv_now(token, &mut into)).expect("it is readable");
         assert_eq!(&into[..read], b"another");
     }
     let (mut pieces, mut chain) = (PieceList::default(), PieceChain::default());
@@ -102,23 +103,23 @@ fn round<D: SystemDriver>(
     let answers = [Gather::One(b"answer"), pieces.gather(chain, b"ans   wer")];
     let closing: Vec<_> =
         (0..CONNECTIONS).map(|at| Outgoing::stream(token(at), answers[at % 2], true)).collect();
-    charged.turn_until(CONNECTIONS, &closing);
+    counted.turn_until(CONNECTIONS, &closing);
 
-    let mut peer = charged.rig.datagram_peer(AddressKind::V4);
+    let mut peer = counted.rig.datagram_peer(AddressKind::V4);
     for _ in 0..CONNECTIONS {
         DatagramPeer::send(&mut peer, datagrams.1, b"question");
     }
-    for event in charged.turn_until(CONNECTIONS, &[]) {
+    for event in counted.turn_until(CONNECTIONS, &[]) {
         let DriverEvent::Datagram { buffer, .. } = event else { panic!("{event:?}") };
-        charged.count_allocations(|driver| driver.release(buffer));
+        counted.count_allocations(|driver| driver.release(buffer));
     }
     let to = Some(DatagramPeer::local_addr(&peer));
     let bytes = Gather::One(b"answer");
     let answers = vec![Outgoing { token: datagrams.0, bytes, to, from: None, close: false }; CONNECTIONS];
     // A wake handle is created once per thread, so its creation is not counted.
-    charged.driver.wake_handle().wake();
-    charged.turn_until(1, &answers);
-    charged.allocations
+    counted.driver.wake_handle().wake();
+    counted.turn_until(1, &answers);
+    counted.allocations
 }
 
 fn a_warm_driver_allocates_nothing<D: SystemDriver>() {
@@ -126,23 +127,23 @@ fn a_warm_driver_allocates_nothing<D: SystemDriver>() {
     let driver = rig.driver();
     let (listener, destination) = rig.listener(AddressKind::V4);
     let (socket, address) = rig.datagram_socket(AddressKind::V4);
-    let mut charged: CountedDriver<D> = CountedDriver {
+    let mut counted: CountedDriver<D> = CountedDriver {
         rig,
         driver,
-        stops: Vec::with_capacity(1024),
+        incomplete_sends: Vec::with_capacity(1024),
         events: Vec::with_capacity(1024),
         allocations: 0,
     };
     let (listening, datagrams) = (Token::new(0, 1), Token::new(1, 1));
-    charged.driver.listen(listening, listener).expect("listen");
-    charged.driver.accept(listening);
-    charged.driver.attach(datagrams, socket.into(), SourceKind::Datagram, false).expect("attach");
-    charged.driver.receive(datagrams);
-    let warming =
-        (1..4).map(|generation| round(&mut charged, &destination, (datagrams, address), generation));
-    assert!(warming.sum::<u64>() > 0, "the allocator counts nothing");
+    counted.driver.listen(listening, listener).expect("listen");
+    counted.driver.accept(listening);
+    counted.driver.attach(datagrams, socket.into(), SourceKind::Datagram, false).expect("attach");
+    counted.driver.receive(datagrams);
+    let warm_up =
+        (1..4).map(|generation| round(&mut counted, &destination, (datagrams, address), generation));
+    assert!(warm_up.sum::<u64>() > 0, "the allocator counts nothing");
     for generation in 4..10 {
-        let allocations = round(&mut charged, &destination, (datagrams, address), generation);
+        let allocations = round(&mut counted, &destination, (datagrams, address), generation);
         assert_eq!(allocations, 0, "in round {generation}");
     }
 }

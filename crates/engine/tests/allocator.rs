@@ -23,10 +23,10 @@ fn free_many() {
 
 fn main() {
     let is_glibc = cfg!(all(target_os = "linux", target_env = "gnu"));
-    let (go, may_go) = std::sync::mpsc::channel::<()>();
-    let other = std::thread::spawn(move || may_go.recv());
+    let (end_sender, end_receiver) = std::sync::mpsc::channel::<()>();
+    let other = std::thread::spawn(move || end_receiver.recv());
     assert!(!disable_fastbins(), "there are two threads");
-    drop(go);
+    drop(end_sender);
     let _ = other.join().expect("it does not panic");
     let before = unmerged_bytes();
     free_many();

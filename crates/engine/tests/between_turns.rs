@@ -12,7 +12,7 @@ use stilling_simulation::single_shard::{SingleShard, read};
 struct InputService {
     tokens: Vec<Token>,
     ended: Vec<CloseReason>,
-    late: usize,
+    deadlines: usize,
     /// Answers input with as much as there is room for, without consuming it.
     answers: bool,
 }
@@ -20,7 +20,7 @@ struct InputService {
 /// Number of calls with input, and its length in the last one.
 #[derive(Default)]
 struct InputSession {
-    shown: usize,
+    call_count: usize,
     len: usize,
 }
 
@@ -41,7 +41,7 @@ impl Session for InputSession {
     }
 
     fn received(&mut self, bytes: &[u8], io: &mut Io<'_>, service: &mut InputService) -> usize {
-        (self.shown, self.len) = (self.shown + 1, bytes.len());
+        (self.call_count, self.len) = (self.call_count + 1, bytes.len());
         if !bytes.is_empty() {
             io.pause();
         }
@@ -52,7 +52,7 @@ impl Session for InputSession {
     }
 
     fn deadline(&mut self, _: &mut Io<'_>, service: &mut InputService) {
-        service.late += 1;
+        service.deadlines += 1;
     }
 
     fn closed(&mut self, reason: CloseReason, service: &mut InputService) {
@@ -77,16 +77,16 @@ fn the_owner_reads_and_answers_between_turns() {
     assert_eq!(fixture.shard.unread(token), b"question");
     fixture.shard.consume(token, 5);
     assert_eq!(fixture.shard.unread(token), b"ion");
-    let shown = fixture.shard.with(token, |session, io| {
+    let call_count = fixture.shard.with(token, |session, io| {
         io.send(b"answer").expect("there is room");
         io.resume();
-        (session.shown, session.len)
+        (session.call_count, session.len)
     });
-    assert_eq!(shown, Some((1, 8)));
+    assert_eq!(call_count, Some((1, 8)));
     assert_eq!(fixture.shard.prepare_to_wait(), Wait::No, "there is something to send");
     fixture.run_turns();
     assert_eq!(read(&mut client, usize::MAX).0, b"answer");
-    assert_eq!(fixture.shard.with(token, |session, _| (session.shown, session.len)), Some((2, 3)));
+    assert_eq!(fixture.shard.with(token, |session, _| (session.call_count, session.len)), Some((2, 3)));
 }
 
 /// A foreign loop does not wait before the driver has carried out the requests of a call, also if nothing is to be
@@ -185,7 +185,7 @@ fn calls_between_turns_have_the_room_of_one_turn() {
 
 /// Row 4.35: output of sessions that the owner resumes is bounded in the same way.
 #[test]
-fn sessions_that_go_on_between_turns_have_the_room_of_one_turn() {
+fn sessions_resumed_between_turns_have_the_space_of_one_turn() {
     const CLIENTS: usize = 2 * ARENA_SIZE / SEND_MAX;
     let mut fixture = fixture(2 * SEND_MAX);
     let mut clients: Vec<_> = (0..CLIENTS).map(|_| fixture.client()).collect();
@@ -221,8 +221,8 @@ fn a_deadline_set_between_turns_counts_from_now() {
     });
     assert_eq!(set, Some(now));
     fixture.run_turns();
-    assert_eq!(fixture.service().late, 0);
+    assert_eq!(fixture.service().deadlines, 0);
     fixture.network.advance_to(now.after(Duration::from_secs(1)));
     fixture.run_turns();
-    assert_eq!(fixture.service().late, 1);
+    assert_eq!(fixture.service().deadlines, 1);
 }

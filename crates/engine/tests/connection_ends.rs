@@ -39,7 +39,7 @@ struct EndService {
     turn: Option<EndTurn>,
     drain_count: usize,
     ended: Vec<CloseReason>,
-    refused: Vec<ErrorKind>,
+    connect_errors: Vec<ErrorKind>,
 }
 
 struct EndSession;
@@ -77,8 +77,8 @@ impl Session for EndSession {
         (service.script.draining)(io);
     }
 
-    fn refused(&mut self, error: &io::Error, service: &mut EndService) {
-        service.refused.push(error.kind());
+    fn connect_failed(&mut self, error: &io::Error, service: &mut EndService) {
+        service.connect_errors.push(error.kind());
     }
 
     fn closed(&mut self, reason: CloseReason, service: &mut EndService) {
@@ -106,7 +106,7 @@ impl EndFixture {
             ..ShardConfig::default()
         };
         let service =
-            EndService { script, turn: None, drain_count: 0, ended: Vec::new(), refused: Vec::new() };
+            EndService { script, turn: None, drain_count: 0, ended: Vec::new(), connect_errors: Vec::new() };
         let (wake, counters) = (Arc::new(Wake::new(|| ())), Arc::new(EngineCounters::default()));
         let driver = SimDriver::new(&network);
         let mut shard = Shard::new(driver, service, config, network.clock(), wake, counters);
@@ -117,7 +117,7 @@ impl EndFixture {
     fn clients(&mut self, count: usize) -> Vec<SimPeer> {
         let clients = (0..count).map(|_| self.network.connect(self.address.clone(), None)).collect();
         self.turns();
-        assert_eq!(self.shard.open() as usize, count);
+        assert_eq!(self.shard.open_connections() as usize, count);
         clients
     }
 
@@ -176,7 +176,7 @@ fn send_all(io: &mut Io<'_>) {
 /// Row 4.36: a received request is answered although the server drains and has much to do: its connection does not
 /// count as idle.
 #[test]
-fn a_request_that_waits_for_its_turn_survives_the_drain() {
+fn a_queued_request_survives_the_drain() {
     let received: EndAction = |io| {
         send_all(io);
         io.finish(CloseReason::Done);
@@ -211,7 +211,7 @@ fn drain_replies_wait_for_room() {
     });
     fixture.turn();
     let drain_count = fixture.shard.service().drain_count;
-    assert!((1..=ARENA_SIZE / SEND_MAX).contains(&drain_count), "{drain_count} sessions spoke in one turn");
+    assert!((1..=ARENA_SIZE / SEND_MAX).contains(&drain_count), "{drain_count} sessions sent in one turn");
     fixture.turns();
     assert_eq!(fixture.shard.service().drain_count, MANY);
     for client in &mut clients {
@@ -225,14 +225,14 @@ fn drain_replies_wait_for_room() {
 /// Row 4.36: a peer that seems writable but receives nothing is closed at the timeout, whatever else happens at that
 /// moment.
 #[test]
-fn a_connection_that_only_seems_writable_meets_its_write_timeout() {
-    let say_it: EndAction = |io| {
-        io.send(b"last words").expect("there is room");
+fn a_falsely_writable_connection_times_out() {
+    let send_last: EndAction = |io| {
+        io.send(b"last bytes").expect("there is room");
         io.finish(CloseReason::Done);
     };
     let faults = FaultRates::NONE.with(NetworkFault::BlockedSend, 1000);
     let mut fixture =
-        EndFixture::new(EndScript { ended: say_it, ..QUIET }, NetworkOptions { faults, ..roomy() });
+        EndFixture::new(EndScript { ended: send_last, ..QUIET }, NetworkOptions { faults, ..roomy() });
     let mut clients = fixture.clients(1);
     clients[0].shutdown();
     fixture.turn_for(WRITE_TIMEOUT / 2);
@@ -252,12 +252,12 @@ fn progress_at_the_last_moment_counts() {
     let mut clients = fixture.clients(1);
     assert_eq!(clients[0].write(b"?").expect("there is room"), 1);
     fixture.turns();
-    let mut heard = 0;
-    while heard < SEND_MAX {
+    let mut read_len = 0;
+    while read_len < SEND_MAX {
         fixture.network.advance_to(fixture.network.now().after(WRITE_TIMEOUT));
-        heard += read(&mut clients[0]).0;
+        read_len += read(&mut clients[0]).0;
         fixture.turns();
-        assert_eq!(fixture.ended(), [], "closed after {heard} bytes");
+        assert_eq!(fixture.ended(), [], "closed after {read_len} bytes");
     }
 }
 
@@ -281,7 +281,7 @@ fn an_abort_keeps_the_reason_of_finished_connections() {
 
 /// Row 4.37: an abort covers all connections: also after a last send that stops short in that turn, and later ones.
 #[test]
-fn one_abort_is_enough() {
+fn an_abort_also_covers_later_connections() {
     let received: EndAction = |io| {
         send_all(io);
         io.finish(CloseReason::Done);
@@ -296,7 +296,7 @@ fn one_abort_is_enough() {
     fixture.turn();
     clients.push(fixture.network.connect(fixture.address.clone(), None));
     fixture.turns();
-    let (open, refused) = (fixture.shard.open(), fixture.shard.counters().refused_full.get());
+    let (open, refused) = (fixture.shard.open_connections(), fixture.shard.counters().refused_full.get());
     assert_eq!((open, fixture.shard.held_bytes()), (0, (0, 0)));
     let ended = fixture.ended();
     assert!(ended.iter().all(|reason| *reason == CloseReason::DrainTimeout), "{ended:?}");
@@ -311,9 +311,9 @@ fn lingering_ends() {
     let mut clients = fixture.clients(1);
     assert_eq!(clients[0].write(b"?").expect("there is room"), 1);
     fixture.turn_for(LINGER_TIMEOUT / 2);
-    assert_eq!((fixture.ended(), fixture.shard.open()), (vec![], 1));
+    assert_eq!((fixture.ended(), fixture.shard.open_connections()), (vec![], 1));
     fixture.turn_for(LINGER_TIMEOUT);
-    assert_eq!((fixture.ended(), fixture.shard.open()), (vec![CloseReason::Done], 0));
+    assert_eq!((fixture.ended(), fixture.shard.open_connections()), (vec![CloseReason::Done], 0));
 }
 
 /// Row 4.33: a session that has ended its output still gets input, whether the last output was sent at once or held up.
@@ -333,17 +333,17 @@ fn ended_output_leaves_the_input_open() {
         );
         let mut clients = fixture.clients(1);
         assert_eq!(clients[0].write(b"?").expect("there is room"), 1);
-        let (mut heard, mut has_ended) = (0, false);
+        let (mut read_len, mut has_ended) = (0, false);
         for _ in 0..SEND_MAX {
             fixture.turns();
             let (more, ended) = read(&mut clients[0]);
-            heard += more;
+            read_len += more;
             if ended {
                 has_ended = true;
                 break;
             }
         }
-        assert_eq!((heard, has_ended, fixture.ended()), (SEND_MAX, true, vec![]));
+        assert_eq!((read_len, has_ended, fixture.ended()), (SEND_MAX, true, vec![]));
         assert_eq!(clients[0].write(b"!").expect("there is room"), 1);
         fixture.turns();
         assert_eq!((fixture.ended(), read(&mut clients[0])), (vec![], (0, true)));
@@ -364,7 +364,7 @@ fn the_backlog_is_served_before_the_end() {
     let mut clients = fixture.clients(MANY);
     clients.extend((0..MANY).map(|_| fixture.network.connect(fixture.address.clone(), None)));
     fixture.turns();
-    assert_eq!(fixture.shard.open() as usize, MANY);
+    assert_eq!(fixture.shard.open_connections() as usize, MANY);
     fixture.shard.service().turn = Some(|control| {
         control.accept_backlogs_and_close_listeners();
         control.drain();
@@ -413,9 +413,9 @@ fn a_connect_on_a_full_slab_fails() {
     fixture.shard.service().turn = Some(|control| control.connect(unreachable_destination(), EndSession));
     fixture.turns();
     assert_eq!(fixture.ended(), [CloseReason::ConnectFailed]);
-    assert_eq!(fixture.shard.service().refused, [NO_FREE_SLOT], "the error names the cause");
+    assert_eq!(fixture.shard.service().connect_errors, [NO_FREE_SLOT], "the error names the cause");
     assert_eq!(fixture.shard.counters().closed(CloseReason::ConnectFailed).get(), 1);
-    assert_eq!(fixture.shard.open() as usize, MANY);
+    assert_eq!(fixture.shard.open_connections() as usize, MANY);
 }
 
 /// Row 5.1: a connect without a response times out.
@@ -429,9 +429,9 @@ fn a_connect_without_an_answer_ends() {
         control.connect(Destination::Tcp { to, from: None }, EndSession);
     });
     fixture.turn_for(CONNECT_TIMEOUT / 2);
-    assert_eq!((fixture.ended(), fixture.shard.open()), (vec![], 1));
+    assert_eq!((fixture.ended(), fixture.shard.open_connections()), (vec![], 1));
     fixture.turn_for(CONNECT_TIMEOUT);
-    assert_eq!((fixture.ended(), fixture.shard.open()), (vec![CloseReason::ConnectFailed], 0));
+    assert_eq!((fixture.ended(), fixture.shard.open_connections()), (vec![CloseReason::ConnectFailed], 0));
     drop(listener);
 }
 
@@ -442,7 +442,7 @@ fn a_connect_without_a_socket_fails() {
     let mut fixture = EndFixture::new(QUIET, NetworkOptions { faults, ..roomy() });
     fixture.shard.service().turn = Some(|control| control.connect(unreachable_destination(), EndSession));
     fixture.turns();
-    assert_eq!((fixture.ended(), fixture.shard.open()), (vec![CloseReason::ConnectFailed], 0));
+    assert_eq!((fixture.ended(), fixture.shard.open_connections()), (vec![CloseReason::ConnectFailed], 0));
 }
 
 /// Row 4.34: a socket that the driver cannot attach ends its connection with a reason; the slot and the gate are open.
@@ -453,21 +453,24 @@ fn a_socket_that_cannot_be_attached_ends_its_connection() {
     let mut clients: Vec<SimPeer> =
         (0..2 * MANY).map(|_| fixture.network.connect(fixture.address.clone(), None)).collect();
     fixture.turns();
-    assert_eq!((fixture.ended(), fixture.shard.open()), (vec![CloseReason::SystemError; 2 * MANY], 0));
+    assert_eq!(
+        (fixture.ended(), fixture.shard.open_connections()),
+        (vec![CloseReason::SystemError; 2 * MANY], 0)
+    );
     assert!(clients.iter_mut().all(|client| read(client) == (0, true)), "all clients see the end");
 }
 
 /// Row 3.27: a listener that fails temporarily pauses, and resumes.
 #[test]
-fn a_listener_that_fails_is_tried_again_after_a_rest() {
+fn a_failed_listener_is_retried_after_a_pause() {
     let faults = FaultRates::NONE.with(NetworkFault::AcceptFails, 1000);
     let mut fixture = EndFixture::new(QUIET, NetworkOptions { faults, ..roomy() });
     let _client = fixture.network.connect(fixture.address.clone(), None);
     fixture.turns();
-    assert_eq!((fixture.shard.open(), fixture.shard.counters().accept_errors.get()), (0, 1));
+    assert_eq!((fixture.shard.open_connections(), fixture.shard.counters().accept_errors.get()), (0, 1));
     fixture.network.stop_faults();
     fixture.turn_for(Duration::from_secs(1));
-    assert_eq!((fixture.shard.open(), fixture.shard.counters().accept_errors.get()), (1, 1));
+    assert_eq!((fixture.shard.open_connections(), fixture.shard.counters().accept_errors.get()), (1, 1));
 }
 
 /// Row 0.9: a wait is counted from its start, also after a long turn.

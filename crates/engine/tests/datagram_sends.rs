@@ -70,11 +70,11 @@ fn observed() -> (SingleShard<ObserverService>, SimDatagramPeer) {
     let mut world = SingleShard::new(ObserverService::default(), config, 1000);
     let address: SocketAddr = "10.0.0.1:5683".parse().expect("an address");
     let socket = world.network.bind(address);
-    assert_eq!(world.shard.receive_datagrams(socket).expect("the driver takes it"), 1);
+    assert_eq!(world.shard.receive_datagrams(socket).expect("the driver accepts it"), 1);
     let observer = world.network.bind_as_peer("10.0.0.2:5683".parse().expect("an address"));
     observer.send(address, b"here").expect("it is short");
     world.run_turns();
-    let path = world.service().path.expect("it was heard");
+    let path = world.service().path.expect("its datagram was received");
     assert_eq!(path, DatagramPath { socket: 1, peer: observer.local_addr(), local: None });
     (world, observer)
 }
@@ -104,7 +104,7 @@ fn a_turn_has_room_for_datagrams_at_its_end() {
 #[test]
 fn mail_reaches_a_peer() {
     let (mut world, observer) = observed();
-    let path = world.service().path.expect("it was heard");
+    let path = world.service().path.expect("its datagram was received");
     for text in ["one", "two"] {
         world.service().mail.push_back((path.into(), text.into()));
     }
@@ -115,7 +115,7 @@ fn mail_reaches_a_peer() {
 /// Row 4.36: a turn's datagrams by a socket that is closed in the same turn are sent before the close; later ones are
 /// dropped.
 #[test]
-fn a_socket_is_closed_behind_its_last_datagram() {
+fn a_socket_is_closed_after_its_last_datagram() {
     let (mut world, observer) = observed();
     world.service().turn = Some(|control, path| {
         let outcome = control.send_datagram(&path, b"the last word");
@@ -125,7 +125,7 @@ fn a_socket_is_closed_behind_its_last_datagram() {
     world.run_turns();
     assert_eq!(received_datagrams(&observer), [b"the last word"]);
     assert_eq!((world.service().delivered, world.shard.counters().datagrams_dropped.get()), (0, 0));
-    let path = world.service().path.expect("it was heard");
+    let path = world.service().path.expect("its datagram was received");
     world.service().mail.push_back((path.into(), b"too late".to_vec()));
     world.service().turn = Some(|control, path| {
         assert!(!control.has_datagram_sockets());

@@ -16,12 +16,12 @@ use stilling_engine::{
     Clock, DatagramIo, Io, Service, Session, Shard, ShardConfig, ShardControl, Time, Wake, net,
 };
 
-const HANG: Duration = Duration::from_secs(20);
+const HANG_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Answers every datagram with its length and its first bytes; `twice` is answered twice, and `stall` blocks the shard
 /// until the test releases it.
 struct LengthService {
-    over: Arc<AtomicBool>,
+    is_ending: Arc<AtomicBool>,
     stall: ShardStall,
 }
 
@@ -39,7 +39,7 @@ impl Service for LengthService {
     }
 
     fn has_mail(&self) -> bool {
-        self.over.load(Ordering::Acquire)
+        self.is_ending.load(Ordering::Acquire)
     }
 
     fn datagram(&mut self, datagram: &Datagram<'_>, io: &mut DatagramIo<'_>) {
@@ -57,7 +57,7 @@ impl Service for LengthService {
     }
 
     fn turn(&mut self, control: &mut ShardControl<'_, Self>) -> Option<Time> {
-        if self.over.load(Ordering::Acquire) {
+        if self.is_ending.load(Ordering::Acquire) {
             control.close_listeners();
             if control.is_empty() {
                 control.stop();
@@ -75,13 +75,13 @@ impl Session for LengthSession {
     }
 }
 
-/// Runs a shard on a thread of its own while `talk` talks to it.
+/// Runs a shard on a thread of its own while `run_clients` uses it.
 fn with_shard<D: Driver<Socket = OwnedFd>>(
     make: impl FnOnce() -> D + Send + 'static,
-    talk: impl FnOnce(SocketAddr, &EngineCounters),
+    run_clients: impl FnOnce(SocketAddr, &EngineCounters),
 ) {
-    let (stall, _ends) = stalls();
-    with_shard_at(any_socket(), make, stall, talk);
+    let (stall, _test_ends) = stalls();
+    with_shard_at(any_socket(), make, stall, run_clients);
 }
 
 fn any_socket() -> OwnedFd {
@@ -93,41 +93,41 @@ fn socket_at(address: &str) -> OwnedFd {
 }
 
 fn stalls() -> (ShardStall, (Receiver<()>, Sender<()>)) {
-    let ((begins, begun), (end, ends)) = (channel(), channel());
-    ((begins, ends), (begun, end))
+    let ((began_sender, began_receiver), (end_sender, end_receiver)) = (channel(), channel());
+    ((began_sender, end_receiver), (began_receiver, end_sender))
 }
 
 fn with_shard_at<D: Driver<Socket = OwnedFd>>(
     socket: OwnedFd,
     make: impl FnOnce() -> D + Send + 'static,
     stall: ShardStall,
-    talk: impl FnOnce(SocketAddr, &EngineCounters),
+    run_clients: impl FnOnce(SocketAddr, &EngineCounters),
 ) {
     let address = net::local_addr(&socket).expect("it is bound");
-    let (over, counters) = (Arc::new(AtomicBool::new(false)), Arc::new(EngineCounters::default()));
-    let service = LengthService { over: Arc::clone(&over), stall };
-    let (told, wakes) = channel();
+    let (is_ending, counters) = (Arc::new(AtomicBool::new(false)), Arc::new(EngineCounters::default()));
+    let service = LengthService { is_ending: Arc::clone(&is_ending), stall };
+    let (wake_sender, wake_receiver) = channel();
     let counts = Arc::clone(&counters);
     let shard = thread::spawn(move || {
         let driver = make();
         let handle = driver.wake_handle();
         let wake = Arc::new(Wake::new(move || handle.wake()));
-        told.send(Arc::clone(&wake)).expect("the test waits for it");
+        wake_sender.send(Arc::clone(&wake)).expect("the test waits for it");
         let config = ShardConfig { capacity: 1, ..ShardConfig::default() };
         let mut shard = Shard::new(driver, service, config, Clock::real(), wake, counts);
-        assert_eq!(shard.receive_datagrams(socket).expect("the driver takes it"), 0);
+        assert_eq!(shard.receive_datagrams(socket).expect("the driver accepts it"), 0);
         shard.run().expect("the driver works");
     });
-    talk(address, &counters);
-    over.store(true, Ordering::Release);
-    wakes.recv().expect("the shard runs").force();
+    run_clients(address, &counters);
+    is_ending.store(true, Ordering::Release);
+    wake_receiver.recv().expect("the shard runs").force();
     shard.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
 }
 
 fn client(server: SocketAddr) -> UdpSocket {
     let socket = UdpSocket::bind("127.0.0.1:0").expect("a free port");
     socket.connect(server).expect("an address");
-    socket.set_read_timeout(Some(HANG)).expect("a socket takes options");
+    socket.set_read_timeout(Some(HANG_TIMEOUT)).expect("a socket takes options");
     socket
 }
 
@@ -147,8 +147,8 @@ fn every_client_is_answered(server: SocketAddr, counters: &EngineCounters) {
     }
     for (number, socket) in clients.iter().enumerate() {
         for round in 0..DATAGRAMS_PER_TURN {
-            let said = format!("{number}-{round}");
-            assert_eq!(receive_text(socket), format!("{} {said}", said.len()));
+            let sent = format!("{number}-{round}");
+            assert_eq!(receive_text(socket), format!("{} {sent}", sent.len()));
         }
     }
     let [first, ..] = &clients[..] else { unreachable!("there are three") };
@@ -166,12 +166,12 @@ fn every_client_is_answered(server: SocketAddr, counters: &EngineCounters) {
 /// A closed client makes the system report an error on the socket (ICMP port unreachable).
 fn a_closed_client_does_not_affect_others(server: SocketAddr, _counters: &EngineCounters) {
     for _ in 0..20 {
-        let gone = client(server);
-        gone.send(b"bye").expect("it is sent");
-        drop(gone);
-        let here = client(server);
-        here.send(b"hello").expect("it is sent");
-        assert_eq!(receive_text(&here), "5 hello");
+        let closed_client = client(server);
+        closed_client.send(b"bye").expect("it is sent");
+        drop(closed_client);
+        let open_client = client(server);
+        open_client.send(b"hello").expect("it is sent");
+        assert_eq!(receive_text(&open_client), "5 hello");
     }
 }
 
@@ -194,18 +194,18 @@ fn drops_are_counted<D: Driver<Socket = OwnedFd>>(make: impl FnOnce() -> D + Sen
     let old = UdpSocket::from(socket);
     let mut bytes = [0; 2000];
     let before = std::iter::from_fn(|| old.recv(&mut bytes).ok()).count() as u64;
-    assert!(before < FLOOD, "the kernel took all {before}");
-    let (stall, (begun, end)) = stalls();
+    assert!(before < FLOOD, "the kernel queued all {before}");
+    let (stall, (began_receiver, end_sender)) = stalls();
     with_shard_at(old.into(), make, stall, |server, counters| {
         let client = client(server);
         for round in 1..=2 {
             let (received, dropped) =
                 (counters.datagrams_received.get(), counters.datagrams_dropped_by_kernel.get());
             client.send(b"stall").expect("it is sent");
-            begun.recv_timeout(HANG).expect("the shard stands still");
+            began_receiver.recv_timeout(HANG_TIMEOUT).expect("the shard is blocked");
             flood(&client);
-            end.send(()).expect("the shard waits");
-            let deadline = Instant::now() + HANG;
+            end_sender.send(()).expect("the shard waits");
+            let deadline = Instant::now() + HANG_TIMEOUT;
             let counted = || {
                 let received = counters.datagrams_received.get() - received;
                 let dropped = counters.datagrams_dropped_by_kernel.get() - dropped;
@@ -222,21 +222,21 @@ fn drops_are_counted<D: Driver<Socket = OwnedFd>>(make: impl FnOnce() -> D + Sen
 }
 
 /// A client receives only datagrams from the address that it sent to, whichever of the server's that is.
-fn answers_come_from_where_they_were_asked<D: Driver<Socket = OwnedFd> + 'static>(make: fn() -> D) {
-    let check = |bound: &str, asked: &str| {
-        let (stall, _ends) = stalls();
+fn answers_come_from_the_requested_address<D: Driver<Socket = OwnedFd> + 'static>(make: fn() -> D) {
+    let check = |bound: &str, target: &str| {
+        let (stall, _test_ends) = stalls();
         with_shard_at(socket_at(bound), make, stall, |server, _| {
-            let asked = SocketAddr::new(asked.parse().expect("an address"), server.port());
-            let own = if asked.is_ipv4() { "127.0.0.1:0" } else { "[::1]:0" };
+            let target = SocketAddr::new(target.parse().expect("an address"), server.port());
+            let own = if target.is_ipv4() { "127.0.0.1:0" } else { "[::1]:0" };
             let client = UdpSocket::bind(own).expect("a free port");
-            client.connect(asked).expect("an address");
-            client.set_read_timeout(Some(HANG)).expect("a socket takes options");
+            client.connect(target).expect("an address");
+            client.set_read_timeout(Some(HANG_TIMEOUT)).expect("a socket takes options");
             for _ in 0..3 {
                 client.send(b"twice").expect("it is sent");
                 assert_eq!(
                     [receive_text(&client), receive_text(&client)],
                     ["5 twice", "5 twice"],
-                    "{bound} {asked}"
+                    "{bound} {target}"
                 );
             }
             client.send(&vec![b'x'; DATAGRAM_SIZE_MAX]).expect("it is sent");
@@ -253,13 +253,13 @@ fn answers_come_from_where_they_were_asked<D: Driver<Socket = OwnedFd> + 'static
 
 /// Row 5.1: a server with several addresses answers from the one that received the request, on both drivers.
 #[test]
-fn answers_come_from_where_they_were_asked_on_uring() {
-    answers_come_from_where_they_were_asked(|| Uring::new().expect("the system grants io_uring"));
+fn replies_come_from_the_receiving_address_on_uring() {
+    answers_come_from_the_requested_address(|| Uring::new().expect("the system grants io_uring"));
 }
 
 #[test]
-fn answers_come_from_where_they_were_asked_on_poll() {
-    answers_come_from_where_they_were_asked(|| Poll::new().expect("the system has epoll"));
+fn replies_come_from_the_receiving_address_on_poll() {
+    answers_come_from_the_requested_address(|| Poll::new().expect("the system has epoll"));
 }
 
 /// Row 0.14: no loss is silent, also not one before the server, on both drivers.

@@ -30,9 +30,9 @@ fn in_child_process(test: &str, body: fn()) {
         .env(CHILD, "1")
         .output()
         .expect("this binary runs again");
-    let said = String::from_utf8_lossy(&outcome.stdout);
-    assert!(outcome.status.success(), "{said}\n{}", String::from_utf8_lossy(&outcome.stderr));
-    assert!(said.contains("1 passed"), "the child ran another test: {said}");
+    let stdout = String::from_utf8_lossy(&outcome.stdout);
+    assert!(outcome.status.success(), "{stdout}\n{}", String::from_utf8_lossy(&outcome.stderr));
+    assert!(stdout.contains("1 passed"), "the child ran another test: {stdout}");
 }
 
 fn lower_descriptor_limit() {
@@ -40,12 +40,12 @@ fn lower_descriptor_limit() {
         .expect("a limit can be lowered");
 }
 
-fn running_out_of_descriptors_is_survived<D: SystemDriver>() {
-    running_out_is_survived::<D>(libc::EMFILE, lower_descriptor_limit);
+fn survives_descriptor_exhaustion<D: SystemDriver>() {
+    survives_exhaustion::<D>(libc::EMFILE, lower_descriptor_limit);
 }
 
 /// Accepting stops with `errno` after `run_short`; clients without room are refused, and accepting resumes.
-fn running_out_is_survived<D: SystemDriver>(errno: i32, run_short: fn()) {
+fn survives_exhaustion<D: SystemDriver>(errno: i32, run_short: fn()) {
     let mut fixture = DriverFixture::<SystemRig<D>>::new();
     let (socket, destination) = fixture.rig.listener(AddressKind::V4);
     let mut clients: Vec<_> = (0..CLIENTS).map(|_| fixture.rig.dial(&destination)).collect();
@@ -77,11 +77,11 @@ fn running_out_is_survived<D: SystemDriver>(errno: i32, run_short: fn()) {
     assert!(accepted > 0 && refused >= 3, "{accepted} accepted, {refused} refused");
     // Refused and dropped clients see the end; the others are still connected.
     let mut into = [0; 1];
-    let over = clients.iter_mut().filter_map(|client| match client.read(&mut into) {
+    let ended = clients.iter_mut().filter_map(|client| match client.read(&mut into) {
         Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => None,
         outcome => Some(outcome),
     });
-    assert_eq!(over.count(), CLIENTS - held.len());
+    assert_eq!(ended.count(), CLIENTS - held.len());
     // With room again, accepting resumes.
     held.clear();
     clients.clear();
@@ -95,19 +95,13 @@ fn running_out_is_survived<D: SystemDriver>(errno: i32, run_short: fn()) {
 /// Row 3.27: `EMFILE` is survived, the oldest waiting client is refused and counted, accepting resumes.
 #[test]
 fn poll_survives_running_out_of_descriptors() {
-    in_child_process(
-        "poll_survives_running_out_of_descriptors",
-        running_out_of_descriptors_is_survived::<Poll>,
-    );
+    in_child_process("poll_survives_running_out_of_descriptors", survives_descriptor_exhaustion::<Poll>);
 }
 
 /// Row 3.27: the same on io_uring.
 #[test]
 fn uring_survives_running_out_of_descriptors() {
-    in_child_process(
-        "uring_survives_running_out_of_descriptors",
-        running_out_of_descriptors_is_survived::<Uring>,
-    );
+    in_child_process("uring_survives_running_out_of_descriptors", survives_descriptor_exhaustion::<Uring>);
 }
 
 /// `uring` with room for few sockets in its ring's table.
@@ -127,7 +121,7 @@ impl SystemDriver for SmallTable {
 /// Rows 0.2, 3.27: a full table of direct descriptors is survived as `EMFILE` is.
 #[test]
 fn a_full_table_of_direct_descriptors_is_survived() {
-    running_out_is_survived::<SmallTable>(libc::ENFILE, || {});
+    survives_exhaustion::<SmallTable>(libc::ENFILE, || {});
 }
 
 /// Row 0.2: a connect without a free slot fails, and succeeds when there is one again.
@@ -144,8 +138,8 @@ fn a_connect_without_a_slot_fails_and_may_be_repeated() {
     }
     let late = fixture.token();
     fixture.driver.connect(late, &destination).expect("it is begun");
-    let news = fixture.observed();
-    assert!(matches!(news, ObservedEvent::Failed(token, _) if token == late), "{news:?}");
+    let observed = fixture.observed();
+    assert!(matches!(observed, ObservedEvent::Failed(token, _) if token == late), "{observed:?}");
     fixture.driver.close(late);
     fixture.expect(ObservedEvent::Closed(late));
     let (first, _peer) = connected.swap_remove(0);
@@ -156,7 +150,7 @@ fn a_connect_without_a_slot_fails_and_may_be_repeated() {
     fixture.expect(ObservedEvent::Connected(again));
 }
 
-fn direct_descriptors_are_not_the_processs() {
+fn direct_descriptors_use_none_of_the_process() {
     let mut fixture = DriverFixture::<SystemRig<DirectUring>>::new();
     let (socket, destination) = fixture.rig.listener(AddressKind::V4);
     let _clients: Vec<_> = (0..CLIENTS).map(|_| fixture.rig.dial(&destination)).collect();
@@ -171,7 +165,10 @@ fn direct_descriptors_are_not_the_processs() {
 /// Row 0.2: both ends of all connections exceed the process's limit of open files.
 #[test]
 fn uring_accepts_beyond_the_limit_of_open_files() {
-    in_child_process("uring_accepts_beyond_the_limit_of_open_files", direct_descriptors_are_not_the_processs);
+    in_child_process(
+        "uring_accepts_beyond_the_limit_of_open_files",
+        direct_descriptors_use_none_of_the_process,
+    );
 }
 
 fn a_detach_without_a_descriptor_reports_the_error() {
@@ -202,7 +199,7 @@ fn uring_reports_a_detach_without_a_descriptor() {
 
 /// Row 0.2: a ring rejects a direct socket of another ring; its own driver closes it.
 #[test]
-fn a_direct_socket_of_another_ring_is_refused() {
+fn a_direct_socket_of_another_ring_is_rejected() {
     let mut fixture = DriverFixture::<SystemRig<DirectUring>>::new();
     let mut other = DirectUring::start().expect("another ring");
     let (listener, destination) = fixture.listen(AddressKind::V4);
@@ -271,7 +268,7 @@ fn a_full_shard_keeps_waiting_clients<D: SystemDriver>() {
                 outcome => break outcome,
             }
         };
-        assert_eq!(answer.ok(), Some(1), "client {number} was turned away");
+        assert_eq!(answer.ok(), Some(1), "client {number} was refused");
     }
     let counters = shard.counters();
     assert_eq!((counters.refused_descriptors.get(), counters.accepted.get()), (0, CLIENTS as u64));
@@ -299,7 +296,7 @@ fn a_full_shard_on_uring_keeps_clients_waiting_without_descriptors() {
 
 /// Restores the default action of `SIGPIPE`, which ends the process.
 #[allow(unsafe_code)]
-fn a_dead_pipe_raises_no_signal<D: SystemDriver>() {
+fn a_broken_pipe_raises_no_signal<D: SystemDriver>() {
     // SAFETY: SIG_DFL is no handler, so no code of ours runs in signal context.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
     stilling_simulation::suite::contracts::a_pipe_without_a_reader_is_an_error::<SystemRig<D>>();
@@ -308,12 +305,12 @@ fn a_dead_pipe_raises_no_signal<D: SystemDriver>() {
 
 /// Row 4.36: an embedder need not ignore `SIGPIPE`.
 #[test]
-fn poll_is_not_killed_by_a_dead_pipe() {
-    in_child_process("poll_is_not_killed_by_a_dead_pipe", a_dead_pipe_raises_no_signal::<Poll>);
+fn poll_survives_a_broken_pipe() {
+    in_child_process("poll_survives_a_broken_pipe", a_broken_pipe_raises_no_signal::<Poll>);
 }
 
 /// Row 4.36: the same on io_uring.
 #[test]
-fn uring_is_not_killed_by_a_dead_pipe() {
-    in_child_process("uring_is_not_killed_by_a_dead_pipe", a_dead_pipe_raises_no_signal::<Uring>);
+fn uring_survives_a_broken_pipe() {
+    in_child_process("uring_survives_a_broken_pipe", a_broken_pipe_raises_no_signal::<Uring>);
 }

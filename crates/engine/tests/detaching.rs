@@ -69,13 +69,13 @@ impl Session for DetachSession {
     }
 }
 
-type DetachedActor = Detached<SimSocket, DetachSession>;
+type DetachedConnection = Detached<SimSocket, DetachSession>;
 
 struct DetachFixture {
     network: Network,
     shard: Shard<SimDriver, DetachService>,
     address: Address,
-    taken: Rc<RefCell<Vec<DetachedActor>>>,
+    detached_queue: Rc<RefCell<Vec<DetachedConnection>>>,
 }
 
 impl DetachFixture {
@@ -85,10 +85,10 @@ impl DetachFixture {
         let address = listener.listening_at().expect("it listens");
         let mut shard = shard(&network, received);
         shard.listen(listener, false).expect("the first listener");
-        let taken = Rc::new(RefCell::new(Vec::new()));
-        let road = Rc::clone(&taken);
-        shard.on_detached(move |_, it| road.borrow_mut().push(it));
-        DetachFixture { network, shard, address, taken }
+        let detached_queue = Rc::new(RefCell::new(Vec::new()));
+        let queue = Rc::clone(&detached_queue);
+        shard.on_detached(move |_, it| queue.borrow_mut().push(it));
+        DetachFixture { network, shard, address, detached_queue }
     }
 
     fn client(&mut self, says: &[u8]) -> SimPeer {
@@ -106,18 +106,18 @@ impl DetachFixture {
 
     fn ended(&mut self) -> Vec<CloseReason> {
         let counters = self.shard.counters();
-        assert_eq!(counters.open.get(), u64::from(self.shard.open()));
+        assert_eq!(counters.open.get(), u64::from(self.shard.open_connections()));
         let counted = CloseReason::ALL.map(|reason| counters.closed(reason).get());
         let ended = std::mem::take(&mut self.shard.service().ended);
         for reason in CloseReason::ALL {
-            let told = ended.iter().filter(|it| **it == reason).count();
-            assert_eq!(counted[reason as usize], told as u64, "{reason:?}");
+            let reported = ended.iter().filter(|it| **it == reason).count();
+            assert_eq!(counted[reason as usize], reported as u64, "{reason:?}");
         }
         ended
     }
 
-    fn take(&mut self) -> Option<DetachedActor> {
-        self.taken.borrow_mut().pop()
+    fn take(&mut self) -> Option<DetachedConnection> {
+        self.detached_queue.borrow_mut().pop()
     }
 
     /// Asserts that the connection has ended for `reason`, and its socket with it.
@@ -125,7 +125,7 @@ impl DetachFixture {
     fn expect_end(&mut self, reason: CloseReason) {
         assert_eq!(self.ended(), [reason]);
         assert!(self.take().is_none(), "the socket was handed over");
-        assert_eq!((self.shard.open(), self.shard.held_bytes()), (0, (0, 0)));
+        assert_eq!((self.shard.open_connections(), self.shard.held_bytes()), (0, (0, 0)));
     }
 }
 
@@ -197,7 +197,7 @@ fn output_is_sent_and_unread_input_is_handed_over() {
     let it = fixture.take().expect("it has left");
     assert_eq!(it.unread, b"and more");
     assert_eq!(fixture.ended(), [CloseReason::Detached]);
-    assert_eq!((fixture.shard.open(), fixture.shard.held_bytes()), (0, (0, 0)));
+    assert_eq!((fixture.shard.open_connections(), fixture.shard.held_bytes()), (0, (0, 0)));
     assert_eq!(read(&mut peer), (b"bye".to_vec(), false));
     drop(it);
     assert_eq!(read(&mut peer), (Vec::new(), true));
@@ -205,7 +205,7 @@ fn output_is_sent_and_unread_input_is_handed_over() {
 
 /// Row 4.4: without a handler the socket is closed, and the session is notified.
 #[test]
-fn without_a_taker_the_socket_is_closed() {
+fn a_detached_socket_without_a_receiver_is_closed() {
     let mut fixture = DetachFixture::new(detach_after_five);
     let mut alone = shard(&fixture.network, detach_after_five);
     let socket = fixture.network.listen(Address::Tcp("10.0.0.1:81".parse().expect("an address")), 1, None);
@@ -219,7 +219,7 @@ fn without_a_taker_the_socket_is_closed() {
 
 /// Row 4.4: the first request to end a connection counts.
 #[test]
-fn asking_twice_and_finishing_afterwards_changes_nothing() {
+fn detaching_twice_and_then_finishing_changes_nothing() {
     let mut fixture = DetachFixture::new(|bytes, io, _| {
         io.detach();
         io.detach();
@@ -242,7 +242,7 @@ fn asking_twice_and_finishing_afterwards_changes_nothing() {
 
 /// Row 4.4: a session may abort after its request.
 #[test]
-fn an_abort_after_asking_ends_the_connection() {
+fn an_abort_after_a_detach_request_ends_the_connection() {
     let mut fixture = DetachFixture::new(|bytes, io, _| {
         io.detach();
         io.abort(CloseReason::ProtocolError);
@@ -254,12 +254,12 @@ fn an_abort_after_asking_ends_the_connection() {
 
 /// Row 4.36: held-up output is sent first, however long the peer takes, and its input meanwhile is kept.
 #[test]
-fn a_slow_reader_gets_everything_before_the_socket_moves() {
+fn a_slow_reader_gets_all_output_before_the_detach() {
     let mut fixture = DetachFixture::new(detach_behind_output);
     let mut peer = fixture.client(b"leave");
     let mut all = Vec::new();
     peer.write(b"meanwhile").expect("there is room");
-    while fixture.taken.borrow().is_empty() {
+    while fixture.detached_queue.borrow().is_empty() {
         let (some, end) = read(&mut peer);
         assert!(!some.is_empty() && !end, "after {} bytes", all.len());
         all.extend(some);
@@ -283,10 +283,10 @@ fn a_slow_reader_gets_everything_before_the_socket_moves() {
 
 /// Row 4.36: the write timeout ends a connection whose peer never reads.
 #[test]
-fn the_write_timeout_ends_a_connection_that_waits_to_leave() {
+fn the_write_timeout_ends_a_connection_being_detached() {
     let mut fixture = DetachFixture::new(detach_behind_output);
     let _peer = fixture.client(b"leave");
-    assert_eq!(fixture.shard.open(), 1);
+    assert_eq!(fixture.shard.open_connections(), 1);
     fixture.network.advance_to(fixture.network.now().after(ShardConfig::default().write_timeout));
     fixture.turns();
     fixture.expect_end(CloseReason::WriteTimeout);
@@ -294,7 +294,7 @@ fn the_write_timeout_ends_a_connection_that_waits_to_leave() {
 
 /// Row 4.34: a reset while output is held up.
 #[test]
-fn a_reset_ends_a_connection_that_waits_to_leave() {
+fn a_reset_ends_a_connection_being_detached() {
     let mut fixture = DetachFixture::new(detach_behind_output);
     let peer = fixture.client(b"leave");
     peer.reset();
@@ -304,18 +304,18 @@ fn a_reset_ends_a_connection_that_waits_to_leave() {
 
 /// Row 4.33: a peer that has ended its sending direction can still be answered.
 #[test]
-fn a_half_closed_connection_moves() {
+fn a_half_closed_connection_is_detached() {
     let mut fixture = DetachFixture::new(detach_behind_output);
     let mut peer = fixture.client(b"leave");
     peer.shutdown();
     fixture.turns();
-    let mut heard = 0;
-    while fixture.taken.borrow().is_empty() {
-        heard += read(&mut peer).0.len();
+    let mut read_len = 0;
+    while fixture.detached_queue.borrow().is_empty() {
+        read_len += read(&mut peer).0.len();
         fixture.turns();
     }
-    heard += read(&mut peer).0.len();
-    assert_eq!(heard, 5 * NETWORK_BUFFER);
+    read_len += read(&mut peer).0.len();
+    assert_eq!(read_len, 5 * NETWORK_BUFFER);
     assert_eq!(fixture.ended(), [CloseReason::Detached]);
     let it = fixture.take().expect("just seen");
     assert!(fixture.shard.adopt(it).is_ok());
@@ -332,8 +332,8 @@ fn a_drain_does_not_delay_a_detach() {
     let mut peer = fixture.client(b"leave");
     fixture.shard.service().turn = Some(drain);
     fixture.turns();
-    assert_eq!(fixture.shard.open(), 1);
-    while fixture.taken.borrow().is_empty() {
+    assert_eq!(fixture.shard.open_connections(), 1);
+    while fixture.detached_queue.borrow().is_empty() {
         assert!(!read(&mut peer).0.is_empty(), "it was cut off");
         fixture.turns();
     }
@@ -352,7 +352,7 @@ fn an_abort_includes_connections_being_detached() {
 
 /// Row 4.4: an abort ends it while the driver is about to return the socket.
 #[test]
-fn a_socket_that_comes_too_late_is_closed() {
+fn a_late_socket_is_closed() {
     let mut fixture = DetachFixture::new(|bytes, io, service| {
         io.detach();
         // At this call the driver has the request, but has not returned the socket.
@@ -377,20 +377,20 @@ fn a_stopped_shard_closes_connections_being_detached() {
     while !fixture.shard.is_stopped() {
         fixture.shard.turn(false).expect("turns");
     }
-    assert_eq!((fixture.shard.open(), read(&mut peer).1), (1, false));
+    assert_eq!((fixture.shard.open_connections(), read(&mut peer).1), (1, false));
     fixture.shard = shard(&fixture.network, detach_after_five);
     assert_eq!(read(&mut peer), (Vec::new(), true));
 }
 
 /// Two ends of a connection that belongs to no shard.
-fn open_connection(network: &Network) -> (DetachedActor, SimPeer) {
+fn open_connection(network: &Network) -> (DetachedConnection, SimPeer) {
     let (here, there) = network.pair();
     (Detached::new(here, DetachSession { received: detach_after_five }), SimPeer::new(there))
 }
 
 /// Row 4.9: a full shard returns an error with the whole connection, which can be adopted when there is room.
 #[test]
-fn a_full_shard_gives_the_connection_back() {
+fn a_full_shard_returns_the_connection() {
     let mut fixture = DetachFixture::new(detach_after_five);
     let (first, mut peer) = open_connection(&fixture.network);
     let (second, _second_peer) = open_connection(&fixture.network);
@@ -399,7 +399,7 @@ fn a_full_shard_gives_the_connection_back() {
     let Err(AdoptError { error_kind, connection }) = fixture.shard.adopt(third) else {
         panic!("three in two slots")
     };
-    assert_eq!(error_kind, AdoptErrorKind::Slots);
+    assert_eq!(error_kind, AdoptErrorKind::NoFreeSlot);
     fixture.turns();
     peer.write(b"leave").expect("there is room");
     fixture.turns();
@@ -407,15 +407,15 @@ fn a_full_shard_gives_the_connection_back() {
     assert!(fixture.shard.adopt(connection).is_ok());
     third_peer.write(b"leave").expect("there is room");
     fixture.turns();
-    assert!(!fixture.taken.borrow().is_empty());
+    assert!(!fixture.detached_queue.borrow().is_empty());
     assert_eq!(read(&mut third_peer), (b"bye".to_vec(), false));
     assert_eq!(fixture.shard.counters().adopted.get(), 3);
 }
 
 /// Row 4.9: the same in a service's turn, where pending connects count as well.
 #[test]
-fn a_service_gets_back_what_its_full_shard_cannot_adopt() {
-    thread_local!(static WAITING: RefCell<Vec<DetachedActor>> = const { RefCell::new(Vec::new()) });
+fn a_full_shard_returns_connections_to_its_service() {
+    thread_local!(static WAITING: RefCell<Vec<DetachedConnection>> = const { RefCell::new(Vec::new()) });
     let mut fixture = DetachFixture::new(detach_after_five);
     let (connections, mut peers): (Vec<_>, Vec<_>) =
         (0..3).map(|_| open_connection(&fixture.network)).unzip();
@@ -428,11 +428,11 @@ fn a_service_gets_back_what_its_full_shard_cannot_adopt() {
         let refused = WAITING.take().into_iter().filter_map(|it| control.adopt(it).err());
         let refused: Vec<_> =
             refused.map(|AdoptError { error_kind, connection }| (error_kind, connection)).collect();
-        assert_eq!(refused.iter().map(|it| it.0).collect::<Vec<_>>(), [AdoptErrorKind::Slots]);
+        assert_eq!(refused.iter().map(|it| it.0).collect::<Vec<_>>(), [AdoptErrorKind::NoFreeSlot]);
         WAITING.set(refused.into_iter().map(|it| it.1).collect());
     });
     fixture.turns();
-    assert_eq!((fixture.shard.open(), WAITING.take().len()), (2, 1));
+    assert_eq!((fixture.shard.open_connections(), WAITING.take().len()), (2, 1));
     for peer in &mut peers[..2] {
         peer.write(b"leave").expect("there is room");
     }
@@ -445,7 +445,7 @@ fn a_service_gets_back_what_its_full_shard_cannot_adopt() {
 #[test]
 fn connects_in_reserved_slots_leave_the_capacity_to_adoptions() {
     /// Connects and adoptions of the next turn; afterwards the refused ones.
-    type Commands = (usize, Vec<DetachedActor>);
+    type Commands = (usize, Vec<DetachedConnection>);
     thread_local!(static COMMANDS: RefCell<Commands> = const { RefCell::new((0, Vec::new())) });
     const TARGET: &str = "10.0.0.2:80";
     let act: DetachTurn = |control| {
@@ -456,7 +456,7 @@ fn connects_in_reserved_slots_leave_the_capacity_to_adoptions() {
         }
         let refused = connections.into_iter().filter_map(|it| control.adopt(it).err());
         let refused = refused.map(|AdoptError { error_kind, connection }| {
-            assert_eq!(error_kind, AdoptErrorKind::Slots);
+            assert_eq!(error_kind, AdoptErrorKind::NoFreeSlot);
             connection
         });
         COMMANDS.set((0, refused.collect()));
@@ -476,11 +476,11 @@ fn connects_in_reserved_slots_leave_the_capacity_to_adoptions() {
         }
         let mut refused = COMMANDS.take().1;
         assert_eq!(3 - refused.len(), adopted, "{case}");
-        assert_eq!(shard.open() as usize, (connected + connects).min(3) + adopted, "{case}");
+        assert_eq!(shard.open_connections() as usize, (connected + connects).min(3) + adopted, "{case}");
         let Err(AdoptError { error_kind, .. }) = shard.adopt(refused.pop().expect("one is refused")) else {
             panic!("{case}: the shard has a slot")
         };
-        assert_eq!(error_kind, AdoptErrorKind::Slots, "{case}");
+        assert_eq!(error_kind, AdoptErrorKind::NoFreeSlot, "{case}");
     }
 }
 
@@ -493,7 +493,7 @@ fn unread_bytes_without_room_come_back() {
     let Err(AdoptError { error_kind, mut connection }) = fixture.shard.adopt(it) else {
         panic!("it fits nowhere")
     };
-    assert_eq!((error_kind, connection.unread.len()), (AdoptErrorKind::Input, STASH_MAX + 1));
+    assert_eq!((error_kind, connection.unread.len()), (AdoptErrorKind::InputFull, STASH_MAX + 1));
     connection.unread.truncate(STASH_MAX);
     assert!(fixture.shard.adopt(connection).is_ok());
     fixture.turns();
@@ -504,7 +504,7 @@ fn unread_bytes_without_room_come_back() {
 
 /// Row 4.5: a shard that slept for long gives an adopted session the time of its adoption.
 #[test]
-fn an_adopted_session_knows_what_time_it_is() {
+fn an_adopted_session_has_the_current_time() {
     let mut fixture = DetachFixture::new(detach_after_five);
     fixture.turns();
     let later = fixture.network.now().after(Duration::from_secs(3600));

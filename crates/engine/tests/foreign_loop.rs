@@ -130,12 +130,12 @@ fn the_owner_acts_between_turns<D: Driver<Socket = OwnedFd>>(mut driver: D) {
     let client = std::thread::spawn(move || {
         let mut stream = TcpStream::connect(address).expect("it listens");
         stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a socket takes options");
-        let mut heard = Vec::new();
-        stream.read_to_end(&mut heard).expect("it closes in order");
-        heard
+        let mut read_bytes = Vec::new();
+        stream.read_to_end(&mut read_bytes).expect("it closes in order");
+        read_bytes
     });
     turn_until_idle(&mut shard);
-    while shard.open() == 0 {
+    while shard.open_connections() == 0 {
         wait_for(waitable);
         shard.turn(false).expect("the driver works");
         turn_until_idle(&mut shard);
@@ -148,13 +148,13 @@ fn the_owner_acts_between_turns<D: Driver<Socket = OwnedFd>>(mut driver: D) {
     }
     assert_eq!(shard.with(token, |_, io| io.finish(CloseReason::Done)), Some(()));
     turn_until_idle(&mut shard);
-    let heard = client.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-    let said: Vec<u8> = (0..10).flat_map(|number| [number; 3]).collect();
-    assert_eq!(heard, said);
+    let read_bytes = client.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    let written: Vec<u8> = (0..10).flat_map(|number| [number; 3]).collect();
+    assert_eq!(read_bytes, written);
 }
 
 /// Row 3.32: output that the system rejects at first leaves when the client reads, without any other event.
-fn held_up_output_leaves<D: Driver<Socket = OwnedFd>>(mut driver: D) {
+fn held_up_output_is_sent<D: Driver<Socket = OwnedFd>>(mut driver: D) {
     let opened: Arc<Mutex<Option<Token>>> = Arc::default();
     let handle = driver.wake_handle();
     let wake = Arc::new(Wake::new(move || handle.wake()));
@@ -166,7 +166,7 @@ fn held_up_output_leaves<D: Driver<Socket = OwnedFd>>(mut driver: D) {
     let mut client = TcpStream::connect(address).expect("it listens");
     client.set_read_timeout(Some(Duration::from_secs(20))).expect("a socket takes options");
     turn_until_idle(&mut shard);
-    while shard.open() == 0 {
+    while shard.open_connections() == 0 {
         wait_for(waitable);
         shard.turn(false).expect("the driver works");
         turn_until_idle(&mut shard);
@@ -205,10 +205,10 @@ fn run_client(
             let mut stream = TcpStream::connect(address).expect("it listens");
             stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a socket takes options");
             for round in 0_u32..10 {
-                let (said, mut heard) = (round.to_le_bytes(), [0; 4]);
-                stream.write_all(&said).expect("it reads");
-                stream.read_exact(&mut heard).expect("it answers");
-                assert_eq!(heard, said);
+                let (written, mut read_bytes) = (round.to_le_bytes(), [0; 4]);
+                stream.write_all(&written).expect("it reads");
+                stream.read_exact(&mut read_bytes).expect("it answers");
+                assert_eq!(read_bytes, written);
             }
             // From another thread: the shard may be asleep in the foreign loop now.
             let token = opened.lock().expect("no thread panicked").expect("it is open");
@@ -223,27 +223,27 @@ fn run_client(
 
 /// Row 3.32.
 #[test]
-fn held_up_output_leaves_in_a_foreign_loop_on_uring() {
-    held_up_output_leaves(Uring::new().expect("the system grants io_uring"));
+fn held_up_output_is_sent_in_a_foreign_loop_on_uring() {
+    held_up_output_is_sent(Uring::new().expect("the system grants io_uring"));
 }
 
 #[test]
-fn held_up_output_leaves_in_a_foreign_loop_on_poll() {
-    held_up_output_leaves(Poll::new().expect("the system has epoll"));
+fn held_up_output_is_sent_in_a_foreign_loop_on_poll() {
+    held_up_output_is_sent(Poll::new().expect("the system has epoll"));
 }
 
 #[test]
-fn a_shard_on_uring_lives_in_a_foreign_loop() {
+fn a_shard_on_uring_runs_in_a_foreign_loop() {
     a_foreign_loop_serves(Uring::new().expect("the system grants io_uring"));
 }
 
 #[test]
-fn a_shard_on_uring_with_direct_descriptors_lives_in_a_foreign_loop() {
+fn a_shard_on_uring_with_direct_descriptors_runs_in_a_foreign_loop() {
     a_foreign_loop_serves(Uring::with_direct_descriptors(16).expect("the system grants direct descriptors"));
 }
 
 #[test]
-fn a_shard_on_poll_lives_in_a_foreign_loop() {
+fn a_shard_on_poll_runs_in_a_foreign_loop() {
     a_foreign_loop_serves(Poll::new().expect("the system has epoll"));
 }
 

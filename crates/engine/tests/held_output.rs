@@ -147,7 +147,7 @@ fn read(client: &mut TcpStream, max: usize, count: &mut usize) {
 
 /// Row 4.35: a connection that holds nearly its maximum, and continues to read, can continue to hold that much: the
 /// bytes read make room.
-fn a_reading_peer_may_hold_nearly_all_there_is<D: Driver<Socket = OwnedFd>>(driver: D) {
+fn a_reading_peer_may_hold_nearly_the_whole_budget<D: Driver<Socket = OwnedFd>>(driver: D) {
     let mut fixture = HeldOutputFixture::new(driver);
     let mut client = fixture.client();
     fixture.shard.service().levels[0] = BUDGET * 7 / 8;
@@ -161,7 +161,7 @@ fn a_reading_peer_may_hold_nearly_all_there_is<D: Driver<Socket = OwnedFd>>(driv
 }
 
 /// Row 4.35: connections that hold a quarter of their share are never disconnected because another one does not read.
-fn a_quarter_of_the_share_is_kept<D: Driver<Socket = OwnedFd>>(driver: D) {
+fn a_quarter_of_the_share_is_safe<D: Driver<Socket = OwnedFd>>(driver: D) {
     const CONNECTIONS: usize = 8;
     let mut fixture = HeldOutputFixture::new(driver);
     let mut clients: Vec<TcpStream> = (0..CONNECTIONS).map(|_| fixture.client()).collect();
@@ -187,13 +187,13 @@ mod poll {
     use super::*;
 
     #[test]
-    fn a_reading_peer_may_hold_nearly_all_there_is() {
-        super::a_reading_peer_may_hold_nearly_all_there_is(Poll::new().expect("epoll"));
+    fn a_reading_peer_may_hold_nearly_the_whole_budget() {
+        super::a_reading_peer_may_hold_nearly_the_whole_budget(Poll::new().expect("epoll"));
     }
 
     #[test]
-    fn a_quarter_of_the_share_is_kept() {
-        super::a_quarter_of_the_share_is_kept(Poll::new().expect("epoll"));
+    fn a_quarter_of_the_share_is_safe() {
+        super::a_quarter_of_the_share_is_safe(Poll::new().expect("epoll"));
     }
 }
 
@@ -201,12 +201,12 @@ mod uring {
     use super::*;
 
     #[test]
-    fn a_reading_peer_may_hold_nearly_all_there_is() {
-        super::a_reading_peer_may_hold_nearly_all_there_is(Uring::new().expect("io_uring"));
+    fn a_reading_peer_may_hold_nearly_the_whole_budget() {
+        super::a_reading_peer_may_hold_nearly_the_whole_budget(Uring::new().expect("io_uring"));
     }
 
     #[test]
-    fn a_quarter_of_the_share_is_kept() {
-        super::a_quarter_of_the_share_is_kept(Uring::new().expect("io_uring"));
+    fn a_quarter_of_the_share_is_safe() {
+        super::a_quarter_of_the_share_is_safe(Uring::new().expect("io_uring"));
     }
 }

@@ -20,14 +20,14 @@ struct LongReadService {
     piece: usize,
     /// The session pauses after this many bytes.
     pauses_at: Option<usize>,
-    looks: Vec<usize>,
-    taken: Vec<u8>,
+    call_lens: Vec<usize>,
+    consumed: Vec<u8>,
     ended: usize,
     closed: Vec<CloseReason>,
     /// The session shares what it consumes and keeps the references, each with the number of bytes before it; and the
     /// lengths of pieces that could not be shared.
-    keeps: bool,
-    kept: Vec<(usize, SharedBlock, Range<usize>)>,
+    holds_references: bool,
+    references: Vec<(usize, SharedBlock, Range<usize>)>,
     unshared: Vec<usize>,
 }
 
@@ -46,23 +46,25 @@ impl Session for LongReadSession {
     type Service = LongReadService;
 
     fn received(&mut self, bytes: &[u8], io: &mut Io<'_>, service: &mut LongReadService) -> usize {
-        service.looks.push(bytes.len());
+        service.call_lens.push(bytes.len());
         let mut whole = bytes.len() / service.piece * service.piece;
         if let Some(at) = service.pauses_at
-            && service.taken.len() + whole >= at
+            && service.consumed.len() + whole >= at
         {
-            whole = at - service.taken.len();
+            whole = at - service.consumed.len();
             service.pauses_at = None;
             io.pause();
             io.set_deadline(Some(io.now().after(Duration::from_millis(5))));
         }
-        if service.keeps {
+        if service.holds_references {
             match io.share(&bytes[..whole]) {
-                Some((block, range)) => service.kept.push((service.taken.len(), block.clone(), range)),
+                Some((block, range)) => {
+                    service.references.push((service.consumed.len(), block.clone(), range))
+                }
                 None => service.unshared.push(whole),
             }
         }
-        service.taken.extend(&bytes[..whole]);
+        service.consumed.extend(&bytes[..whole]);
         whole
     }
 
@@ -80,8 +82,8 @@ impl Session for LongReadSession {
     }
 }
 
-fn fixture(stage: LongReadService, input_bytes_max: usize) -> SingleShard<LongReadService> {
-    SingleShard::new(stage, ShardConfig { capacity: 10, input_bytes_max, ..ShardConfig::default() }, BUFFER)
+fn fixture(service: LongReadService, input_bytes_max: usize) -> SingleShard<LongReadService> {
+    SingleShard::new(service, ShardConfig { capacity: 10, input_bytes_max, ..ShardConfig::default() }, BUFFER)
 }
 
 fn pattern(len: usize) -> Vec<u8> {
@@ -89,23 +91,23 @@ fn pattern(len: usize) -> Vec<u8> {
 }
 
 fn write(peer: &mut SimPeer, bytes: &[u8]) {
-    assert_eq!(peer.write(bytes).expect("it is open"), bytes.len(), "the network takes it all");
+    assert_eq!(peer.write(bytes).expect("it is open"), bytes.len(), "the network accepts all bytes");
 }
 
 /// Row 0.5: a burst is shown in few long pieces, not in one per buffer.
 #[test]
-fn what_fills_a_buffer_is_followed_by_one_long_look() {
+fn a_full_buffer_is_followed_by_one_long_read() {
     let mut fixture = fixture(LongReadService { piece: 1, ..LongReadService::default() }, 1 << 20);
     let mut client = fixture.client();
     let bytes = pattern(RECEIVE_BUFFER_SIZE + LONG_READ_SIZE + 100);
     write(&mut client, &bytes);
     fixture.run_turns();
-    assert_eq!(fixture.service().looks, [RECEIVE_BUFFER_SIZE, LONG_READ_SIZE, 100]);
-    assert_eq!(fixture.service().taken, bytes);
+    assert_eq!(fixture.service().call_lens, [RECEIVE_BUFFER_SIZE, LONG_READ_SIZE, 100]);
+    assert_eq!(fixture.service().consumed, bytes);
     write(&mut client, &bytes[..RECEIVE_BUFFER_SIZE - 1]);
     fixture.run_turns();
     assert_eq!(
-        fixture.service().looks[3..],
+        fixture.service().call_lens[3..],
         [RECEIVE_BUFFER_SIZE - 1],
         "a buffer with room is all there was"
     );
@@ -120,16 +122,16 @@ fn messages_that_lie_across_buffers_arrive_whole() {
         let bytes = pattern(BUFFER / piece * piece);
         write(&mut client, &bytes);
         fixture.run_turns();
-        assert!(fixture.service().taken == bytes, "pieces of {piece}");
+        assert!(fixture.service().consumed == bytes, "pieces of {piece}");
         assert_eq!(fixture.shard.held_bytes(), (0, 0));
-        let looks = fixture.service().looks.clone();
-        assert!(looks.len() <= 2 * BUFFER / (LONG_READ_SIZE / 2), "pieces of {piece} took {looks:?}");
+        let call_lens = fixture.service().call_lens.clone();
+        assert!(call_lens.len() <= 2 * BUFFER / (LONG_READ_SIZE / 2), "pieces of {piece} took {call_lens:?}");
     }
 }
 
 /// Row 4.34: input before an end or a reset is shown before it.
 #[test]
-fn a_long_look_meets_the_end_or_a_reset() {
+fn a_long_read_precedes_an_end_or_a_reset() {
     for (ends, len) in [true, false].into_iter().flat_map(|ends| {
         [RECEIVE_BUFFER_SIZE, RECEIVE_BUFFER_SIZE + 1, RECEIVE_BUFFER_SIZE + LONG_READ_SIZE]
             .map(|len| (ends, len))
@@ -141,15 +143,15 @@ fn a_long_look_meets_the_end_or_a_reset() {
         if ends {
             client.shutdown();
             fixture.run_turns();
-            let stage = fixture.service();
-            assert!(stage.taken == bytes, "{len} bytes before the end");
-            assert_eq!((stage.ended, &stage.closed[..]), (1, &[CloseReason::PeerClosed][..]));
+            let service = fixture.service();
+            assert!(service.consumed == bytes, "{len} bytes before the end");
+            assert_eq!((service.ended, &service.closed[..]), (1, &[CloseReason::PeerClosed][..]));
         } else {
             client.reset();
             fixture.run_turns();
-            let stage = fixture.service();
-            assert!(stage.taken == bytes, "{} of {len} bytes before a reset", stage.taken.len());
-            assert_eq!((stage.ended, &stage.closed[..]), (0, &[CloseReason::PeerReset][..]));
+            let service = fixture.service();
+            assert!(service.consumed == bytes, "{} of {len} bytes before a reset", service.consumed.len());
+            assert_eq!((service.ended, &service.closed[..]), (0, &[CloseReason::PeerReset][..]));
         }
     }
 }
@@ -159,13 +161,13 @@ fn a_long_look_meets_the_end_or_a_reset() {
 #[test]
 fn a_session_that_pauses_in_the_middle_loses_nothing() {
     for pauses_at in [1, RECEIVE_BUFFER_SIZE, RECEIVE_BUFFER_SIZE + 1, LONG_READ_SIZE] {
-        let stage = LongReadService { piece: 1, pauses_at: Some(pauses_at), ..LongReadService::default() };
-        let mut fixture = fixture(stage, 1 << 20);
+        let service = LongReadService { piece: 1, pauses_at: Some(pauses_at), ..LongReadService::default() };
+        let mut fixture = fixture(service, 1 << 20);
         let mut client = fixture.client();
         let bytes = pattern(BUFFER);
         write(&mut client, &bytes);
         fixture.run_turns();
-        assert!(fixture.service().taken == bytes, "paused at {pauses_at}");
+        assert!(fixture.service().consumed == bytes, "paused at {pauses_at}");
         assert_eq!(fixture.shard.held_bytes(), (0, 0));
     }
 }
@@ -182,19 +184,19 @@ fn a_shard_short_of_room_reads_no_more_than_a_buffer() {
     let mut second = fixture.client();
     write(&mut second, &pattern(RECEIVE_BUFFER_SIZE + 50));
     fixture.run_turns();
-    let stage = fixture.service();
-    assert_eq!(stage.looks[1], RECEIVE_BUFFER_SIZE);
-    assert!(stage.looks[2..].iter().all(|look| *look < RECEIVE_BUFFER_SIZE), "{:?}", stage.looks);
-    assert_eq!(stage.taken.len(), piece);
-    assert_eq!(stage.closed, []);
+    let service = fixture.service();
+    assert_eq!(service.call_lens[1], RECEIVE_BUFFER_SIZE);
+    assert!(service.call_lens[2..].iter().all(|len| *len < RECEIVE_BUFFER_SIZE), "{:?}", service.call_lens);
+    assert_eq!(service.consumed.len(), piece);
+    assert_eq!(service.closed, []);
 }
 
 /// Design, section 4: shared input stays unchanged while references exist. When references hold all blocks, reads are
 /// short and nothing is lost; memory shrinks when they end.
 #[test]
-fn references_keep_what_was_received_and_blocks_are_bounded() {
+fn references_preserve_input_and_blocks_are_bounded() {
     let mut fixture =
-        fixture(LongReadService { piece: 1, keeps: true, ..LongReadService::default() }, 1 << 20);
+        fixture(LongReadService { piece: 1, holds_references: true, ..LongReadService::default() }, 1 << 20);
     let mut client = fixture.client();
     assert_eq!(fixture.shard.block_bytes(), 0, "a shard that has read nothing long has no block");
     let mut bytes = pattern(BUFFER);
@@ -206,24 +208,24 @@ fn references_keep_what_was_received_and_blocks_are_bounded() {
         fixture.run_turns();
     }
     let held_bytes = fixture.shard.block_bytes();
-    let stage = fixture.service();
-    assert!(stage.taken == written, "{} of {} bytes", stage.taken.len(), written.len());
-    let shared: usize = stage.kept.iter().map(|(_, _, range)| range.len()).sum();
+    let service = fixture.service();
+    assert!(service.consumed == written, "{} of {} bytes", service.consumed.len(), written.len());
+    let shared: usize = service.references.iter().map(|(_, _, range)| range.len()).sum();
     assert_eq!(held_bytes, BLOCKS_MAX * BLOCK_SIZE);
     assert!(
         shared > BLOCKS_MAX * (BLOCK_SIZE - LONG_READ_SIZE) && shared <= held_bytes,
         "{shared} bytes are shared"
     );
-    let long = stage.unshared.iter().filter(|len| **len >= SHARED_MIN);
-    assert!(long.clone().count() > 0 && long.max() <= Some(&RECEIVE_BUFFER_SIZE), "{:?}", stage.unshared);
-    for (at, block, range) in &stage.kept {
+    let long = service.unshared.iter().filter(|len| **len >= SHARED_MIN);
+    assert!(long.clone().count() > 0 && long.max() <= Some(&RECEIVE_BUFFER_SIZE), "{:?}", service.unshared);
+    for (at, block, range) in &service.references {
         assert!(block.bytes(range.clone()) == &written[*at..at + range.len()], "it has changed");
     }
-    stage.kept.clear();
-    (stage.keeps, stage.looks) = (false, Vec::new());
+    service.references.clear();
+    (service.holds_references, service.call_lens) = (false, Vec::new());
     write(&mut client, &bytes);
     fixture.run_turns();
-    assert!(fixture.service().looks.contains(&LONG_READ_SIZE), "blocks are free again");
+    assert!(fixture.service().call_lens.contains(&LONG_READ_SIZE), "blocks are free again");
     for _ in 0..BLOCKS_MAX * 4 {
         fixture.run_turns();
     }

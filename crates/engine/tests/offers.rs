@@ -14,7 +14,7 @@ const BUFFER: usize = 5000;
 const HEAD: usize = 3000;
 const WRITE_TIMEOUT: Duration = Duration::from_secs(3);
 /// Bytes that a peer has to read each second.
-const TAKEN_MIN: usize = stilling_engine::limits::WRITE_RATE_MIN as usize;
+const READ_MIN: usize = stilling_engine::limits::WRITE_RATE_MIN as usize;
 
 #[derive(Default)]
 struct OfferService {
@@ -94,7 +94,7 @@ fn fixture(head: usize, body: usize, buffer: usize) -> SingleShard<OfferService>
 
 /// Row 4.36: a long response to a slow reader: all bytes arrive in order, and only those of the head are ever stored.
 #[test]
-fn what_is_offered_arrives_whole_and_is_never_held() {
+fn offered_bytes_arrive_whole_and_are_never_stored() {
     for (head, body, buffer) in [
         (0, 300_000, BUFFER),
         (HEAD, 300_000, BUFFER),
@@ -131,8 +131,11 @@ fn what_is_offered_arrives_whole_and_is_never_held() {
         assert_eq!(seen, head + body);
         drop(client);
         fixture.run_turns();
-        let stage = fixture.shard.service();
-        assert_eq!((stage.offer_sent.iter().sum::<usize>(), &stage.ended), (body, &vec![CloseReason::Done]));
+        let service = fixture.shard.service();
+        assert_eq!(
+            (service.offer_sent.iter().sum::<usize>(), &service.ended),
+            (body, &vec![CloseReason::Done])
+        );
         assert_eq!(fixture.shard.held_bytes(), (0, 0));
     }
 }
@@ -140,7 +143,7 @@ fn what_is_offered_arrives_whole_and_is_never_held() {
 /// Row 4.36: when the rest of an offer is sent the session continues in the same turn, however long the shard could
 /// wait.
 #[test]
-fn the_news_of_an_offer_is_not_waited_for() {
+fn the_result_of_an_offer_is_reported_without_a_wait() {
     let mut fixture = fixture(0, 100_000, BUFFER);
     fixture.shard.service().piece = 2000;
     let mut client = fixture.client();
@@ -196,15 +199,15 @@ fn the_write_timeout_holds_for_offers() {
     let mut seen = 0;
     for _ in 0..10 {
         fixture.network.advance_to(fixture.network.now().after(WRITE_TIMEOUT * 2 / 3));
-        seen += read(&mut client, 2 * TAKEN_MIN).0.len();
+        seen += read(&mut client, 2 * READ_MIN).0.len();
         fixture.run_turns();
-        assert_eq!(fixture.shard.open(), 1, "after {seen} bytes");
+        assert_eq!(fixture.shard.open_connections(), 1, "after {seen} bytes");
     }
-    let told = fixture.shard.service().offer_sent.len();
+    let reports = fixture.shard.service().offer_sent.len();
     fixture.network.advance_to(fixture.network.now().after(WRITE_TIMEOUT * 3));
     fixture.run_turns();
     assert_eq!(fixture.shard.service().ended, [CloseReason::WriteTimeout]);
-    assert_eq!(fixture.shard.service().offer_sent.len(), told, "no report of unsent bytes");
+    assert_eq!(fixture.shard.service().offer_sent.len(), reports, "no report of unsent bytes");
     assert_eq!(fixture.shard.held_bytes(), (0, 0));
 }
 
@@ -218,5 +221,5 @@ fn a_peer_that_closes_during_an_offer_ends_its_connection() {
     client.reset();
     fixture.run_turns();
     assert_eq!(fixture.shard.service().ended, [CloseReason::PeerReset]);
-    assert_eq!((fixture.shard.open(), fixture.shard.held_bytes()), (0, (0, 0)));
+    assert_eq!((fixture.shard.open_connections(), fixture.shard.held_bytes()), (0, (0, 0)));
 }

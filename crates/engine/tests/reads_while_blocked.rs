@@ -86,11 +86,11 @@ fn fixture(reads_while_blocked: bool) -> SingleShard<BlockedReadService> {
 fn a_late_reader_is_read_up_to_the_bound() {
     let mut fixture = fixture(true);
     let mut client = fixture.client();
-    let mut said = Vec::new();
+    let mut sent = Vec::new();
     for number in 0..100_u8 {
         // One by one, so that each is shown alone.
         client.write(&[number]).expect("there is room");
-        said.push(number);
+        sent.push(number);
         fixture.run_turns();
         let held_bytes = fixture.shard.held_bytes().1;
         assert!(fixture.shard.service().ended.is_empty(), "{held_bytes} bytes are held");
@@ -100,15 +100,15 @@ fn a_late_reader_is_read_up_to_the_bound() {
         (SEND_MAX / 2 / ANSWER..SEND_MAX / 2 / ANSWER + 20).contains(&input_count),
         "{input_count} were shown"
     );
-    let mut heard = Vec::new();
-    while heard.len() < said.len() * ANSWER {
+    let mut answered = Vec::new();
+    while answered.len() < sent.len() * ANSWER {
         let more = read(&mut client, 1700).0;
-        assert!(!more.is_empty(), "it goes on after {} bytes", heard.len());
-        heard.extend(more);
+        assert!(!more.is_empty(), "no output after {} bytes", answered.len());
+        answered.extend(more);
         fixture.run_turns();
     }
-    let expected: Vec<u8> = said.iter().flat_map(|&byte| [byte; ANSWER]).collect();
-    assert!(heard == expected, "every answer in its order");
+    let expected: Vec<u8> = sent.iter().flat_map(|&byte| [byte; ANSWER]).collect();
+    assert!(answered == expected, "every answer in its order");
     drop(client);
     fixture.run_turns();
     assert_eq!(fixture.shard.held_bytes(), (0, 0));
@@ -134,7 +134,7 @@ fn a_peer_that_never_reads_times_out() {
 
 /// A kept deadline is reported although the peer does not read, and no input is shown for it.
 #[test]
-fn a_deadline_that_is_kept_comes_while_output_is_held_up() {
+fn a_kept_deadline_is_reported_while_output_is_held_up() {
     for keeps_it in [true, false] {
         let service = BlockedReadService {
             keeps_deadline: Some(keeps_it),
@@ -170,8 +170,8 @@ fn several_late_readers_are_blocked_and_not_closed() {
     let config = ShardConfig { capacity: 100, output_bytes_max: SHARE, ..ShardConfig::default() };
     let mut fixture = SingleShard::new(service, config, BUFFER);
     let mut late = [fixture.client(), fixture.client()];
-    let said = vec![b'x'; MOST * 6 / 10 / ANSWER];
-    for part in said.chunks(20) {
+    let sent = vec![b'x'; MOST * 6 / 10 / ANSWER];
+    for part in sent.chunks(20) {
         for client in &mut late {
             client.write(part).expect("there is room");
         }
@@ -179,26 +179,26 @@ fn several_late_readers_are_blocked_and_not_closed() {
         let held_bytes = fixture.shard.held_bytes().1;
         assert_eq!(fixture.shard.service().ended, [], "{held_bytes} bytes are held");
     }
-    let of_both = fixture.shard.service().input_count;
-    assert!(of_both >= 2 * (MOST / 2 / ANSWER), "{of_both} were shown");
-    assert!(of_both < 2 * said.len(), "more than half of its bound is held for none");
+    let input_of_both = fixture.shard.service().input_count;
+    assert!(input_of_both >= 2 * (MOST / 2 / ANSWER), "{input_of_both} were shown");
+    assert!(input_of_both < 2 * sent.len(), "more than half of its bound is held for none");
     let mut third = fixture.client();
     for _ in 0..100 {
         third.write(b"y").expect("there is room");
         fixture.run_turns();
     }
-    let shown = fixture.shard.service().input_count - of_both;
-    assert!((1..64).contains(&shown), "{shown} bytes shown although the store has no room");
+    let input_of_third = fixture.shard.service().input_count - input_of_both;
+    assert!((1..64).contains(&input_of_third), "{input_of_third} bytes shown although the store has no room");
     // The others read, and reading from it resumes although it has not read anything itself.
     for client in &mut late {
-        let mut heard = 0;
-        while heard < said.len() * ANSWER {
+        let mut answered = 0;
+        while answered < sent.len() * ANSWER {
             let more = read(client, usize::MAX).0.len();
-            assert!(more > 0, "it goes on after {heard} bytes");
-            heard += more;
+            assert!(more > 0, "no output after {answered} bytes");
+            answered += more;
             fixture.run_turns();
         }
     }
-    assert_eq!(fixture.shard.service().input_count, 2 * said.len() + 100);
+    assert_eq!(fixture.shard.service().input_count, 2 * sent.len() + 100);
     assert_eq!(fixture.shard.service().ended, []);
 }

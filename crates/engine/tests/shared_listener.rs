@@ -17,7 +17,7 @@ use stilling_engine::{Io, Service, Session, Shard, ShardConfig};
 use stilling_ring::{Clock, Wake};
 
 /// Time after which an unserved client counts as waiting for ever.
-const HANG: Duration = Duration::from_secs(60);
+const HANG_TIMEOUT: Duration = Duration::from_secs(60);
 
 struct SharedEchoService;
 struct SharedEchoSession;
@@ -63,7 +63,7 @@ fn with_watchdog(wake: &Wake, act: impl FnOnce(Instant)) {
     std::thread::scope(|scope| {
         let (done, is_done) = mpsc::channel::<()>();
         scope.spawn(move || {
-            if is_done.recv_timeout(HANG) == Err(RecvTimeoutError::Timeout) {
+            if is_done.recv_timeout(HANG_TIMEOUT) == Err(RecvTimeoutError::Timeout) {
                 wake.force();
             }
         });
@@ -84,7 +84,7 @@ fn serve<D: Driver<Socket = OwnedFd>>(
                 Ok(read) => return assert_eq!(read, 1, "the connection has ended"),
                 Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock, "{error}"),
             }
-            assert!(begun.elapsed() < HANG, "the shard slept beside its client");
+            assert!(begun.elapsed() < HANG_TIMEOUT, "the shard slept beside its client");
             shard.turn(true).expect("a turn");
         }
     });
@@ -97,18 +97,18 @@ fn a_client_of_a_crashed_shard_is_served<D: Driver<Socket = OwnedFd>>(driver: fn
         net::listen_tcp("127.0.0.1:0".parse().expect("an address"), &options).expect("a free port");
     let address = net::local_addr(&listener).expect("it is bound");
     let (mut survivor, wake) = shard_on(driver(), &listener);
-    survivor.recheck_accept_queues(HANG);
+    survivor.recheck_accept_queues(HANG_TIMEOUT);
     for round in 0..40 {
-        let (dies, _) = shard_on(driver(), &listener);
+        let (crashing, _) = shard_on(driver(), &listener);
         // The survivor restarts its accept, so the other one has waited longer and is woken first.
         survivor.turn(true).expect("a turn");
-        let (mut client, dies) = if round % 2 == 0 {
-            (TcpStream::connect(address).expect("it listens"), Some(dies))
+        let (mut client, crashing) = if round % 2 == 0 {
+            (TcpStream::connect(address).expect("it listens"), Some(crashing))
         } else {
-            drop(dies);
+            drop(crashing);
             (TcpStream::connect(address).expect("it listens"), None)
         };
-        drop(dies);
+        drop(crashing);
         client.write_all(b"x").expect("the receiver exists");
         serve(&mut survivor, &wake, &mut client);
     }
@@ -128,7 +128,7 @@ fn a_client_of_a_crashed_shard_is_served_on_poll() {
 
 /// Row 4.37: rechecking queues ends after its time; an idle shard sleeps again.
 #[test]
-fn a_shard_that_has_looked_for_long_enough_sleeps() {
+fn rechecks_end_and_the_shard_sleeps() {
     let options = ListenOptions::default();
     let listener =
         net::listen_tcp("127.0.0.1:0".parse().expect("an address"), &options).expect("a free port");
@@ -142,13 +142,13 @@ fn a_shard_that_has_looked_for_long_enough_sleeps() {
         while turns < 10 || shard.next_deadline().is_some() {
             shard.turn(false).expect("a turn");
             turns += 1;
-            assert!(begun.elapsed() < HANG, "it looks for ever");
+            assert!(begun.elapsed() < HANG_TIMEOUT, "it looks for ever");
         }
         let mut client = TcpStream::connect(address).expect("it listens");
         client.write_all(b"x").expect("it reads");
-        while shard.open() == 0 {
+        while shard.open_connections() == 0 {
             shard.turn(true).expect("a turn");
-            assert!(begun.elapsed() < HANG, "the shard slept beside its client");
+            assert!(begun.elapsed() < HANG_TIMEOUT, "the shard slept beside its client");
         }
     });
 }

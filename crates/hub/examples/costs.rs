@@ -15,8 +15,8 @@ use stilling_hub::{
 struct NullOutlets;
 
 impl Outlets for NullOutlets {
-    fn swap(&mut self, _: usize, piece: &mut RoutedBatch) -> bool {
-        piece.clear();
+    fn swap(&mut self, _: usize, routed_batch: &mut RoutedBatch) -> bool {
+        routed_batch.clear();
         true
     }
 }

@@ -17,7 +17,7 @@ use stilling_hub::{
     ClientOptions, Durability, HashKey, Hub, HubConfig, HubRequest, Ingress, Now, Outlets, Payload,
     Publication, PublicationBatch, Retention, RoutedBatch, ShardTable, Storage, StreamConfig, UnixNanos,
 };
-use stilling_journal::{Batch, Chunk, IdleBatches, JournalAnswer, LogRetention, ReadOrder, StreamIndex};
+use stilling_journal::{Batch, Chunk, IdleBatches, JournalAnswer, LogRetention, ReadRequest, StreamIndex};
 use stilling_ring::BlockWriter;
 
 /// Messages per turn of the hub, the same for both sizes.
@@ -80,7 +80,7 @@ impl Storage for SteppedStorage {
         true
     }
 
-    fn read(&mut self, _: ReadOrder) -> bool {
+    fn read(&mut self, _: ReadRequest) -> bool {
         false
     }
 

@@ -24,8 +24,8 @@ const START_NS: u64 = 1_700_000_000_000_000_000;
 struct DroppingOutlets;
 
 impl Outlets for DroppingOutlets {
-    fn swap(&mut self, _: usize, piece: &mut RoutedBatch) -> bool {
-        piece.clear();
+    fn swap(&mut self, _: usize, routed_batch: &mut RoutedBatch) -> bool {
+        routed_batch.clear();
         true
     }
 }

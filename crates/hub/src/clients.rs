@@ -3,7 +3,7 @@
 //! ```text
 //!   CloseAfterAcks ─▶ closed when each stream has sent its pending answers, or is no longer waited for
 //!   Disconnect     ─▶ at once:    no subscription of the client counts
-//!                     each turn:  DEPARTED_CONSUMER_STEPS_PER_TURN steps, each for one consumer
+//!                     each turn:  DISCONNECTED_CONSUMER_STEPS_PER_TURN steps, each for one consumer
 //! ```
 //!
 //! A client is identified by its shard and token; the token has a generation, so the next connection in the same slot
@@ -13,7 +13,7 @@ use std::collections::{HashMap, VecDeque};
 
 use crate::consumers::ConsumerTable;
 use crate::hash_key::HashKey;
-use crate::limits::DEPARTED_CONSUMER_STEPS_PER_TURN;
+use crate::limits::DISCONNECTED_CONSUMER_STEPS_PER_TURN;
 use crate::publication_batch::ClientId;
 use crate::router::Router;
 
@@ -22,20 +22,20 @@ pub(crate) struct ClosingClients {
     /// Connections to close, with the number of streams that still have answers for them.
     closing: HashMap<ClientId, u32, HashKey>,
     /// Disconnected clients with consumers to handle.
-    departures: VecDeque<Departure>,
+    cleanups: VecDeque<DisconnectCleanup>,
     steps: usize,
     steps_done: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Departure {
+struct DisconnectCleanup {
     client: ClientId,
-    stage: DepartureStage,
+    stage: CleanupStage,
 }
 
 /// Next consumers to handle, by kind, from this number on.
 #[derive(Clone, Copy, Debug)]
-enum DepartureStage {
+enum CleanupStage {
     /// Consumers that wait for the client, or hold its pull requests.
     Attached(u32),
     Owned(u32),
@@ -45,8 +45,8 @@ impl ClosingClients {
     pub(crate) fn new(key: HashKey) -> ClosingClients {
         ClosingClients {
             closing: HashMap::with_hasher(key),
-            departures: VecDeque::new(),
-            steps: DEPARTED_CONSUMER_STEPS_PER_TURN,
+            cleanups: VecDeque::new(),
+            steps: DISCONNECTED_CONSUMER_STEPS_PER_TURN,
             steps_done: 0,
         }
     }
@@ -80,18 +80,18 @@ impl ClosingClients {
         self.closing.remove(&client);
         router.disconnect(client);
         if consumers.has_client(client) {
-            self.departures.push_back(Departure { client, stage: DepartureStage::Attached(0) });
+            self.cleanups.push_back(DisconnectCleanup { client, stage: CleanupStage::Attached(0) });
         }
-        self.step_departures(consumers, router);
+        self.step_cleanups(consumers, router);
     }
 
     pub(crate) fn begin_turn(&mut self, consumers: &mut ConsumerTable, router: &mut Router) {
-        self.steps = DEPARTED_CONSUMER_STEPS_PER_TURN;
-        self.step_departures(consumers, router);
+        self.steps = DISCONNECTED_CONSUMER_STEPS_PER_TURN;
+        self.step_cleanups(consumers, router);
     }
 
-    pub(crate) fn has_departures(&self) -> bool {
-        !self.departures.is_empty()
+    pub(crate) fn has_cleanups(&self) -> bool {
+        !self.cleanups.is_empty()
     }
 
     pub(crate) fn steps_done(&self) -> u64 {
@@ -99,37 +99,37 @@ impl ClosingClients {
     }
 
     /// Handles the consumers of disconnected clients within this turn's budget.
-    fn step_departures(&mut self, consumers: &mut ConsumerTable, router: &mut Router) {
+    fn step_cleanups(&mut self, consumers: &mut ConsumerTable, router: &mut Router) {
         while self.steps > 0
-            && let Some(cost) = self.step_departure(consumers, router)
+            && let Some(cost) = self.step_cleanup(consumers, router)
         {
             self.steps = self.steps.saturating_sub(cost);
         }
     }
 
     /// Does one step for a disconnected client. Returns its cost, or `None` without such a client.
-    pub(crate) fn step_departure(
+    pub(crate) fn step_cleanup(
         &mut self,
         consumers: &mut ConsumerTable,
         router: &mut Router,
     ) -> Option<usize> {
-        let Departure { client, stage } = self.departures.pop_front()?;
+        let DisconnectCleanup { client, stage } = self.cleanups.pop_front()?;
         self.steps_done += 1;
         let (stage, cost) = match stage {
-            DepartureStage::Attached(from) => match consumers.next_attached(client, from) {
+            CleanupStage::Attached(from) => match consumers.next_attached(client, from) {
                 Some(number) => {
                     let pulls = consumers.stop_waiting_for(router, client, number);
-                    (DepartureStage::Attached(number + 1), 1 + pulls)
+                    (CleanupStage::Attached(number + 1), 1 + pulls)
                 }
-                None => (DepartureStage::Owned(0), 1),
+                None => (CleanupStage::Owned(0), 1),
             },
-            DepartureStage::Owned(from) => {
+            CleanupStage::Owned(from) => {
                 let Some(number) = consumers.next_owned(client, from) else { return Some(1) };
                 consumers.mark_orphan(number);
-                (DepartureStage::Owned(number + 1), 1)
+                (CleanupStage::Owned(number + 1), 1)
             }
         };
-        self.departures.push_front(Departure { client, stage });
+        self.cleanups.push_front(DisconnectCleanup { client, stage });
         Some(cost)
     }
 }
@@ -154,24 +154,24 @@ mod tests {
         assert!(!clients.close_after(ALICE, 1));
         let mut router = Router::new(KEY, std::iter::empty());
         clients.disconnect(ALICE, &mut ConsumerTable::new(KEY, 0), &mut router);
-        assert!(!clients.note_answered(ALICE) && !clients.has_departures(), "it is gone");
+        assert!(!clients.note_answered(ALICE) && !clients.has_cleanups(), "it is gone");
     }
 
     #[test]
     fn the_consumers_of_a_client_that_has_left_are_dealt_with_over_several_turns() {
         let (mut clients, mut consumers) = (ClosingClients::new(KEY), ConsumerTable::new(KEY, 1));
         let mut router = Router::new(KEY, std::iter::empty());
-        for name in 0..DEPARTED_CONSUMER_STEPS_PER_TURN + 10 {
+        for name in 0..DISCONNECTED_CONSUMER_STEPS_PER_TURN + 10 {
             let spec = ConsumerSpec::of_everything(0, name);
             consumers.add(ALICE, spec, Now::simulated(0)).expect("there is room");
         }
         clients.disconnect(ALICE, &mut consumers, &mut router);
-        assert!(clients.has_departures());
-        assert_eq!(clients.steps_done(), DEPARTED_CONSUMER_STEPS_PER_TURN as u64);
+        assert!(clients.has_cleanups());
+        assert_eq!(clients.steps_done(), DISCONNECTED_CONSUMER_STEPS_PER_TURN as u64);
         clients.begin_turn(&mut consumers, &mut router);
-        assert!(!clients.has_departures());
+        assert!(!clients.has_cleanups());
         // One more step per kind, which finds no further consumer.
-        assert_eq!(clients.steps_done(), DEPARTED_CONSUMER_STEPS_PER_TURN as u64 + 10 + 2);
+        assert_eq!(clients.steps_done(), DISCONNECTED_CONSUMER_STEPS_PER_TURN as u64 + 10 + 2);
         assert_eq!(consumers.first_orphan(), Some(0));
     }
 }

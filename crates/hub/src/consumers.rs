@@ -41,7 +41,7 @@ pub(crate) struct Consumers {
     compared: usize,
     offered: u64,
     /// Consumers that match a record; reused buffer.
-    found: Vec<u32>,
+    matches: Vec<u32>,
     /// Headers without their status; reused buffer.
     stripped: Vec<u8>,
 }
@@ -52,7 +52,7 @@ impl Consumers {
             table: ConsumerTable::new(key, streams),
             compared: 0,
             offered: 0,
-            found: Vec::new(),
+            matches: Vec::new(),
             stripped: Vec::new(),
         }
     }
@@ -157,9 +157,9 @@ mod tests {
     }
 
     impl Outlets for DiscardingOutlets {
-        fn swap(&mut self, _: usize, piece: &mut RoutedBatch) -> bool {
+        fn swap(&mut self, _: usize, routed_batch: &mut RoutedBatch) -> bool {
             if self.has_room {
-                piece.clear();
+                routed_batch.clear();
             }
             self.has_room
         }

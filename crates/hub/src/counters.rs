@@ -51,9 +51,9 @@ pub struct HubCounters {
     /// Number of times that a record was offered to a consumer, sent or not: a measure of the cost of consumers.
     pub offered: Gauge,
     /// Steps that removed registrations and consumers of disconnected clients.
-    pub departed_steps: Gauge,
+    pub cleanup_steps: Gauge,
     /// Matches of messages with registrations of disconnected clients before their removal.
-    pub departed_matches: Gauge,
+    pub stale_matches: Gauge,
     /// Log lines dropped because the log was written too slowly; counted by the thread that runs the hub.
     pub log_lines_dropped: Gauge,
     /// Counters of the shards, by number.

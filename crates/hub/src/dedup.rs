@@ -41,7 +41,7 @@ use crate::time::{SteadyNanos, UnixNanos};
 /// Number of parts of the configured time, with one mark each. An id is kept for up to one part longer.
 const DEDUP_MARKS: u64 = 128;
 
-const CAPACITY_LEAST: usize = 64;
+const CAPACITY_MIN: usize = 64;
 
 /// An empty slot; others hold an index plus one. Zeroed memory is not allocated before its first use.
 const EMPTY: u32 = 0;
@@ -245,7 +245,7 @@ impl DedupWindow {
             self.begin += 1;
         }
         self.drop_old();
-        if self.begin == self.end && self.table.ring.len() > CAPACITY_LEAST {
+        if self.begin == self.end && self.table.ring.len() > CAPACITY_MIN {
             self.table = DedupTable::default();
         }
     }
@@ -268,7 +268,7 @@ impl DedupWindow {
     }
 
     fn grow(&mut self) {
-        let capacity = (2 * self.table.ring.len()).max(CAPACITY_LEAST);
+        let capacity = (2 * self.table.ring.len()).max(CAPACITY_MIN);
         // Nothing remains to be moved: the insertions since the last growth have moved all entries.
         self.move_down(u64::MAX);
         self.old = std::mem::replace(&mut self.table, DedupTable::new(capacity));
@@ -457,7 +457,7 @@ mod tests {
 
     /// Compared with a plain map: repeated ids at many times, below and at the maximum.
     #[test]
-    fn it_knows_what_a_plain_table_knows() {
+    fn the_window_agrees_with_a_plain_table() {
         const TIME: u64 = 12_800;
         let mut window = DedupWindow::new(HashKey(3, 4), TIME);
         window.ids_max = 500;
@@ -540,7 +540,7 @@ mod tests {
 
     /// An id is recognised for its time across restarts and idle times.
     #[test]
-    fn a_rebuilt_window_knows_an_id_for_at_least_its_time() {
+    fn a_rebuilt_window_recognises_an_id_for_at_least_the_window_time() {
         let mut window = window(120);
         window.replay_batch(1, on(1000 * SECOND));
         window.replay(1, 1);

@@ -247,9 +247,9 @@ impl DeliveryBatch {
         let start = self.bytes.len() as u32;
         line(&mut self.bytes);
         let end = self.bytes.len() as u32;
-        let (there, of) = self.bodies[usize::from(body.has_headers)];
-        if of == body.message && !there.is_empty() {
-            self.add_bytes(to, ByteSpan { start, end }, there);
+        let (body_span, of) = self.bodies[usize::from(body.has_headers)];
+        if of == body.message && !body_span.is_empty() {
+            self.add_bytes(to, ByteSpan { start, end }, body_span);
             return;
         }
         write(&mut self.bytes);
@@ -477,7 +477,7 @@ mod tests {
             deliveries.mark(3, 9);
             deliveries.close(3);
             let size = deliveries.bytes.len();
-            let told = all(&mut deliveries);
+            let delivered = all(&mut deliveries);
             let expected = [
                 (1, "PONG line1 body1 "),
                 (2, "line2 body1 "),
@@ -487,7 +487,7 @@ mod tests {
                 (3, "Close"),
             ];
             let expected: Vec<_> = expected.iter().map(|(to, text)| (*to, (*text).to_owned())).collect();
-            assert_eq!(told, expected, "round {round}");
+            assert_eq!(delivered, expected, "round {round}");
             assert_eq!(size, "PONG line1 body1 line2 line2 line3 body2 ".len());
             deliveries.clear();
         }

@@ -38,10 +38,10 @@ mod unsent;
 pub trait Outlets {
     /// Hands a batch to a shard in exchange for an empty one. Returns `false`, and leaves the batch, if the shard holds
     /// all its batches.
-    fn swap(&mut self, shard: usize, piece: &mut RoutedBatch) -> bool;
+    fn swap(&mut self, shard: usize, routed_batch: &mut RoutedBatch) -> bool;
 
     /// Returns whether a shard has ended: it returns no more batches, and the deliveries queued for it are dropped.
-    fn is_gone(&self, _shard: usize) -> bool {
+    fn has_ended(&self, _shard: usize) -> bool {
         false
     }
 }
@@ -77,7 +77,7 @@ pub(crate) struct FanOut<O> {
     /// Last message number; a routed batch contains each message once.
     messages: u64,
     /// Matches of a subject, recipients of a message, and registrations that end with it; reused buffers.
-    found: Vec<u32>,
+    matches: Vec<u32>,
     to: Vec<u32>,
     ended: Vec<u32>,
 }
@@ -92,7 +92,7 @@ impl<O: Outlets> FanOut<O> {
             has_regained_room: false,
             unsent: VecDeque::new(),
             messages: 0,
-            found: Vec::new(),
+            matches: Vec::new(),
             to: Vec::new(),
             ended: Vec::new(),
         }
@@ -174,11 +174,12 @@ impl<O: Outlets> FanOut<O> {
         if self.has_room() {
             return true;
         }
-        let mut found = std::mem::take(&mut self.found);
-        router.find(subject, &mut found);
-        let has_room =
-            router.registered(&found).all(|to| self.shards[to.shard() as usize].has_room(&mut self.outlets));
-        self.found = found;
+        let mut matches = std::mem::take(&mut self.matches);
+        router.find(subject, &mut matches);
+        let has_room = router
+            .registered(&matches)
+            .all(|to| self.shards[to.shard() as usize].has_room(&mut self.outlets));
+        self.matches = matches;
         has_room
     }
 
@@ -207,10 +208,10 @@ impl<O: Outlets> FanOut<O> {
         self.shards.iter().any(|queue| queue.is_over(2 * self.queue_size_max))
     }
 
-    /// Returns whether a message to the registrations `found`, except those of client `own`, may add to a queue over
+    /// Returns whether a message to the registrations `matches`, except those of client `own`, may add to a queue over
     /// its bound.
-    pub(crate) fn is_over_for(&self, router: &Router, found: &[u32], own: Option<ClientId>) -> bool {
-        router.registered(found).any(|to| {
+    pub(crate) fn is_over_for(&self, router: &Router, matches: &[u32], own: Option<ClientId>) -> bool {
+        router.registered(matches).any(|to| {
             let is_own = own.is_some() && own == to.single();
             !is_own && self.is_over(to.shard())
         })
@@ -226,37 +227,37 @@ impl<O: Outlets> FanOut<O> {
         if subject.is_empty() || !self.is_any_over() {
             return false;
         }
-        let mut found = std::mem::take(&mut self.found);
-        router.find(subject, &mut found);
-        let is_over = self.is_over_for(router, &found, own);
-        self.found = found;
+        let mut matches = std::mem::take(&mut self.matches);
+        router.find(subject, &mut matches);
+        let is_over = self.is_over_for(router, &matches, own);
+        self.matches = matches;
         is_over
     }
 
     #[inline]
-    fn piece(&mut self, to: ClientId) -> &mut RoutedBatch {
+    fn routed_batch(&mut self, to: ClientId) -> &mut RoutedBatch {
         self.shards[to.shard as usize].open_batch(&mut self.outlets)
     }
 
     pub(crate) fn bytes(&mut self, to: ClientId, write: impl FnOnce(&mut Vec<u8>)) {
-        self.piece(to).bytes(to.token, write);
+        self.routed_batch(to).bytes(to.token, write);
     }
 
     pub(crate) fn outcome(&mut self, to: ClientId, ticket: u32, outcome: PublishOutcome) {
-        self.piece(to).outcome(to.token, ticket, outcome);
+        self.routed_batch(to).outcome(to.token, ticket, outcome);
     }
 
     /// Stops reading a connection until it is [resumed](Self::resume).
     pub(crate) fn pause(&mut self, client: ClientId) {
-        self.piece(client).pause(client.token);
+        self.routed_batch(client).pause(client.token);
     }
 
     pub(crate) fn resume(&mut self, client: ClientId) {
-        self.piece(client).resume(client.token);
+        self.routed_batch(client).resume(client.token);
     }
 
     pub(crate) fn close(&mut self, client: ClientId) {
-        self.piece(client).close(client.token);
+        self.routed_batch(client).close(client.token);
     }
 
     /// Appends a mark, after unfinished work.
@@ -270,18 +271,18 @@ impl<O: Outlets> FanOut<O> {
 
     pub(crate) fn push_mark(&mut self, to: SubscriberTarget, mark: u64) {
         let (shard, target) = match to {
-            SubscriberTarget::ClientId(ClientId { shard, token }) => (shard, MarkTarget::Connection(token)),
+            SubscriberTarget::Single(ClientId { shard, token }) => (shard, MarkTarget::Connection(token)),
             SubscriberTarget::Shared { shard, id } => (shard, MarkTarget::Registration(id)),
         };
         self.shards[shard as usize].open_batch(&mut self.outlets).mark(target, mark);
     }
 
-    /// Sends a message to the registrations `found`, one per queue group; without room it waits for its shard. Returns
+    /// Sends a message to the registrations `matches`, one per queue group; without room it waits for its shard. Returns
     /// a lower bound of the number of connections.
     pub(crate) fn send(
         &mut self,
         router: &mut Router,
-        found: &[u32],
+        matches: &[u32],
         from: Option<MessageSender>,
         message: &OutboundMessage<'_>,
     ) -> u32 {
@@ -293,7 +294,7 @@ impl<O: Outlets> FanOut<O> {
             excluded: from.filter(|from| from.no_echo).map(|from| from.client),
             position: from.and_then(|from| Some((from.client.shard, from.position?))),
         };
-        let count = router.choose(found, dispatch.excluded, &mut to);
+        let count = router.choose(matches, dispatch.excluded, &mut to);
         if self.has_unfinished() {
             self.unsent.push_back(UnsentItem::of_message(dispatch, message, &to));
         } else {
@@ -308,10 +309,10 @@ impl<O: Outlets> FanOut<O> {
         if message.subject.is_empty() {
             return;
         }
-        let mut found = std::mem::take(&mut self.found);
-        router.find(message.subject, &mut found);
-        self.send(router, &found, None, message);
-        self.found = found;
+        let mut matches = std::mem::take(&mut self.matches);
+        router.find(message.subject, &mut matches);
+        self.send(router, &matches, None, message);
+        self.matches = matches;
     }
 
     /// Sends the hub's own message to the reply subject of a client.
@@ -321,10 +322,10 @@ impl<O: Outlets> FanOut<O> {
         client: ClientId,
         message: &OutboundMessage<'_>,
     ) {
-        let mut found = std::mem::take(&mut self.found);
-        router.find_reply(client, message.subject, &mut found);
-        self.send(router, &found, None, message);
-        self.found = found;
+        let mut matches = std::mem::take(&mut self.matches);
+        router.find_reply(client, message.subject, &mut matches);
+        self.send(router, &matches, None, message);
+        self.matches = matches;
     }
 
     /// Sends a message to the subscriptions that match `subject`, which may differ from the message's own. Returns one
@@ -335,13 +336,13 @@ impl<O: Outlets> FanOut<O> {
         subject: &[u8],
         message: &OutboundMessage<'_>,
     ) -> Option<SubscriberTarget> {
-        let mut found = std::mem::take(&mut self.found);
-        router.find(subject, &mut found);
-        let recipient = router.first_subscriber(&found);
+        let mut matches = std::mem::take(&mut self.matches);
+        router.find(subject, &mut matches);
+        let recipient = router.first_subscriber(&matches);
         if recipient.is_some() {
-            self.send(router, &found, None, message);
+            self.send(router, &matches, None, message);
         }
-        self.found = found;
+        self.matches = matches;
         recipient
     }
 

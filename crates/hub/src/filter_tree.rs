@@ -37,7 +37,7 @@ pub struct FilterTree {
 pub struct FilterHandle(u32);
 
 /// Nodes and entries for which memory is kept when the tree is empty.
-const NODES_KEPT: usize = 1024;
+const NODES_CAPACITY_MAX: usize = 1024;
 
 /// The root. It is no node's child, so it also stands for "no child".
 const ROOT: u32 = 0;
@@ -173,7 +173,7 @@ impl FilterTree {
             if self.free_entries.len() == self.positions.len() {
                 self.free_entries = Vec::new();
                 self.positions.clear();
-                self.positions.shrink_to(NODES_KEPT);
+                self.positions.shrink_to(NODES_CAPACITY_MAX);
             }
         }
         was_there
@@ -268,7 +268,7 @@ impl FilterTree {
                     self.free.push(child);
                     if self.free.len() + 1 == self.nodes.len() {
                         self.nodes.truncate(1);
-                        self.nodes.shrink_to(NODES_KEPT);
+                        self.nodes.shrink_to(NODES_CAPACITY_MAX);
                         self.free = Vec::new();
                     }
                 }

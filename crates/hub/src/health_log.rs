@@ -81,24 +81,24 @@ impl HealthLog {
         self.set(StreamCondition::Closed, Some(reason.to_owned()));
     }
 
-    /// Notes that the stream's directory has been opened; `found` is the health found there.
-    pub(crate) fn open(&mut self, found: HealthLog) {
+    /// Notes that the stream's directory has been opened; `recovered` is the health found there.
+    pub(crate) fn open(&mut self, recovered: HealthLog) {
         if self.health.condition == StreamCondition::Closed {
             self.log(LogTopic::Opening, "is open".to_owned());
             self.set(StreamCondition::Open, None);
         }
-        if found.health.damage.is_some() {
-            for (first, last) in found.counted.iter() {
+        if recovered.health.damage.is_some() {
+            for (first, last) in recovered.counted.iter() {
                 self.counted.add(first, last);
             }
-            self.damaged += found.damaged;
-            self.torn += found.torn;
-            self.health.damage = found.health.damage;
+            self.damaged += recovered.damaged;
+            self.torn += recovered.torn;
+            self.health.damage = recovered.health.damage;
             self.is_changed = true;
         }
-        for (line, found) in self.lines.iter_mut().zip(found.lines) {
-            if let Some(text) = found.text {
-                line.replaced += found.replaced;
+        for (line, recovered) in self.lines.iter_mut().zip(recovered.lines) {
+            if let Some(text) = recovered.text {
+                line.replaced += recovered.replaced;
                 match line.text.replace(text) {
                     Some(_) => line.replaced += 1,
                     None => self.pending += 1,
@@ -156,7 +156,7 @@ impl HealthLog {
         }
     }
 
-    pub(crate) fn found_at_start(&mut self, findings: &str) {
+    pub(crate) fn report_findings(&mut self, findings: &str) {
         let findings = findings.trim_end();
         let text = match &self.health.damage {
             Some(read) => format!("found at the start: {findings}; {read}"),
@@ -322,13 +322,13 @@ mod tests {
     /// Damage found while a stream is opened is logged, and counts once together with later findings of readers.
     #[test]
     fn damage_met_at_the_opening_is_logged_and_counted_once() {
-        let (mut log, mut found, shared) =
+        let (mut log, mut recovered, shared) =
             (HealthLog::default(), HealthLog::default(), SharedHealth::default());
         let damaged = Gap { first: 5, last: 7, cause: GapCause::Damaged };
-        found.skipped(damaged);
-        found.skipped(Gap { first: 9, last: 10, cause: GapCause::Torn });
-        found.found_at_start("segment-1: 512 bytes at 4096\n");
-        log.open(found);
+        recovered.skipped(damaged);
+        recovered.skipped(Gap { first: 9, last: 10, cause: GapCause::Torn });
+        recovered.report_findings("segment-1: 512 bytes at 4096\n");
+        log.open(recovered);
         log.publish(&shared);
         let shown = shared.get().damage.expect("it is shown");
         assert!(shown.contains("512 bytes at 4096; records 9 to 10 were cut off"), "{shown}");

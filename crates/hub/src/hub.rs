@@ -103,7 +103,7 @@ impl RequestOrigin {
 
 #[derive(Debug, Default)]
 struct HubScratch {
-    found: Vec<u32>,
+    matches: Vec<u32>,
     stripped: Vec<u8>,
     /// Answer to a publisher; reused buffer.
     json: Vec<u8>,
@@ -180,7 +180,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         };
         !has_work
             && !self.parked.is_exhausted()
-            && !self.clients.has_departures()
+            && !self.clients.has_cleanups()
             && !self.consumers.table.can_resume
     }
 
@@ -294,9 +294,9 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     fn publish_metrics(&mut self) {
         let HubTotals { messages, bytes, publish_outcomes, duplicates, undelivered, registrations_refused } =
             self.totals;
-        let RouterWork { removed, departed_matches } = self.router.work();
+        let RouterWork { removed, stale_matches } = self.router.work();
         let counters = &*self.counters;
-        for (figure, value) in [
+        for (gauge, value) in [
             (&counters.messages, messages),
             (&counters.bytes, bytes),
             (&counters.publish_outcomes, publish_outcomes),
@@ -309,10 +309,10 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             (&counters.queued, self.fan_out.waiting_size() as u64),
             (&counters.consumers, self.consumers.table.len() as u64),
             (&counters.offered, self.consumers.offered()),
-            (&counters.departed_steps, self.clients.steps_done() + removed),
-            (&counters.departed_matches, departed_matches),
+            (&counters.cleanup_steps, self.clients.steps_done() + removed),
+            (&counters.stale_matches, stale_matches),
         ] {
-            figure.set(value);
+            gauge.set(value);
         }
         counters.set_losses(self.losses.loss_counts());
         self.streams.publish_metrics(&counters.streams);
@@ -343,7 +343,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             Some((Some(stream), _)) if streams[stream].config.durability == Durability::Disk => false,
             // Consumers may send it to any shard.
             Some((Some(stream), _)) if consumers.table.has_following(stream) => true,
-            Some((_, found)) => fan_out.is_over_for(router, found, None),
+            Some((_, matches)) => fan_out.is_over_for(router, matches, None),
         }
     }
 
@@ -407,21 +407,21 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             }
             return self.handle_api_request(client, publication, now);
         }
-        let mut found = std::mem::take(&mut self.scratch.found);
-        let stream = self.router.route(client, subject, &mut found);
+        let mut matches = std::mem::take(&mut self.scratch.matches);
+        let stream = self.router.route(client, subject, &mut matches);
         let outcome = match stream {
-            _ if self.waits_for_shard(client, reply, Some((stream, &found))) => Err(StallReason::Shard),
+            _ if self.waits_for_shard(client, reply, Some((stream, &matches))) => Err(StallReason::Shard),
             Some(stream) => {
                 let mut stripped = std::mem::take(&mut self.scratch.stripped);
                 let headers = strip_status(headers, &mut stripped);
                 let publication = Publication { headers, ..*publication };
-                let outcome = self.store_or_wait(origin, (stream, &found[..]), &publication, now);
+                let outcome = self.store_or_wait(origin, (stream, &matches[..]), &publication, now);
                 self.scratch.stripped = stripped;
                 outcome
             }
             None => {
                 let message = OutboundMessage { subject, reply, headers, payload };
-                let count = self.send(&found, Some(origin.publisher()), &message);
+                let count = self.send(&matches, Some(origin.publisher()), &message);
                 if count == 0 {
                     self.totals.undelivered += 1;
                     if client_options.no_responders && client_options.headers {
@@ -436,7 +436,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                 Ok(())
             }
         };
-        self.scratch.found = found;
+        self.scratch.matches = matches;
         if outcome.is_ok() {
             self.totals.messages += 1;
             self.totals.bytes += (headers.len() + payload.len()) as u64;

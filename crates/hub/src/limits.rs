@@ -97,10 +97,10 @@ pub const UNPARKED_PER_TURN: usize = 4096;
 pub const UNPARKED_SIZE_PER_TURN: usize = 256 * 1024;
 
 /// Pending acknowledgements per batch for which memory is kept after use. Larger memory is freed.
-pub const PENDING_ACKS_KEPT_MAX: usize = 16_384;
+pub const PENDING_ACKS_CAPACITY_MAX: usize = 16_384;
 
 /// Bytes of reply subjects per batch for which memory is kept after use. Larger memory is freed.
-pub const REPLIES_KEPT_SIZE_MAX: usize = 1024 * 1024;
+pub const REPLIES_CAPACITY_MAX: usize = 1024 * 1024;
 
 /// Sets of memory for pending acknowledgements kept per stream. Further sets are freed.
 pub const SPARE_PENDING_ACKS_MAX: usize = 4;
@@ -173,10 +173,10 @@ pub const INACTIVE_ORPHAN_NS_MAX: u64 = 60 * 1_000_000_000;
 
 /// Steps per turn of the hub for the consumers and pull requests of disconnected clients. The others wait for the next
 /// turns.
-pub const DEPARTED_CONSUMER_STEPS_PER_TURN: usize = 256;
+pub const DISCONNECTED_CONSUMER_STEPS_PER_TURN: usize = 256;
 
 /// Steps of one round that removes registrations of disconnected clients; rounds are at least
-/// [`DEPARTED_REGISTRATIONS_EVERY_NS`] apart. Each turn has as many further steps for departed registrations that its
+/// [`STALE_REGISTRATIONS_EVERY_NS`] apart. Each turn has as many further steps for stale registrations that its
 /// messages would have matched. Such registrations receive nothing, but each message to their subject takes longer
 /// until they are removed. A new registration also removes one. A step is the removal of a registration, or the
 /// comparison of its filter with 16 streams. A shard removes as many subscriptions per turn.
@@ -184,18 +184,18 @@ pub const DEPARTED_CONSUMER_STEPS_PER_TURN: usize = 256;
 /// A step takes 1 to 2 µs because its memory is cold: a message that arrives during the removal waits some 25 µs, and
 /// one removal per millisecond takes less than a thirtieth of the hub's thread. Without pauses the thread would be busy
 /// without interruption, and other threads on its core would wait for a scheduling slice of several milliseconds.
-pub const DEPARTED_REGISTRATIONS_PER_TURN: usize = 16;
+pub const STALE_REGISTRATIONS_PER_TURN: usize = 16;
 
 /// Ended subscriptions that a new subscription of the same shard removes, once the hub has processed their end.
 pub const ENDED_SUBSCRIPTIONS_PER_SUB: usize = 2;
 
-/// Matches of messages with departed registrations that add one removal step to the turn. A match takes nanoseconds, so
-/// the removal takes about as long as these matches, and a departed registration is matched about this many times at
+/// Matches of messages with stale registrations that add one removal step to the turn. A match takes nanoseconds, so
+/// the removal takes about as long as these matches, and a stale registration is matched about this many times at
 /// most.
-pub const DEPARTED_MATCHES_PER_STEP: u64 = 128;
+pub const STALE_MATCHES_PER_STEP: u64 = 128;
 
-/// Minimum nanoseconds between two rounds that remove departed registrations.
-pub const DEPARTED_REGISTRATIONS_EVERY_NS: u64 = 1_000_000;
+/// Minimum nanoseconds between two rounds that remove stale registrations.
+pub const STALE_REGISTRATIONS_EVERY_NS: u64 = 1_000_000;
 
 /// Consumers checked for expiry and heartbeats per 50 ms. With more consumers each one is checked less often.
 pub const CONSUMERS_CHECKED_PER_TICK: usize = 1024;

@@ -20,7 +20,7 @@ pub enum Loss {
     /// The stream's disk had no room, and the stream was full or had waited for the stall timeout.
     NoRoom,
     /// The connection ended inside the message. The received part is stored, unless the connection failed.
-    Cut,
+    Truncated,
 }
 
 impl Loss {
@@ -34,7 +34,7 @@ impl Loss {
         Loss::Forbidden,
         Loss::Hung,
         Loss::NoRoom,
-        Loss::Cut,
+        Loss::Truncated,
     ];
 
     /// Returns the reason's name in metrics and loss markers.
@@ -49,7 +49,7 @@ impl Loss {
             Loss::Forbidden => "forbidden",
             Loss::Hung => "hung",
             Loss::NoRoom => "no_room",
-            Loss::Cut => "cut",
+            Loss::Truncated => "truncated",
         }
     }
 }

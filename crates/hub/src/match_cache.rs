@@ -25,14 +25,19 @@ struct CacheSlot {
     version: u64,
     subject: [u8; SUBJECT_SIZE],
     size: usize,
-    found: [u32; MATCHES_MAX],
+    matches: [u32; MATCHES_MAX],
     count: usize,
 }
 
 impl MatchCache {
     pub(crate) fn new() -> MatchCache {
-        let empty =
-            CacheSlot { version: 0, subject: [0; SUBJECT_SIZE], size: 0, found: [0; MATCHES_MAX], count: 0 };
+        let empty = CacheSlot {
+            version: 0,
+            subject: [0; SUBJECT_SIZE],
+            size: 0,
+            matches: [0; MATCHES_MAX],
+            count: 0,
+        };
         MatchCache { slots: Box::new([empty; SLOTS]) }
     }
 
@@ -41,19 +46,19 @@ impl MatchCache {
     pub(crate) fn get(&self, client: ClientId, subject: &[u8], version: u64) -> Option<&[u32]> {
         let slot = &self.slots[slot_of(client)];
         let is_known = slot.version == version && slot.subject[..slot.size] == *subject;
-        is_known.then_some(&slot.found[..slot.count])
+        is_known.then_some(&slot.matches[..slot.count])
     }
 
     /// Caches the matches if subject and list are short. No version is 0.
-    pub(crate) fn put(&mut self, client: ClientId, subject: &[u8], version: u64, found: &[u32]) {
-        if subject.len() > SUBJECT_SIZE || found.len() > MATCHES_MAX {
+    pub(crate) fn put(&mut self, client: ClientId, subject: &[u8], version: u64, matches: &[u32]) {
+        if subject.len() > SUBJECT_SIZE || matches.len() > MATCHES_MAX {
             return;
         }
         let slot = &mut self.slots[slot_of(client)];
         slot.version = version;
-        (slot.size, slot.count) = (subject.len(), found.len());
+        (slot.size, slot.count) = (subject.len(), matches.len());
         slot.subject[..subject.len()].copy_from_slice(subject);
-        slot.found[..found.len()].copy_from_slice(found);
+        slot.matches[..matches.len()].copy_from_slice(matches);
     }
 }
 

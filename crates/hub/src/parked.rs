@@ -43,7 +43,7 @@ struct ParkedRequests {
     held: usize,
     /// Barriers parked without room.
     barriers: usize,
-    has_departed: bool,
+    has_disconnected: bool,
 }
 
 impl ParkedRequests {
@@ -221,7 +221,7 @@ impl ParkedClients {
     /// Notes that a connection has disconnected: from now on only its publications count. Returns whether it is parked.
     pub(crate) fn note_disconnect(&mut self, client: ClientId) -> bool {
         let requests = self.requests.get_mut(&client);
-        requests.map(|requests| requests.has_departed = true).is_some()
+        requests.map(|requests| requests.has_disconnected = true).is_some()
     }
 
     /// Parks a request behind the others of its connection. Returns whether there is room.
@@ -319,10 +319,11 @@ impl UnparkedRequests {
     /// Returns the next request and the number of its shard's requests before it; after a disconnect, the next
     /// publication.
     pub(crate) fn next(&mut self) -> Option<(ClientOptions, HubRequest<'_>, u64)> {
-        let ParkedRequests { publication_batch, positions, next, size, has_departed, .. } = &mut self.0;
-        let is_void = |request: &HubRequest<'_>| *has_departed && !matches!(request, HubRequest::Publish(_));
+        let ParkedRequests { publication_batch, positions, next, size, has_disconnected, .. } = &mut self.0;
+        let is_obsolete =
+            |request: &HubRequest<'_>| *has_disconnected && !matches!(request, HubRequest::Publish(_));
         while let Some((_, _, request)) =
-            publication_batch.get(*next).filter(|(_, _, request)| is_void(request))
+            publication_batch.get(*next).filter(|(_, _, request)| is_obsolete(request))
         {
             *size -= cost(&request);
             *next += 1;
@@ -331,8 +332,8 @@ impl UnparkedRequests {
         publication_batch.get(*next).map(|(_, client_options, request)| (client_options, request, position))
     }
 
-    pub(crate) fn has_departed(&self) -> bool {
-        self.0.has_departed
+    pub(crate) fn has_disconnected(&self) -> bool {
+        self.0.has_disconnected
     }
 
     /// Advances past the processed request. Returns its cost.
@@ -456,7 +457,7 @@ mod tests {
             left.push(request == publication(b"x") || request == publication(b"y"));
             requests.advance();
         }
-        assert_eq!((left, requests.has_departed()), (vec![true; 2], true));
+        assert_eq!((left, requests.has_disconnected()), (vec![true; 2], true));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::time::SteadyNanos;
 pub(crate) struct Pull {
     pub(crate) client: ClientId,
     pub(crate) reply: Vec<u8>,
-    pub(crate) left: u32,
+    pub(crate) messages_left: u32,
     pub(crate) bytes_left: Option<usize>,
     pub(crate) no_wait: bool,
     pub(crate) expires_ns: Option<SteadyNanos>,
@@ -57,7 +57,12 @@ pub(crate) struct EndedPull {
 
 impl EndedPull {
     pub(crate) fn new(pull: Pull, why: PullEnd) -> EndedPull {
-        EndedPull { reply: pull.reply, why, messages: pull.left, bytes: pull.bytes_left.unwrap_or(0) }
+        EndedPull {
+            reply: pull.reply,
+            why,
+            messages: pull.messages_left,
+            bytes: pull.bytes_left.unwrap_or(0),
+        }
     }
 
     pub(crate) fn reply(&self) -> &[u8] {
@@ -79,11 +84,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_says_what_is_left_of_the_request() {
+    fn a_status_contains_what_is_left_of_the_request() {
         let pull = Pull {
             client: ClientId { shard: 0, token: 1 },
             reply: b"inbox.1".to_vec(),
-            left: 3,
+            messages_left: 3,
             bytes_left: Some(77),
             no_wait: true,
             expires_ns: None,

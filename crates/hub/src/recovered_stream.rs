@@ -50,7 +50,7 @@ impl RecoveredStream {
 
     /// As [`Hub::report_findings`](crate::Hub::report_findings).
     pub fn report_findings(&mut self, findings: &str) {
-        self.0.health.found_at_start(findings);
+        self.0.health.report_findings(findings);
     }
 
     /// As [`Hub::report_unreadable`](crate::Hub::report_unreadable).

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A disconnecting client may have ten thousand registrations. They stop counting at once and are removed a few at a
-//! time ([`Registrations::remove_next_departed`]), which bounds the length of a turn.
+//! time ([`Registrations::remove_next_stale`]), which bounds the length of a turn.
 
 use std::collections::hash_map::{self, Entry};
 use std::collections::{HashMap, VecDeque};
@@ -44,7 +44,7 @@ pub(crate) struct Registration {
 /// Connections of a shard that receive a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum SubscriberTarget {
-    ClientId(ClientId),
+    Single(ClientId),
     Shared { shard: u32, id: RegistrationId },
 }
 
@@ -60,9 +60,9 @@ impl Registration {
         (self.client.token != SHARED).then_some(self.client)
     }
 
-    pub(crate) fn listener(&self) -> SubscriberTarget {
+    pub(crate) fn subscriber_target(&self) -> SubscriberTarget {
         let Registration { client: ClientId { shard, .. }, id, .. } = *self;
-        self.single().map_or(SubscriberTarget::Shared { shard, id }, SubscriberTarget::ClientId)
+        self.single().map_or(SubscriberTarget::Shared { shard, id }, SubscriberTarget::Single)
     }
 
     /// Counts a sent message. Returns whether it was the last one.
@@ -106,8 +106,8 @@ pub(crate) struct Registrations {
     owners: Vec<RegistrationOwner>,
     free_owners: Vec<u32>,
     /// Disconnected clients with registrations to remove, and the number of these.
-    left: VecDeque<DepartedClient>,
-    departed_count: usize,
+    disconnected: VecDeque<DisconnectedClient>,
+    stale_count: usize,
     tokens: usize,
     queues: HashMap<Box<[u8]>, u32, HashKey>,
     groups: Vec<QueueGroup>,
@@ -119,11 +119,11 @@ struct RegistrationOwner {
     /// Slots of its registrations, by their numbers in the shard.
     slots: HashMap<u32, u32, HashKey>,
     /// The client has disconnected; its registrations do not count.
-    has_departed: bool,
+    has_disconnected: bool,
 }
 
 #[derive(Debug)]
-struct DepartedClient {
+struct DisconnectedClient {
     owner: u32,
     slots: hash_map::IntoIter<u32, u32>,
 }
@@ -144,8 +144,8 @@ impl Registrations {
             clients: HashMap::with_hasher(key),
             owners: Vec::new(),
             free_owners: Vec::new(),
-            left: VecDeque::new(),
-            departed_count: 0,
+            disconnected: VecDeque::new(),
+            stale_count: 0,
             tokens: 0,
             queues: HashMap::with_hasher(key),
             groups: Vec::new(),
@@ -155,34 +155,36 @@ impl Registrations {
 
     /// Number of registrations of connected clients.
     pub(crate) fn len(&self) -> usize {
-        self.slots.len() - self.free.len() - self.departed_count
+        self.slots.len() - self.free.len() - self.stale_count
     }
 
-    pub(crate) fn has_departed(&self) -> bool {
-        !self.left.is_empty()
+    pub(crate) fn has_disconnected(&self) -> bool {
+        !self.disconnected.is_empty()
     }
 
     #[inline]
     pub(crate) fn get_mut(&mut self, slot: u32) -> Option<&mut Registration> {
         let registration = self.slots.get_mut(slot as usize)?.as_mut()?;
-        let is_there = self.left.is_empty() || !self.owners[registration.owner as usize].has_departed;
+        let is_there =
+            self.disconnected.is_empty() || !self.owners[registration.owner as usize].has_disconnected;
         is_there.then_some(registration)
     }
 
     #[inline]
     pub(crate) fn get(&self, slot: u32) -> Option<&Registration> {
         let registration = self.slots.get(slot as usize)?.as_ref()?;
-        let is_there = self.left.is_empty() || !self.owners[registration.owner as usize].has_departed;
+        let is_there =
+            self.disconnected.is_empty() || !self.owners[registration.owner as usize].has_disconnected;
         is_there.then_some(registration)
     }
 
     fn is_full(&self, tokens: usize) -> bool {
-        self.len() + self.departed_count >= SUBSCRIPTIONS_MAX || self.tokens + tokens > FILTER_TOKENS_MAX
+        self.len() + self.stale_count >= SUBSCRIPTIONS_MAX || self.tokens + tokens > FILTER_TOKENS_MAX
     }
 
     /// Returns whether a filter does not fit until registrations of disconnected clients are removed.
-    pub(crate) fn waits_for_departed(&self, filter: &[u8]) -> bool {
-        self.has_departed() && self.is_full(tokens(filter))
+    pub(crate) fn waits_for_stale(&self, filter: &[u8]) -> bool {
+        self.has_disconnected() && self.is_full(tokens(filter))
     }
 
     /// Adds a registration of a client, in a queue group if `queue` is not empty. Returns its slot, or `None` if it
@@ -229,7 +231,7 @@ impl Registrations {
         if let Some(&owner) = self.clients.get(&client) {
             return owner;
         }
-        let new = RegistrationOwner { slots: HashMap::with_hasher(self.key), has_departed: false };
+        let new = RegistrationOwner { slots: HashMap::with_hasher(self.key), has_disconnected: false };
         let owner = match self.free_owners.pop() {
             Some(owner) => {
                 self.owners[owner as usize] = new;
@@ -304,38 +306,38 @@ impl Registrations {
     }
 
     /// Handles a disconnect: the client's own registrations stop counting, and
-    /// [`remove_next_departed`](Self::remove_next_departed) removes them.
+    /// [`remove_next_stale`](Self::remove_next_stale) removes them.
     pub(crate) fn disconnect(&mut self, client: ClientId) {
         let Some(owner) = self.clients.remove(&client) else { return };
         let of_client = &mut self.owners[owner as usize];
-        of_client.has_departed = true;
+        of_client.has_disconnected = true;
         let slots = std::mem::replace(&mut of_client.slots, HashMap::with_hasher(self.key));
-        self.departed_count += slots.len();
-        self.left.push_back(DepartedClient { owner, slots: slots.into_iter() });
+        self.stale_count += slots.len();
+        self.disconnected.push_back(DisconnectedClient { owner, slots: slots.into_iter() });
     }
 
     /// Removes the next registration of the client that disconnected first, unless it is removed already.
-    pub(crate) fn remove_next_departed(&mut self, interest: &mut FilterTree) -> Option<RemovedRegistration> {
-        let left = self.left.front_mut()?;
-        let next = left.slots.next();
-        if left.slots.len() == 0 {
-            self.free_owners.push(left.owner);
-            self.left.pop_front();
+    pub(crate) fn remove_next_stale(&mut self, interest: &mut FilterTree) -> Option<RemovedRegistration> {
+        let disconnected = self.disconnected.front_mut()?;
+        let next = disconnected.slots.next();
+        if disconnected.slots.len() == 0 {
+            self.free_owners.push(disconnected.owner);
+            self.disconnected.pop_front();
         }
         // The slot may have been reused by another client.
-        self.remove_if_departed(interest, next?.1)
+        self.remove_if_stale(interest, next?.1)
     }
 
-    pub(crate) fn remove_if_departed(
+    pub(crate) fn remove_if_stale(
         &mut self,
         interest: &mut FilterTree,
         slot: u32,
     ) -> Option<RemovedRegistration> {
         let owner = self.slots.get(slot as usize)?.as_ref()?.owner;
-        if !self.owners[owner as usize].has_departed {
+        if !self.owners[owner as usize].has_disconnected {
             return None;
         }
-        self.departed_count -= 1;
+        self.stale_count -= 1;
         let Registration { filter, streams, .. } = self.take(interest, slot)?;
         Some(RemovedRegistration { filter, streams })
     }
@@ -411,7 +413,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn filters_overlap_where_a_subject_is_taken_by_both() {
+    fn filters_overlap_if_a_subject_matches_both() {
         for (one, other, expected) in [
             ("a.b", "a.b", true),
             ("a.b", "a.c", false),
@@ -451,8 +453,8 @@ mod tests {
         all.disconnect(ALICE);
         assert_eq!((all.len(), all.find(ALICE, id(2))), (0, None), "at once");
         assert!(all.get(1).is_none() && all.remove(&mut interest, 1).is_none(), "at once");
-        assert_eq!(all.remove_next_departed(&mut interest), removed(b"b"));
-        assert_eq!((all.remove_next_departed(&mut interest), all.has_departed()), (None, false));
+        assert_eq!(all.remove_next_stale(&mut interest), removed(b"b"));
+        assert_eq!((all.remove_next_stale(&mut interest), all.has_disconnected()), (None, false));
         assert_eq!((all.clients.len(), all.queues.len(), all.tokens), (0, 0, 0));
         assert_eq!(all.free_owners.len(), all.owners.len());
         let mut found = Vec::new();
@@ -469,13 +471,13 @@ mod tests {
         assert_eq!(all.add(&mut interest, ALICE, id(1), (b"a", b"")), Ok(Some(0)));
         assert!(all.share(ALICE, id(1)) && !all.share(ALICE, id(1)));
         all.disconnect(ALICE);
-        let listener = SubscriberTarget::Shared { shard: 0, id: id(1) };
-        assert_eq!(all.get(0).map(Registration::listener), Some(listener));
+        let subscriber_target = SubscriberTarget::Shared { shard: 0, id: id(1) };
+        assert_eq!(all.get(0).map(Registration::subscriber_target), Some(subscriber_target));
         assert_eq!(all.find(shared(0), RegistrationId { serial: 8, ..id(1) }), None, "another one");
         all.unshare(bob, id(1));
         assert_eq!(all.get(0).and_then(Registration::single), Some(bob));
         all.disconnect(bob);
-        assert!(all.get(0).is_none() && all.remove_next_departed(&mut interest).is_some());
+        assert!(all.get(0).is_none() && all.remove_next_stale(&mut interest).is_some());
         assert_eq!((all.len(), all.clients.len(), all.free_owners.len()), (0, 0, all.owners.len()));
     }
 }

@@ -310,40 +310,42 @@ mod tests {
 
     #[test]
     fn a_message_is_there_once_for_all_registrations_of_the_shard() {
-        let mut piece = RoutedBatch::new();
+        let mut routed_batch = RoutedBatch::new();
         for target in 0..100 {
-            piece.message((1, 5), Some(9), &message(b"payload".as_slice().into()), id(target));
+            routed_batch.message((1, 5), Some(9), &message(b"payload".as_slice().into()), id(target));
         }
-        piece.message((2, 6), None, &message(b"".as_slice().into()), id(7));
-        assert!(piece.ends_with(2) && piece.bytes.len() < 2 * 12 + 8);
-        piece.pause(3);
-        assert!(!piece.ends_with(2), "the next registration needs the message again");
-        let Some(RoutedEntry::Message(entry)) = piece.next() else { panic!("a message") };
-        assert_eq!((piece.targets(&entry).len(), entry.excluded, entry.processed), (100, Some(9), 5));
-        assert_eq!(piece.parts(&entry), message(b"payload".as_slice().into()));
-        piece.advance();
-        let Some(RoutedEntry::Message(entry)) = piece.next() else { panic!("a message") };
-        assert_eq!(piece.targets(&entry), [id(7)]);
-        piece.advance();
-        assert!(matches!(piece.next(), Some(RoutedEntry::Pause { to: 3 })) && !piece.is_empty());
-        piece.advance();
-        assert!(piece.next().is_none() && piece.is_empty());
-        piece.clear();
-        assert_eq!((piece.size(), piece.is_empty()), (0, true));
+        routed_batch.message((2, 6), None, &message(b"".as_slice().into()), id(7));
+        assert!(routed_batch.ends_with(2) && routed_batch.bytes.len() < 2 * 12 + 8);
+        routed_batch.pause(3);
+        assert!(!routed_batch.ends_with(2), "the next registration needs the message again");
+        let Some(RoutedEntry::Message(entry)) = routed_batch.next() else { panic!("a message") };
+        assert_eq!((routed_batch.targets(&entry).len(), entry.excluded, entry.processed), (100, Some(9), 5));
+        assert_eq!(routed_batch.parts(&entry), message(b"payload".as_slice().into()));
+        routed_batch.advance();
+        let Some(RoutedEntry::Message(entry)) = routed_batch.next() else { panic!("a message") };
+        assert_eq!(routed_batch.targets(&entry), [id(7)]);
+        routed_batch.advance();
+        assert!(
+            matches!(routed_batch.next(), Some(RoutedEntry::Pause { to: 3 })) && !routed_batch.is_empty()
+        );
+        routed_batch.advance();
+        assert!(routed_batch.next().is_none() && routed_batch.is_empty());
+        routed_batch.clear();
+        assert_eq!((routed_batch.size(), routed_batch.is_empty()), (0, true));
     }
 
     #[test]
     fn a_payload_in_a_block_stays_there_and_counts() {
         let mut writer = BlockWriter::new(DELIVERY_BATCH_SIZE);
         let range = writer.append(&vec![b'x'; DELIVERY_BATCH_SIZE]).expect("there is room");
-        let mut piece = RoutedBatch::new();
-        assert!(!piece.is_full());
-        piece.message((1, 0), None, &message(Payload::shared(writer.shared(), range.clone())), id(1));
-        assert!(piece.is_full() && piece.bytes.len() == 5);
-        let Some(RoutedEntry::Message(entry)) = piece.next() else { panic!("a message") };
-        assert!(std::ptr::eq(piece.parts(&entry).payload.bytes(), writer.bytes(range)));
+        let mut routed_batch = RoutedBatch::new();
+        assert!(!routed_batch.is_full());
+        routed_batch.message((1, 0), None, &message(Payload::shared(writer.shared(), range.clone())), id(1));
+        assert!(routed_batch.is_full() && routed_batch.bytes.len() == 5);
+        let Some(RoutedEntry::Message(entry)) = routed_batch.next() else { panic!("a message") };
+        assert!(std::ptr::eq(routed_batch.parts(&entry).payload.bytes(), writer.bytes(range)));
         assert!(!writer.reset());
-        piece.clear();
+        routed_batch.clear();
         assert!(writer.reset());
     }
 }

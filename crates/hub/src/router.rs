@@ -4,22 +4,20 @@
 //!   subject ─▶ find ─▶ stream, registrations ─▶ choose ─▶ targets: all without a queue, one per queue group
 //! ```
 //!
-//! Registrations of disconnected clients are removed a few at a time, which bounds the length of a turn. Messages and
+//! Registrations of disconnected clients are stale: they are removed a few at a time, which bounds the length of a turn. Messages and
 //! new registrations add further removals in proportion to their number:
 //!
 //! ```text
 //!   disconnect ─▶ at once:   no registration of the client counts
-//!                 each turn: DEPARTED_REGISTRATIONS_PER_TURN registrations that messages would have matched,
-//!                            and one more per DEPARTED_MATCHES_PER_STEP such matches
-//!                 each DEPARTED_REGISTRATIONS_EVERY_NS: DEPARTED_REGISTRATIONS_PER_TURN registrations
+//!                 each turn: STALE_REGISTRATIONS_PER_TURN registrations that messages would have matched,
+//!                            and one more per STALE_MATCHES_PER_STEP such matches
+//!                 each STALE_REGISTRATIONS_EVERY_NS: STALE_REGISTRATIONS_PER_TURN registrations
 //!                 each new registration: one
 //! ```
 
 use crate::filter_tree::FilterTree;
 use crate::hash_key::HashKey;
-use crate::limits::{
-    DEPARTED_MATCHES_PER_STEP, DEPARTED_REGISTRATIONS_EVERY_NS, DEPARTED_REGISTRATIONS_PER_TURN,
-};
+use crate::limits::{STALE_MATCHES_PER_STEP, STALE_REGISTRATIONS_EVERY_NS, STALE_REGISTRATIONS_PER_TURN};
 use crate::match_cache::MatchCache;
 use crate::publication_batch::{ClientId, RegistrationId};
 use crate::registrations::{
@@ -43,11 +41,11 @@ pub(crate) struct Router {
     /// Queue groups and their members among the matches of a message; reused buffer.
     members: Vec<(u32, u32)>,
     /// Matches of a subject that is looked up without a message; reused buffer.
-    found: Vec<u32>,
-    /// Departed registrations that the current message would have matched, and the remaining removal steps of this
+    matches: Vec<u32>,
+    /// Stale registrations that the current message would have matched, and the remaining removal steps of this
     /// turn.
-    departed_matches: Vec<u32>,
-    departed_match_steps: usize,
+    stale_matches: Vec<u32>,
+    stale_match_steps: usize,
     remove_at_ns: SteadyNanos,
     work: RouterWork,
 }
@@ -55,15 +53,15 @@ pub(crate) struct Router {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct RouterWork {
     pub(crate) removed: u64,
-    /// Matches of messages with departed registrations.
-    pub(crate) departed_matches: u64,
+    /// Matches of messages with stale registrations.
+    pub(crate) stale_matches: u64,
 }
 
 #[derive(Debug)]
 struct StreamSubjects {
     filters: Vec<String>,
     /// Registrations with filters that may match a subject of the stream.
-    listeners: u32,
+    matching_registrations: u32,
 }
 
 impl StreamSubjects {
@@ -75,7 +73,8 @@ impl StreamSubjects {
 impl Router {
     /// Creates a router for streams with these filters, in the order of their numbers.
     pub(crate) fn new(key: HashKey, streams: impl Iterator<Item = Vec<String>>) -> Router {
-        let streams: Vec<_> = streams.map(|filters| StreamSubjects { filters, listeners: 0 }).collect();
+        let streams: Vec<_> =
+            streams.map(|filters| StreamSubjects { filters, matching_registrations: 0 }).collect();
         let mut interest = FilterTree::new(key);
         for (number, stream) in (STREAMS..).zip(&streams) {
             for filter in stream.filters.iter().filter_map(|filter| checked(filter.as_bytes())) {
@@ -89,9 +88,9 @@ impl Router {
             registrations: Registrations::new(key),
             streams,
             members: Vec::new(),
-            found: Vec::new(),
-            departed_matches: Vec::new(),
-            departed_match_steps: DEPARTED_REGISTRATIONS_PER_TURN,
+            matches: Vec::new(),
+            stale_matches: Vec::new(),
+            stale_match_steps: STALE_REGISTRATIONS_PER_TURN,
             remove_at_ns: SteadyNanos::START,
             work: RouterWork::default(),
         }
@@ -106,8 +105,8 @@ impl Router {
     }
 
     /// Returns the number of registrations with filters that may match a subject of a stream.
-    pub(crate) fn listeners(&self, stream: usize) -> u32 {
-        self.streams[stream].listeners
+    pub(crate) fn matching_registrations(&self, stream: usize) -> u32 {
+        self.streams[stream].matching_registrations
     }
 
     /// Finds the matches of a subject, from which [`choose`](Self::choose) selects.
@@ -122,9 +121,9 @@ impl Router {
     #[inline]
     pub(crate) fn route(&mut self, client: ClientId, subject: &[u8], into: &mut Vec<u32>) -> Option<usize> {
         let version = self.interest.version();
-        if let Some(found) = self.published.get(client, subject, version) {
+        if let Some(matches) = self.published.get(client, subject, version) {
             into.clear();
-            into.extend_from_slice(found);
+            into.extend_from_slice(matches);
         } else {
             self.find(subject, into);
             self.published.put(client, subject, version, into);
@@ -140,37 +139,37 @@ impl Router {
         let Some(dot) = reply.iter().rposition(|&byte| byte == b'.') else { return self.find(reply, into) };
         let prefix = &reply[..dot];
         into.clear();
-        if let Some(found) = self.replies.get(client, prefix, version) {
-            into.extend_from_slice(found);
+        if let Some(matches) = self.replies.get(client, prefix, version) {
+            into.extend_from_slice(matches);
         } else if self.interest.find_for_all(reply, into) {
             self.replies.put(client, prefix, version, into);
         }
     }
 
     pub(crate) fn stream_of(&mut self, subject: &[u8]) -> Option<usize> {
-        let mut found = std::mem::take(&mut self.found);
-        self.find(subject, &mut found);
-        let stream = take_stream(&mut found);
-        self.found = found;
+        let mut matches = std::mem::take(&mut self.matches);
+        self.find(subject, &mut matches);
+        let stream = take_stream(&mut matches);
+        self.matches = matches;
         stream
     }
 
     pub(crate) fn has_subscriber(&mut self, subject: &[u8]) -> bool {
-        let mut found = std::mem::take(&mut self.found);
-        self.find(subject, &mut found);
-        let has_subscriber = self.first_subscriber(&found).is_some();
-        self.found = found;
+        let mut matches = std::mem::take(&mut self.matches);
+        self.find(subject, &mut matches);
+        let has_subscriber = self.first_subscriber(&matches).is_some();
+        self.matches = matches;
         has_subscriber
     }
 
-    /// Returns the subscribers of the first existing registration in `found`.
-    pub(crate) fn first_subscriber(&self, found: &[u32]) -> Option<SubscriberTarget> {
-        found.iter().find_map(|&slot| self.registrations.get(slot)).map(Registration::listener)
+    /// Returns the subscribers of the first existing registration in `matches`.
+    pub(crate) fn first_subscriber(&self, matches: &[u32]) -> Option<SubscriberTarget> {
+        matches.iter().find_map(|&slot| self.registrations.get(slot)).map(Registration::subscriber_target)
     }
 
-    /// Returns the registrations in `found` that still exist.
-    pub(crate) fn registered(&self, found: &[u32]) -> impl Iterator<Item = &Registration> {
-        found.iter().filter_map(|&slot| self.registrations.get(slot))
+    /// Returns the registrations in `matches` that still exist.
+    pub(crate) fn registered(&self, matches: &[u32]) -> impl Iterator<Item = &Registration> {
+        matches.iter().filter_map(|&slot| self.registrations.get(slot))
     }
 
     #[inline]
@@ -178,15 +177,15 @@ impl Router {
         self.registrations.get_mut(slot)
     }
 
-    /// Appends the recipients among the registrations `found` to `to`: all without a queue, one per queue group, none
+    /// Appends the recipients among the registrations `matches` to `to`: all without a queue, one per queue group, none
     /// with `excluded` as its only connection. Returns a lower bound of the number of connections, which is exact if 0.
-    pub(crate) fn choose(&mut self, found: &[u32], excluded: Option<ClientId>, to: &mut Vec<u32>) -> u32 {
+    pub(crate) fn choose(&mut self, matches: &[u32], excluded: Option<ClientId>, to: &mut Vec<u32>) -> u32 {
         let mut members = std::mem::take(&mut self.members);
         members.clear();
         let mut connections = 0;
-        for &slot in found.iter().filter(|&&slot| slot < STREAMS) {
+        for &slot in matches.iter().filter(|&&slot| slot < STREAMS) {
             let Some(registration) = self.registrations.get(slot) else {
-                self.note_departed_match(slot);
+                self.note_stale_match(slot);
                 continue;
             };
             let single = registration.single();
@@ -214,7 +213,7 @@ impl Router {
             }
         }
         self.members = members;
-        self.remove_departed_matches();
+        self.remove_stale_matches();
         connections
     }
 
@@ -230,7 +229,7 @@ impl Router {
     ) -> Result<(), RegistrationsFull> {
         self.make_room(filter);
         if let Some(slot) = self.registrations.add(&mut self.interest, client, id, (filter, queue))? {
-            self.add_listener(slot, filter);
+            self.add_to_streams(slot, filter);
         }
         Ok(())
     }
@@ -273,7 +272,7 @@ impl Router {
 
     pub(crate) fn forget(&mut self, slot: u32) {
         if let Some(removed) = self.registrations.remove(&mut self.interest, slot) {
-            self.remove_listener(&removed);
+            self.remove_from_streams(&removed);
         }
     }
 
@@ -281,80 +280,80 @@ impl Router {
         self.registrations.disconnect(client);
     }
 
-    pub(crate) fn has_departed(&self) -> bool {
-        self.registrations.has_departed()
+    pub(crate) fn has_disconnected(&self) -> bool {
+        self.registrations.has_disconnected()
     }
 
-    /// Begins a turn: removes some departed registrations if due, and allows messages to remove as many.
+    /// Begins a turn: removes some stale registrations if due, and allows messages to remove as many.
     pub(crate) fn begin_turn(&mut self, now_ns: SteadyNanos) {
-        self.departed_match_steps = DEPARTED_REGISTRATIONS_PER_TURN;
-        if self.has_departed() && now_ns >= self.remove_at_ns {
-            self.remove_at_ns = now_ns.after(DEPARTED_REGISTRATIONS_EVERY_NS);
-            self.remove_departed(DEPARTED_REGISTRATIONS_PER_TURN);
+        self.stale_match_steps = STALE_REGISTRATIONS_PER_TURN;
+        if self.has_disconnected() && now_ns >= self.remove_at_ns {
+            self.remove_at_ns = now_ns.after(STALE_REGISTRATIONS_EVERY_NS);
+            self.remove_stale(STALE_REGISTRATIONS_PER_TURN);
         }
     }
 
-    /// Removes departed registrations in `steps` steps; the last removal may exceed them.
-    fn remove_departed(&mut self, steps: usize) {
+    /// Removes stale registrations in `steps` steps; the last removal may exceed them.
+    fn remove_stale(&mut self, steps: usize) {
         let mut rest = steps;
-        while rest > 0 && self.has_departed() {
-            rest = rest.saturating_sub(self.remove_next_departed());
+        while rest > 0 && self.has_disconnected() {
+            rest = rest.saturating_sub(self.remove_next_stale());
         }
     }
 
-    /// Removes the next departed registration, unless it is removed already. Returns the number of steps.
-    fn remove_next_departed(&mut self) -> usize {
-        match self.registrations.remove_next_departed(&mut self.interest) {
+    /// Removes the next stale registration, unless it is removed already. Returns the number of steps.
+    fn remove_next_stale(&mut self) -> usize {
+        match self.registrations.remove_next_stale(&mut self.interest) {
             Some(removed) => {
                 self.work.removed += 1;
-                self.remove_listener(&removed)
+                self.remove_from_streams(&removed)
             }
             None => 1,
         }
     }
 
-    /// Makes room for a new registration: removes one departed registration, so that registering and disconnecting
+    /// Makes room for a new registration: removes one stale registration, so that registering and disconnecting
     /// cannot outpace removal, and further ones as needed.
     fn make_room(&mut self, filter: &[u8]) {
-        self.remove_next_departed();
-        while self.registrations.waits_for_departed(filter) {
-            self.remove_next_departed();
+        self.remove_next_stale();
+        while self.registrations.waits_for_stale(filter) {
+            self.remove_next_stale();
         }
     }
 
-    /// Notes that the current message would have matched a departed registration. It is removed after the message if
-    /// the turn has steps left; every [`DEPARTED_MATCHES_PER_STEP`] matches add a step. This bounds the matches per
-    /// departed registration, regardless of the number of messages.
-    fn note_departed_match(&mut self, id: u32) {
-        self.work.departed_matches += 1;
-        if self.work.departed_matches.is_multiple_of(DEPARTED_MATCHES_PER_STEP) {
-            self.departed_match_steps += 1;
+    /// Notes that the current message would have matched a stale registration. It is removed after the message if
+    /// the turn has steps left; every [`STALE_MATCHES_PER_STEP`] matches add a step. This bounds the matches per
+    /// stale registration, regardless of the number of messages.
+    fn note_stale_match(&mut self, id: u32) {
+        self.work.stale_matches += 1;
+        if self.work.stale_matches.is_multiple_of(STALE_MATCHES_PER_STEP) {
+            self.stale_match_steps += 1;
         }
-        if self.departed_matches.len() < self.departed_match_steps {
-            self.departed_matches.push(id);
+        if self.stale_matches.len() < self.stale_match_steps {
+            self.stale_matches.push(id);
         }
     }
 
-    /// Removes the departed registrations that a message would have matched, so that the next message does not match
+    /// Removes the stale registrations that a message would have matched, so that the next message does not match
     /// them.
-    fn remove_departed_matches(&mut self) {
-        while let Some(id) = self.departed_matches.pop() {
-            if self.departed_match_steps > 0
-                && let Some(removed) = self.registrations.remove_if_departed(&mut self.interest, id)
+    fn remove_stale_matches(&mut self) {
+        while let Some(id) = self.stale_matches.pop() {
+            if self.stale_match_steps > 0
+                && let Some(removed) = self.registrations.remove_if_stale(&mut self.interest, id)
             {
                 self.work.removed += 1;
-                let steps = self.remove_listener(&removed);
-                self.departed_match_steps = self.departed_match_steps.saturating_sub(steps);
+                let steps = self.remove_from_streams(&removed);
+                self.stale_match_steps = self.stale_match_steps.saturating_sub(steps);
             }
         }
     }
 
     /// Counts a new filter in the streams that it overlaps.
-    fn add_listener(&mut self, id: u32, filter: &[u8]) {
+    fn add_to_streams(&mut self, id: u32, filter: &[u8]) {
         let mut matching_streams = MatchingStreams::None;
         for (number, stream) in (0..).zip(&mut self.streams) {
             if stream.overlap(filter) {
-                stream.listeners += 1;
+                stream.matching_registrations += 1;
                 matching_streams = match matching_streams {
                     MatchingStreams::None => MatchingStreams::One(number),
                     MatchingStreams::One(_) | MatchingStreams::Many => MatchingStreams::Many,
@@ -367,16 +366,16 @@ impl Router {
     }
 
     /// Removes a filter from the streams' counts. Returns the cost in removals of a registration.
-    fn remove_listener(&mut self, removed: &RemovedRegistration) -> usize {
+    fn remove_from_streams(&mut self, removed: &RemovedRegistration) -> usize {
         match removed.streams {
             MatchingStreams::None => 1,
             MatchingStreams::One(number) => {
-                self.streams[number as usize].listeners -= 1;
+                self.streams[number as usize].matching_registrations -= 1;
                 1
             }
             MatchingStreams::Many => {
                 for stream in self.streams.iter_mut().filter(|stream| stream.overlap(&removed.filter)) {
-                    stream.listeners -= 1;
+                    stream.matching_registrations -= 1;
                 }
                 1 + self.streams.len() / STREAMS_PER_SUBSCRIPTION
             }
@@ -385,9 +384,9 @@ impl Router {
 }
 
 #[inline]
-fn take_stream(found: &mut Vec<u32>) -> Option<usize> {
-    let at = found.iter().position(|&id| id >= STREAMS)?;
-    Some((found.swap_remove(at) - STREAMS) as usize)
+fn take_stream(matches: &mut Vec<u32>) -> Option<usize> {
+    let at = matches.iter().position(|&id| id >= STREAMS)?;
+    Some((matches.swap_remove(at) - STREAMS) as usize)
 }
 
 #[cfg(test)]
@@ -420,36 +419,36 @@ mod tests {
     }
 
     fn recipients(router: &mut Router, subject: &str, excluded: Option<ClientId>) -> Vec<ClientId> {
-        let (mut found, mut to) = (Vec::new(), Vec::new());
-        router.find(subject.as_bytes(), &mut found);
-        router.choose(&found, excluded, &mut to);
+        let (mut matches, mut to) = (Vec::new(), Vec::new());
+        router.find(subject.as_bytes(), &mut matches);
+        router.choose(&matches, excluded, &mut to);
         to.into_iter().filter_map(|slot| router.get_mut(slot).and_then(|one| one.single())).collect()
     }
 
     #[test]
     fn matches_are_looked_up_again_after_a_filter_change() {
         let mut router = router();
-        let mut found = Vec::new();
+        let mut matches = Vec::new();
         for _ in 0..2 {
-            assert_eq!((router.route(ALICE, b"a.x", &mut found), found.len()), (Some(0), 0));
+            assert_eq!((router.route(ALICE, b"a.x", &mut matches), matches.len()), (Some(0), 0));
         }
         register(&mut router, BOB, "a.>", "", 1);
         for _ in 0..2 {
-            assert_eq!((router.route(ALICE, b"a.x", &mut found), found.len()), (Some(0), 1));
-            assert_eq!((router.route(ALICE, b"a.y", &mut found), found.len()), (Some(0), 1));
+            assert_eq!((router.route(ALICE, b"a.x", &mut matches), matches.len()), (Some(0), 1));
+            assert_eq!((router.route(ALICE, b"a.y", &mut matches), matches.len()), (Some(0), 1));
         }
         unregister(&mut router, BOB, 1);
-        assert_eq!((router.route(ALICE, b"a.y", &mut found), found.len()), (Some(0), 0));
+        assert_eq!((router.route(ALICE, b"a.y", &mut matches), matches.len()), (Some(0), 0));
     }
 
     #[test]
     fn a_subject_has_its_stream_and_its_registrations() {
         let mut router = router();
         register(&mut router, ALICE, "a.*", "", 1);
-        let mut found = vec![7];
-        assert_eq!((router.route(ALICE, b"a.x", &mut found), found.len()), (Some(0), 1));
-        assert_eq!((router.route(ALICE, b"c", &mut found), found.len()), (None, 0));
-        assert_eq!((router.route(BOB, b"a.x", &mut found), found.len()), (Some(0), 1));
+        let mut matches = vec![7];
+        assert_eq!((router.route(ALICE, b"a.x", &mut matches), matches.len()), (Some(0), 1));
+        assert_eq!((router.route(ALICE, b"c", &mut matches), matches.len()), (None, 0));
+        assert_eq!((router.route(BOB, b"a.x", &mut matches), matches.len()), (Some(0), 1));
         assert_eq!((router.stream_of(b"b.x"), router.stream_of(b"b")), (Some(1), None));
         assert!(
             router.has_subscriber(b"a.x") && !router.has_subscriber(b"b.x"),
@@ -460,17 +459,17 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_finds_what_the_filters_say_whatever_comes_and_goes() {
+    fn lookups_agree_with_the_filters_after_any_changes() {
         let mut router = router();
-        let (mut found, mut expected) = (Vec::new(), Vec::new());
+        let (mut matches, mut expected) = (Vec::new(), Vec::new());
         let filters = ["inbox.1.*", "inbox.>", "inbox.1.b", "*.*.a", ">", "inbox", "inbox.*.>"];
         let replies = ["inbox.1.a", "inbox.1.b", "inbox.2.a", "inbox", "inbox.1.a.c", "inbox.1"];
         let mut check = |router: &mut Router| {
             for client in [ALICE, BOB, ALICE] {
                 for reply in replies {
-                    router.find_reply(client, reply.as_bytes(), &mut found);
+                    router.find_reply(client, reply.as_bytes(), &mut matches);
                     router.find(reply.as_bytes(), &mut expected);
-                    assert_eq!(found, expected, "{reply}");
+                    assert_eq!(matches, expected, "{reply}");
                 }
             }
         };
@@ -501,43 +500,47 @@ mod tests {
 
     /// A stream without subscribers does not look up registrations.
     #[test]
-    fn each_stream_knows_how_many_may_listen_to_it() {
+    fn each_stream_counts_its_possible_subscribers() {
         let mut router = router();
-        let listeners = |router: &Router| (router.listeners(0), router.listeners(1));
+        let matching_registrations =
+            |router: &Router| (router.matching_registrations(0), router.matching_registrations(1));
         for (filter, number) in [("a.x", 1), (">", 2), ("c", 3), ("*.*", 4)] {
             register(&mut router, ALICE, filter, "", number);
         }
-        assert_eq!(listeners(&router), (3, 2));
+        assert_eq!(matching_registrations(&router), (3, 2));
         unregister(&mut router, ALICE, 2);
         router.unregister(ALICE, id(1), Some(3), false);
-        assert_eq!(listeners(&router), (2, 1), "one ends later");
+        assert_eq!(matching_registrations(&router), (2, 1), "one ends later");
         router.disconnect(ALICE);
         router.begin_turn(at(5));
-        assert_eq!((listeners(&router), router.registrations(), router.has_departed()), ((0, 0), 0, false));
-        assert_eq!(router.work(), RouterWork { removed: 3, departed_matches: 0 });
+        assert_eq!(
+            (matching_registrations(&router), router.registrations(), router.has_disconnected()),
+            ((0, 0), 0, false)
+        );
+        assert_eq!(router.work(), RouterWork { removed: 3, stale_matches: 0 });
     }
 
-    /// A departed registration costs a message once and is removed by it.
+    /// A stale registration costs a message once and is removed by it.
     #[test]
     fn messages_remove_what_they_would_have_matched_of_a_client_that_has_left() {
         let mut router = router();
-        let count = 2 * DEPARTED_REGISTRATIONS_PER_TURN;
+        let count = 2 * STALE_REGISTRATIONS_PER_TURN;
         for sid in 0..count {
             register(&mut router, ALICE, "x", "", sid as u32);
         }
         router.disconnect(ALICE);
         assert_eq!(recipients(&mut router, "x", None), []);
-        let RouterWork { removed, departed_matches } = router.work();
-        assert_eq!((removed as usize, departed_matches as usize), (DEPARTED_REGISTRATIONS_PER_TURN, count));
+        let RouterWork { removed, stale_matches } = router.work();
+        assert_eq!((removed as usize, stale_matches as usize), (STALE_REGISTRATIONS_PER_TURN, count));
         assert_eq!(recipients(&mut router, "x", None), []);
         assert_eq!(router.work().removed, removed, "the turn has no more steps");
         router.begin_turn(at(5));
         assert!(router.work().removed > removed);
         let before = router.work();
         register(&mut router, BOB, "y", "", 1);
-        router.begin_turn(at(5 + DEPARTED_REGISTRATIONS_EVERY_NS - 1));
+        router.begin_turn(at(5 + STALE_REGISTRATIONS_EVERY_NS - 1));
         assert!(router.work().removed <= before.removed + 1, "it is not time, and a new one removes one");
-        router.begin_turn(at(5 + DEPARTED_REGISTRATIONS_EVERY_NS));
+        router.begin_turn(at(5 + STALE_REGISTRATIONS_EVERY_NS));
         assert_eq!((router.work().removed as usize, router.registrations()), (count, 1));
     }
 
@@ -547,9 +550,9 @@ mod tests {
         let mut router = router();
         register(&mut router, ALICE, "x", "", 1);
         let choose = |router: &mut Router, excluded| {
-            let (mut found, mut to) = (Vec::new(), Vec::new());
-            router.find(b"x", &mut found);
-            (router.choose(&found, excluded, &mut to), to.len())
+            let (mut matches, mut to) = (Vec::new(), Vec::new());
+            router.find(b"x", &mut matches);
+            (router.choose(&matches, excluded, &mut to), to.len())
         };
         assert_eq!(choose(&mut router, Some(ALICE)), (0, 0));
         assert_eq!(router.share(ALICE, id(1), b"x"), Ok(()));

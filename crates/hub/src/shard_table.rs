@@ -16,8 +16,8 @@
 //! few at a time, which bounds the length of a turn:
 //!
 //! ```text
-//!   each turn:              DEPARTED_REGISTRATIONS_PER_TURN     (ShardTable::remove_some)
-//!   each message:           those it would have matched, and one more per DEPARTED_MATCHES_PER_STEP such matches
+//!   each turn:              STALE_REGISTRATIONS_PER_TURN        (ShardTable::remove_some)
+//!   each message:           those it would have matched, and one more per STALE_MATCHES_PER_STEP such matches
 //!   each new subscription:  one
 //! ```
 //!
@@ -32,7 +32,7 @@ use stilling_ring::planted;
 use crate::counters::ShardCounters;
 use crate::hash_key::HashKey;
 use crate::limits::{
-    DEPARTED_REGISTRATIONS_PER_TURN, ENDED_SUBSCRIPTIONS_PER_SUB, FILTER_TOKENS_PER_CLIENT_MAX,
+    ENDED_SUBSCRIPTIONS_PER_SUB, FILTER_TOKENS_PER_CLIENT_MAX, STALE_REGISTRATIONS_PER_TURN,
     SUBSCRIPTIONS_MAX,
 };
 use crate::publication_batch::{ClientOptions, HubRequest, InterestChange, PublicationBatch, RegistrationId};
@@ -91,7 +91,7 @@ struct FilterRegistration {
     is_exclusive: bool,
     /// All its connections have disconnected: the hub has removed it, and its subscriptions are to be removed.
     is_detached: bool,
-    has_had_others: bool,
+    was_shared: bool,
     serial: u32,
     members: FilterSubscriptions,
     hub_view: ReportedSubscribers,
@@ -111,11 +111,11 @@ enum ReportedSubscribers {
 struct SubscriptionOwner {
     sids: HashMap<ShortBytes, u32, HashKey>,
     tokens: usize,
-    has_departed: bool,
+    has_disconnected: bool,
 }
 
 #[derive(Debug)]
-struct DepartedConnection {
+struct DisconnectedOwner {
     owner: u32,
     sids: hash_map::IntoIter<ShortBytes, u32>,
 }
@@ -155,8 +155,8 @@ pub struct ShardTable {
     serial: u32,
     age: u64,
     /// Disconnected clients with subscriptions to remove, and the number of these.
-    left: VecDeque<DepartedConnection>,
-    departed_count: usize,
+    disconnected: VecDeque<DisconnectedOwner>,
+    stale_count: usize,
     changes: VecDeque<PendingChange>,
     requests: u64,
     /// Messages expanded, and deliveries to subscriptions.
@@ -169,11 +169,11 @@ pub struct ShardTable {
     processed: u64,
     /// Subscriptions that received their last message or were refused; reused buffer.
     finished: Vec<u32>,
-    /// Departed subscriptions that the current message would have matched, the remaining steps to remove such, and the
+    /// Stale subscriptions that the current message would have matched, the remaining steps to remove such, and the
     /// number of such matches so far.
-    departed_matches: Vec<u32>,
-    departed_match_steps: usize,
-    departed_match_count: u64,
+    stale_matches: Vec<u32>,
+    stale_match_steps: usize,
+    stale_match_count: u64,
     /// Registrations that received something while all their connections had disconnected; reused buffer.
     without_subscriber: Vec<u32>,
     unanswerable_marks: Vec<u64>,
@@ -196,8 +196,8 @@ impl ShardTable {
             free_registered: Vec::new(),
             serial: 0,
             age: 0,
-            left: VecDeque::new(),
-            departed_count: 0,
+            disconnected: VecDeque::new(),
+            stale_count: 0,
             changes: VecDeque::new(),
             requests: 0,
             messages: 0,
@@ -206,9 +206,9 @@ impl ShardTable {
             is_syncing: false,
             processed: 0,
             finished: Vec::new(),
-            departed_matches: Vec::new(),
-            departed_match_steps: 0,
-            departed_match_count: 0,
+            stale_matches: Vec::new(),
+            stale_match_steps: 0,
+            stale_match_count: 0,
             without_subscriber: Vec::new(),
             unanswerable_marks: Vec::new(),
         }
@@ -217,7 +217,7 @@ impl ShardTable {
     /// Returns the number of subscriptions of connected clients.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.subscriptions.len() - self.free.len() - self.departed_count - self.ended.len()
+        self.subscriptions.len() - self.free.len() - self.stale_count - self.ended.len()
     }
 
     /// Returns whether no connected client has a subscription.
@@ -333,7 +333,7 @@ impl ShardTable {
             None => self.subscriptions.push(Some(subscription)),
         }
         if let Some(registered) = &mut self.registered[number as usize] {
-            registered.has_had_others |= !registered.members.is_empty();
+            registered.was_shared |= !registered.members.is_empty();
             registered.members.add(self.age, slot, token, self.key);
         }
         let changes = self.changes.len();
@@ -349,14 +349,14 @@ impl ShardTable {
         Ok(())
     }
 
-    /// Makes room for a new subscription: removes some ended or departed ones, so that subscribing does not outpace
+    /// Makes room for a new subscription: removes some ended or stale ones, so that subscribing does not outpace
     /// removal, and further ones as needed.
     fn make_room(&mut self) -> Result<(), SubscriptionLimit> {
         let is_full = |table: &ShardTable| table.subscriptions.len() - table.free.len() >= SUBSCRIPTIONS_MAX;
-        self.remove_next_departed();
+        self.remove_next_stale();
         self.remove_ended(ENDED_SUBSCRIPTIONS_PER_SUB);
-        while !self.left.is_empty() && is_full(self) {
-            self.remove_next_departed();
+        while !self.disconnected.is_empty() && is_full(self) {
+            self.remove_next_stale();
         }
         if is_full(self) { Err(SubscriptionLimit::PerShard) } else { Ok(()) }
     }
@@ -366,7 +366,8 @@ impl ShardTable {
         if let Some(&owner) = self.clients.get(&token) {
             return owner;
         }
-        let new = SubscriptionOwner { sids: HashMap::with_hasher(self.key), tokens: 0, has_departed: false };
+        let new =
+            SubscriptionOwner { sids: HashMap::with_hasher(self.key), tokens: 0, has_disconnected: false };
         let owner = match self.free_owners.pop() {
             Some(owner) => {
                 self.owners[owner as usize] = new;
@@ -389,7 +390,7 @@ impl ShardTable {
             filter: Arc::clone(&filter),
             is_exclusive,
             is_detached: false,
-            has_had_others: false,
+            was_shared: false,
             serial: self.serial,
             members: FilterSubscriptions::default(),
             hub_view: ReportedSubscribers::None,
@@ -474,7 +475,7 @@ impl ShardTable {
         let Some(registered) = &mut self.registered[number as usize] else { return };
         // If it has always been the only subscription, the hub counts too and ends the registration: later messages go
         // to others or are answered as having no subscribers.
-        if registered.members.only() == Some(age) && !registered.has_had_others {
+        if registered.members.only() == Some(age) && !registered.was_shared {
             if !std::mem::replace(&mut registered.is_exclusive, true) {
                 self.filters.remove(&registered.filter);
             }
@@ -516,7 +517,7 @@ impl ShardTable {
 
     fn synced(&mut self, processed: u64) {
         (self.is_syncing, self.processed) = (false, processed);
-        self.remove_ended(DEPARTED_REGISTRATIONS_PER_TURN);
+        self.remove_ended(STALE_REGISTRATIONS_PER_TURN);
         if self.ended.back().is_some_and(|&slot| !self.is_end_processed(slot)) {
             self.sync();
         }
@@ -583,49 +584,49 @@ impl ShardTable {
         });
         let Some(owner) = self.clients.remove(&token) else { return };
         let of_client = &mut self.owners[owner as usize];
-        of_client.has_departed = true;
+        of_client.has_disconnected = true;
         let sids = std::mem::replace(&mut of_client.sids, HashMap::with_hasher(self.key));
-        self.departed_count += sids.len();
-        self.left.push_back(DepartedConnection { owner, sids: sids.into_iter() });
+        self.stale_count += sids.len();
+        self.disconnected.push_back(DisconnectedOwner { owner, sids: sids.into_iter() });
     }
 
     /// Returns whether subscriptions that receive nothing more remain to be removed.
     #[must_use]
     pub fn has_removals(&self) -> bool {
-        !self.left.is_empty() || self.ended.front().is_some_and(|&slot| self.is_end_processed(slot))
+        !self.disconnected.is_empty() || self.ended.front().is_some_and(|&slot| self.is_end_processed(slot))
     }
 
     /// Removes some subscriptions that receive nothing more.
     pub fn remove_some(&mut self) {
-        for _ in 0..DEPARTED_REGISTRATIONS_PER_TURN {
-            self.remove_next_departed();
+        for _ in 0..STALE_REGISTRATIONS_PER_TURN {
+            self.remove_next_stale();
         }
-        self.remove_ended(DEPARTED_REGISTRATIONS_PER_TURN);
+        self.remove_ended(STALE_REGISTRATIONS_PER_TURN);
     }
 
     /// Removes the next subscription of the client that disconnected first, unless it is removed already.
-    fn remove_next_departed(&mut self) {
-        let Some(left) = self.left.front_mut() else { return };
-        let (owner, next) = (left.owner, left.sids.next());
-        let is_last = left.sids.len() == 0;
+    fn remove_next_stale(&mut self) {
+        let Some(disconnected) = self.disconnected.front_mut() else { return };
+        let (owner, next) = (disconnected.owner, disconnected.sids.next());
+        let is_last = disconnected.sids.len() == 0;
         if let Some((_, slot)) = next {
             // The slot may have been reused by another connection.
-            self.remove_if_departed(slot);
+            self.remove_if_stale(slot);
         }
         if is_last {
             self.free_owners.push(owner);
-            self.left.pop_front();
+            self.disconnected.pop_front();
         }
     }
 
-    fn remove_if_departed(&mut self, slot: u32) {
+    fn remove_if_stale(&mut self, slot: u32) {
         let Some(Subscription { token, registered, owner, .. }) = self.subscriptions[slot as usize] else {
             return;
         };
-        if !self.owners.get(owner as usize).is_some_and(|owner| owner.has_departed) {
+        if !self.owners.get(owner as usize).is_some_and(|owner| owner.has_disconnected) {
             return;
         }
-        self.departed_count -= 1;
+        self.stale_count -= 1;
         if let Some(registered) = &mut self.registered[registered as usize] {
             registered.members.end(token);
             if registered.hub_view == ReportedSubscribers::One(token) {

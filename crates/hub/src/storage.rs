@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use stilling_journal::{
-    Batch, Chunk, IdleBatches, Journal, JournalAnswer, LogRetention, ReadOrder, Replay, StreamIndex,
+    Batch, Chunk, IdleBatches, Journal, JournalAnswer, LogRetention, ReadRequest, Replay, StreamIndex,
 };
 
 use crate::recovered_stream::RecoveredStream;
@@ -35,7 +35,7 @@ pub trait Storage {
     fn retain(&mut self, stream: StreamIndex, retention: LogRetention, now_ns: UnixNanos) -> bool;
 
     /// Requests records. Returns whether there was room.
-    fn read(&mut self, order: ReadOrder) -> bool;
+    fn read(&mut self, read_request: ReadRequest) -> bool;
 
     /// Submits the requests made since the last call; called once per turn.
     fn publish(&mut self);
@@ -107,8 +107,8 @@ impl Storage for JournalStorage {
         journal.retain(stream, retention, now_ns.as_nanos(), u64::MAX)
     }
 
-    fn read(&mut self, order: ReadOrder) -> bool {
-        self.0.as_mut().is_some_and(|(_, replay)| replay.ask(order))
+    fn read(&mut self, read_request: ReadRequest) -> bool {
+        self.0.as_mut().is_some_and(|(_, replay)| replay.request_chunk(read_request))
     }
 
     fn publish(&mut self) {

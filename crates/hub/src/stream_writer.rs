@@ -21,7 +21,7 @@ use std::sync::Arc;
 use stilling_journal::limits::BLOCK_SIZE;
 use stilling_journal::{
     Batch, BatchPushError, BatchView, Chunk, Frozen, Gap, GapCause, IdleBatches, LogConfig, LogStats,
-    ReadOrder, Record,
+    ReadRequest, Record,
 };
 use stilling_ring::SharedBlock;
 use stilling_wire::nats::{EXPECTED_LAST_SEQUENCE, Headers, MESSAGE_ID};
@@ -372,7 +372,9 @@ impl StreamWriter {
     /// [room](Self::has_room_for) and a [pending](Self::is_pending) record.
     pub(crate) fn push_duplicate(&mut self, ack: PendingAck, reply: &[u8]) {
         match self.releases.back_mut() {
-            Some(last) if ack.sequence <= last.watermark => self.acks.push_taken(&mut last.acks, ack, reply),
+            Some(last) if ack.sequence <= last.watermark => {
+                self.acks.push_released(&mut last.acks, ack, reply);
+            }
             _ => self.acks.push(self.open.is_some(), ack, reply),
         }
     }
@@ -384,7 +386,7 @@ impl StreamWriter {
         if self.has_unwritten() && !self.is_overdue(now_ns) {
             self.acks.push(self.open.is_some(), ack, b"");
         } else if let Some(last) = self.releases.back_mut() {
-            self.acks.push_taken(&mut last.acks, ack, b"");
+            self.acks.push_released(&mut last.acks, ack, b"");
         } else {
             return false;
         }
@@ -401,7 +403,7 @@ impl StreamWriter {
         let clients = self.acks.take_closing();
         let Some(last) = self.releases.back_mut() else { return clients };
         for client in clients {
-            self.acks.push_taken(&mut last.acks, PendingAck::close(client), b"");
+            self.acks.push_released(&mut last.acks, PendingAck::close(client), b"");
         }
         Vec::new()
     }
@@ -464,8 +466,8 @@ impl StreamWriter {
 
     /// Continues at the end of the opened directory. Any records stored before (none are expected) keep their
     /// sequences.
-    pub(crate) fn open(&mut self, found: RecoveredParts) {
-        let RecoveredParts { resumed, dedup, newest_ns, health, log_stats } = found;
+    pub(crate) fn open(&mut self, recovered: RecoveredParts) {
+        let RecoveredParts { resumed, dedup, newest_ns, health, log_stats } = recovered;
         self.log_stats = log_stats;
         self.closed = None;
         self.health.open(health);
@@ -567,8 +569,8 @@ impl StreamWriter {
         self.health.skipped(gap);
     }
 
-    pub(crate) fn read_memory(&self, order: &ReadOrder) -> Chunk {
-        self.memory.read(order, self.first, self.next)
+    pub(crate) fn read_memory(&self, read_request: &ReadRequest) -> Chunk {
+        self.memory.read(read_request, self.first, self.next)
     }
 
     /// Returns the kept bytes and the times of the first and last record, as far as known.

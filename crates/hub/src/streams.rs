@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_go_on_where_they_were_and_others_begin() {
+    fn existing_streams_resume_and_new_ones_begin() {
         let streams = streams(&[Durability::Disk, Durability::Memory]);
         let numbers = |stream: &StreamWriter| (stream.first, stream.next, stream.visible, stream.created_ns);
         assert_eq!(numbers(&streams[0]), (3, 9, 8, STARTED_NS));

@@ -2,9 +2,9 @@
 //! planting affects the whole process.
 #![cfg(stilling_planted)]
 
-mod rig;
+mod fixture;
 
-use rig::crash_simulation::simulate_runs;
+use fixture::crash_simulation::simulate_runs;
 use stilling_ring::planted;
 
 fn is_found(bug: Option<&'static str>) -> bool {
@@ -17,7 +17,7 @@ fn is_found(bug: Option<&'static str>) -> bool {
 #[test]
 fn planted_bugs_are_found() {
     assert!(!is_found(None));
-    let syncs = ["missing sync", "early watermark", "double acknowledgement", "early sight"];
+    let syncs = ["missing sync", "early watermark", "double acknowledgement", "early visibility"];
     let others = ["overtaken publication", "dropped delivery", "early subscription", "early unsubscription"];
     for bug in syncs.into_iter().chain(others) {
         assert!(is_found(Some(bug)), "{bug}");

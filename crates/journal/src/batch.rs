@@ -346,7 +346,7 @@ impl AlignedBuffer {
 #[cfg(test)]
 impl Batch {
     /// Adds a payload that panics when it is copied.
-    pub(crate) fn spoil(&mut self, size: usize) {
+    pub(crate) fn push_panicking(&mut self, size: usize) {
         self.unbuilt.push(&BlockWriter::new(1).share(), 0..size, 0);
     }
 }
@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn payloads_in_blocks_make_the_same_batch_and_the_blocks_are_let_go_when_it_is_built() {
+    fn payloads_in_blocks_make_the_same_batch_and_the_blocks_are_released_when_it_is_built() {
         let blocks = [block(1), block(99)];
         let ranges = [(0, 0..3000), (0, 3000..3100), (1, 5..5005), (0, 0..8192), (0, 1..1025)];
         let record = |(from, range): &(usize, Range<usize>)| {
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_that_is_given_up_lets_go_of_blocks() {
+    fn a_discarded_batch_releases_its_blocks() {
         let (mut writer, shared) = block(0);
         let mut batch = Batch::new(8 * BLOCK_SIZE);
         let payload = shared.bytes(0..2000);
@@ -487,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_batch_and_a_record_without_hope_are_told_apart() {
+    fn a_full_batch_and_an_oversized_record_are_distinct_errors() {
         let mut batch = Batch::new(BLOCK_SIZE);
         let longest = vec![1; BLOCK_SIZE - BATCH_HEADER_SIZE - 12];
         let too_long = vec![1; longest.len() + 1];
@@ -500,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_refuses_what_would_pass_it_and_never_the_first_record() {
+    fn a_limit_rejects_records_beyond_it_but_never_the_first() {
         let mut batch = Batch::new(4 * BLOCK_SIZE);
         let size = Record::new(b"", &[1; 1000]).size().expect("it is short");
         batch.begin_within(1, 0, BATCH_HEADER_SIZE + 2 * size);

@@ -84,7 +84,7 @@ impl LogFailure {
         LogFailure { what, error, is_final: false }
     }
 
-    pub(crate) fn of_files(what: String, found: &str, kind: io::ErrorKind) -> LogFailure {
+    pub(crate) fn files_changed(what: String, found: &str, kind: io::ErrorKind) -> LogFailure {
         let advice = "it may have been removed, moved or changed by another program: restore it and restart the server";
         LogFailure { what, error: io::Error::new(kind, format!("{found}: {advice}")), is_final: true }
     }

@@ -110,7 +110,7 @@ impl Finding {
 
     /// Whether both are the same kind of finding at the same position, whatever its extent.
     fn is_same(&self, other: &Finding) -> bool {
-        let place = |finding: &Finding| match finding {
+        let location = |finding: &Finding| match finding {
             Finding::Damage { file, offset, .. } | Finding::Torn { file, offset, .. } => {
                 (file.clone(), Some(*offset))
             }
@@ -120,7 +120,7 @@ impl Finding {
             | Finding::Hidden { file, .. }
             | Finding::Unfinished { file } => (file.clone(), None),
         };
-        std::mem::discriminant(self) == std::mem::discriminant(other) && place(self) == place(other)
+        std::mem::discriminant(self) == std::mem::discriminant(other) && location(self) == location(other)
     }
 }
 
@@ -214,21 +214,21 @@ pub enum OpenError {
     /// The system could not read the directory or a file.
     Disk {
         /// The directory, or the file and the offset in it.
-        place: String,
+        location: String,
         /// The system's error.
         source: std::io::Error,
     },
     /// The end of the stream could not be made durable, so no record based on it may be acknowledged.
     Write {
         /// The file and the offset in it.
-        place: String,
+        location: String,
         /// The system's error.
         source: std::io::Error,
     },
     /// A segment has another format.
     Version {
         /// The directory.
-        place: String,
+        location: String,
         /// The file.
         file: String,
         /// Its format version.
@@ -242,13 +242,13 @@ impl fmt::Display for OpenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             OpenError::Lock(error) => error.fmt(f),
-            OpenError::Disk { place, source } => write!(f, "cannot read {place}: {source}"),
-            OpenError::Write { place, source } => {
-                write!(f, "cannot make the end of {place} durable: {source}")
+            OpenError::Disk { location, source } => write!(f, "cannot read {location}: {source}"),
+            OpenError::Write { location, source } => {
+                write!(f, "cannot make the end of {location} durable: {source}")
             }
-            OpenError::Version { place, file, version } => write!(
+            OpenError::Version { location, file, version } => write!(
                 f,
-                "{place}/{file} has format {version} and this program reads format {FORMAT_VERSION}: open it with the version of stilling that wrote it"
+                "{location}/{file} has format {version} and this program reads format {FORMAT_VERSION}: open it with the version of stilling that wrote it"
             ),
             OpenError::Name(name) => {
                 write!(f, "invalid stream name {name:?}: a name has 1 to 255 bytes")

@@ -109,9 +109,13 @@ impl fmt::Display for VerifyReport {
             (false, _) => "damaged",
         };
         let VerifyReport { records, bytes, segments, .. } = self;
-        write!(f, "{records} records, {bytes} bytes in {segments} segments: {report}")?;
+        let plural = |is_one: bool| if is_one { "" } else { "s" };
+        let (of_records, of_segments) = (plural(*records == 1), plural(*segments == 1));
+        write!(f, "{records} record{of_records}, {bytes} bytes ")?;
+        write!(f, "in {segments} segment{of_segments}: {report}")?;
         match self.lost() {
             0 => writeln!(f)?,
+            1 => writeln!(f, "; 1 acknowledged record is lost")?,
             lost => writeln!(f, "; {lost} acknowledged records are lost")?,
         }
         self.findings.fmt(f)
@@ -185,13 +189,14 @@ impl<D: Disk> Inspection<D> {
         report: &mut VerifyReport,
     ) -> Result<(), OpenError> {
         let disk = self.source.disk();
-        let place = || format!("{}/{}", disk.place(), segment.name);
-        let file = disk.open(&segment.name).map_err(|source| OpenError::Disk { place: place(), source })?;
+        let location = || format!("{}/{}", disk.location(), segment.name);
+        let file =
+            disk.open(&segment.name).map_err(|source| OpenError::Disk { location: location(), source })?;
         // Only the last segment must have its original size.
         let size = segment.expected.size.filter(|_| next.is_none());
         let mut expected = ExpectedSegment { size, ..segment.expected };
         let mut scanned_ranges = scan(&file, segment.size(), &mut expected)
-            .map_err(|error| error.at_opening(&disk.place(), &segment.name))?;
+            .map_err(|error| error.at_opening(&disk.location(), &segment.name))?;
         let previous = next.and_then(|next| next.previous).filter(|previous| previous.first == segment.first);
         if let Some(previous) = previous {
             // Batches that a crash cut off were not overwritten; they are not part of the stream.

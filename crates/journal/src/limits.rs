@@ -34,10 +34,10 @@ pub const HUB_BUILD_BUSY_SIZE_MAX: usize = 16 * 1024;
 /// Batches per durable write. More are written with the next one.
 pub const WRITE_BATCHES_MAX: usize = 16;
 
-/// Longest subject of a record in bytes. Longer: the record is refused.
+/// Longest subject of a record in bytes. Longer: the record is rejected.
 pub const SUBJECT_SIZE_MAX: usize = u16::MAX as usize;
 
-/// Longest name of a stream in bytes. Longer: the name is refused.
+/// Longest name of a stream in bytes. Longer: the name is rejected.
 pub const STREAM_NAME_SIZE_MAX: usize = 255;
 
 /// Largest sequence of a stream. Files and batches that claim a larger one are ignored as foreign.
@@ -96,6 +96,6 @@ pub const STREAMS_MAX: usize = 1024;
 /// Bytes of records per chunk that the replay thread reads. A single record may exceed it.
 pub const CHUNK_SIZE: usize = 256 * 1024;
 
-/// Readers that the replay thread keeps open between two orders. More: the least recently used one is closed, and its
-/// next order searches its position again.
+/// Readers that the replay thread keeps open between two requests. More: the least recently used one is closed, and
+/// its next request searches its position again.
 pub const OPEN_READERS_MAX: usize = 64;

@@ -199,8 +199,8 @@ impl<D: Disk> Log<D> {
 
     /// The directory's location, for messages.
     #[must_use]
-    pub fn place(&self) -> String {
-        self.disk.place()
+    pub fn location(&self) -> String {
+        self.disk.location()
     }
 
     /// The method of durable writes.
@@ -477,7 +477,7 @@ impl<D: Disk> Log<D> {
 
     fn describe(&self, failure: &LogFailure) -> Arc<str> {
         let LogFailure { what, error, .. } = failure;
-        format!("stream {}: {what} in {}: {error}", self.name, self.disk.place()).into()
+        format!("stream {}: {what} in {}: {error}", self.name, self.disk.location()).into()
     }
 
     fn freeze(&mut self, failure: &LogFailure) -> Frozen {

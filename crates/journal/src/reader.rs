@@ -215,11 +215,11 @@ impl<D: Disk> Reader<D> {
                 ReadStep::End
             }));
         }
-        let is_here = self.position.as_mut().is_some_and(|position| {
+        let is_in_segment = self.position.as_mut().is_some_and(|position| {
             position.refresh();
             self.next <= position.last && self.next >= position.segment.first
         });
-        if !is_here {
+        if !is_in_segment {
             return self.find_segment();
         }
         let Some(position) = &mut self.position else { return Ok(None) };
@@ -230,7 +230,7 @@ impl<D: Disk> Reader<D> {
             return Ok(Some(self.gap(None, GapCause::Damaged)));
         }
         let disk = &self.source.disk;
-        let unreadable = |error: ReadError| error.in_file(&disk.place(), &position.segment.name);
+        let unreadable = |error: ReadError| error.in_file(&disk.location(), &position.segment.name);
         let header = match position.head(&mut self.window).map_err(unreadable)? {
             BlockHead::NoBatch => {
                 position.offset += BLOCK_SIZE as u64;
@@ -260,7 +260,7 @@ impl<D: Disk> Reader<D> {
         let is_whole = position.is_whole(&mut self.window, offset, &header).map_err(unreadable)?;
         position.offset = behind;
         if !is_whole {
-            if planted!("untold damage") {
+            if planted!("unreported damage") {
                 self.next = header.last() + 1;
                 return Ok(None);
             }
@@ -274,24 +274,24 @@ impl<D: Disk> Reader<D> {
     fn find_segment(&mut self) -> io::Result<Option<ReadStep>> {
         let list = self.source.shared.list();
         let at = list.partition_point(|segment| segment.first <= self.next);
-        let here = at.checked_sub(1).and_then(|at| list.get(at)).cloned();
+        let current = at.checked_sub(1).and_then(|at| list.get(at)).cloned();
         let behind = list.get(at).cloned();
         drop(list);
-        if let Some(segment) = here.as_ref().filter(|segment| self.next <= segment.last()) {
+        if let Some(segment) = current.as_ref().filter(|segment| self.next <= segment.last()) {
             let opened = self.source.disk.open(&segment.name);
             let file = match opened {
                 Ok(file) => file,
                 Err(error)
                     if error.kind() == io::ErrorKind::NotFound
-                        && let Some(kept) = self.first_behind_removed(segment) =>
+                        && let Some(first_kept) = self.first_after_removed(segment) =>
                 {
-                    return Ok(Some(self.gap(Some(kept - 1), GapCause::Removed)));
+                    return Ok(Some(self.gap(Some(first_kept - 1), GapCause::Removed)));
                 }
                 Err(error) => {
-                    let (kind, place) = (error.kind(), self.source.disk.place());
+                    let (kind, location) = (error.kind(), self.source.disk.location());
                     return Err(io::Error::new(
                         kind,
-                        format!("cannot open {place}/{}: {error}", segment.name),
+                        format!("cannot open {location}/{}: {error}", segment.name),
                     ));
                 }
             };
@@ -307,12 +307,12 @@ impl<D: Disk> Reader<D> {
             return Ok(None);
         }
         let Some(behind) = behind else { return Ok(Some(ReadStep::End)) };
-        let cause = match (&here, behind.previous) {
+        let cause = match (&current, behind.previous) {
             (None, _) => GapCause::Removed,
-            (Some(here), Some(previous)) if previous.first == here.first => GapCause::Torn,
+            (Some(current), Some(previous)) if previous.first == current.first => GapCause::Torn,
             _ => GapCause::Damaged,
         };
-        if cause == GapCause::Damaged && planted!("untold segment") {
+        if cause == GapCause::Damaged && planted!("unreported segment") {
             self.next = behind.first;
             return Ok(None);
         }
@@ -321,10 +321,10 @@ impl<D: Disk> Reader<D> {
 
     /// The first sequence after a segment that retention is removing or has removed. The list contains the segment
     /// until its file is removed.
-    fn first_behind_removed(&self, segment: &Segment) -> Option<u64> {
+    fn first_after_removed(&self, segment: &Segment) -> Option<u64> {
         let list = self.source.shared.list();
-        let kept = list.iter().find(|other| other.first > segment.first);
-        kept.filter(|_| segment.is_being_removed()).map(|kept| kept.first)
+        let first_kept = list.iter().find(|other| other.first > segment.first);
+        first_kept.filter(|_| segment.is_being_removed()).map(|first_kept| first_kept.first)
     }
 
     /// Reports everything up to `last`, or the remainder of the segment, as missing.

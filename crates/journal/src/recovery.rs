@@ -284,23 +284,23 @@ fn find_segment_files<D: Disk>(
     stream: Option<&str>,
     findings: &mut Findings,
 ) -> Result<Vec<SegmentFile>, OpenError> {
-    let refused = |place: String| move |source| OpenError::Disk { place, source };
+    let cannot_read = |location: String| move |source| OpenError::Disk { location, source };
     let mut segment_files = Vec::new();
     let mut block = vec![0; BLOCK_SIZE];
     let entries = match disk.list() {
-        Err(_) if planted!("unlisted folder") => Vec::new(),
-        outcome => outcome.map_err(refused(disk.place()))?,
+        Err(_) if planted!("unlisted directory") => Vec::new(),
+        outcome => outcome.map_err(cannot_read(disk.location()))?,
     };
     for entry in entries {
         let Some(first) = first_of(&entry.name) else {
             findings.add(Finding::Foreign { file: entry.name, reason: "its name is not that of a segment" });
             continue;
         };
-        let place = || format!("{}/{}", disk.place(), entry.name);
-        let file = disk.open(&entry.name).map_err(refused(place()))?;
+        let location = || format!("{}/{}", disk.location(), entry.name);
+        let file = disk.open(&entry.name).map_err(cannot_read(location()))?;
         let length = file
             .read_at(0, &mut block)
-            .map_err(|source| ReadError { offset: 0, source }.at_opening(&disk.place(), &entry.name))?;
+            .map_err(|source| ReadError { offset: 0, source }.at_opening(&disk.location(), &entry.name))?;
         let first_block = read(&block[..length]);
         let header = match first_block {
             FirstBlock::Header(header) => {
@@ -318,7 +318,7 @@ fn find_segment_files<D: Disk>(
                 Some(header)
             }
             FirstBlock::Version(version) => {
-                return Err(OpenError::Version { place: disk.place(), file: entry.name, version });
+                return Err(OpenError::Version { location: disk.location(), file: entry.name, version });
             }
             FirstBlock::Blank | FirstBlock::Damaged => None,
         };
@@ -347,10 +347,10 @@ fn scan_segment_file<D: Disk>(
 ) -> Result<(ExpectedSegment, Vec<ScannedRange>), OpenError> {
     let mut expected = segment_file.expected(stream_id);
     let name = &segment_file.entry.name;
-    let place = format!("{}/{name}", disk.place());
-    let file = disk.open(name).map_err(|source| OpenError::Disk { place, source })?;
+    let location = format!("{}/{name}", disk.location());
+    let file = disk.open(name).map_err(|source| OpenError::Disk { location, source })?;
     let scanned_ranges = scan(&file, segment_file.entry.size, &mut expected)
-        .map_err(|error| error.at_opening(&disk.place(), name))?;
+        .map_err(|error| error.at_opening(&disk.location(), name))?;
     Ok((expected, scanned_ranges))
 }
 

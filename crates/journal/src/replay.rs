@@ -1,11 +1,11 @@
 //! The replay thread: reads streams for consumers that are behind, so that the hub does not wait for reads.
 //!
 //! ```text
-//!   hub ── orders ──▶ replay thread: one reader per ticket, the most recently used ones kept open
+//!   hub ─ requests ─▶ replay thread: one reader per reader id, the most recently used ones kept open
 //!   hub ◀── chunks ──┘                (one wake per round)
 //! ```
 //!
-//! Memory is bounded: at most as many orders are unanswered as there is room for chunks, and a chunk has at most
+//! Memory is bounded: at most as many requests are unanswered as there is room for chunks, and a chunk has at most
 //! [`CHUNK_SIZE`] bytes unless a single record is longer.
 
 use std::fmt;
@@ -25,9 +25,9 @@ use crate::spare_thread::SpareThread;
 
 /// A request for records.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ReadOrder {
-    /// Identifies the reader; returned with the chunk. Consecutive orders of one ticket are read without searching.
-    pub ticket: u64,
+pub struct ReadRequest {
+    /// Identifies the reader; returned with the chunk. Consecutive requests of one reader are read without searching.
+    pub reader_id: u64,
     /// The stream.
     pub stream: StreamIndex,
     /// Start position.
@@ -39,21 +39,21 @@ pub struct ReadOrder {
 /// Consecutive records of a stream.
 #[derive(Debug)]
 pub struct Chunk {
-    /// The order's ticket.
-    pub ticket: u64,
-    /// The order's stream.
+    /// The request's reader.
+    pub reader_id: u64,
+    /// The request's stream.
     pub stream: StreamIndex,
-    /// The sequence at which the next order continues. After a failure with no records, an order that started at a time
-    /// is repeated unchanged instead.
+    /// The sequence at which the next request continues. After a failure with no records, a request that started at a
+    /// time is repeated unchanged instead.
     pub next: u64,
     /// Whether all durable records have been read.
     pub is_end: bool,
     /// The exact range of skipped sequences; it follows the records and ends the chunk. A chunk has at most one such
-    /// range and no other hole between the order's start (or its first record, if the order started at a time) and
-    /// `next`.
+    /// range and no other hole between the request's start (or its first record, if the request started at a time)
+    /// and `next`.
     pub gap: Option<Gap>,
-    /// The I/O error that ended the read, with file and offset. The order is to be repeated later: this is neither a
-    /// gap nor the end.
+    /// The I/O error that ended the read, with file and offset. The request is to be repeated later: this is neither
+    /// a gap nor the end.
     pub failure: Option<io::Error>,
     bytes: Vec<u8>,
     entries: Vec<ChunkEntry>,
@@ -69,10 +69,10 @@ struct ChunkEntry {
 impl Chunk {
     /// A chunk for records that are not read from a log.
     #[must_use]
-    pub fn empty(order: &ReadOrder) -> Chunk {
+    pub fn empty(request: &ReadRequest) -> Chunk {
         Chunk {
-            ticket: order.ticket,
-            stream: order.stream,
+            reader_id: request.reader_id,
+            stream: request.stream,
             next: 0,
             is_end: false,
             gap: None,
@@ -125,11 +125,11 @@ impl Chunk {
 }
 
 /// Reads one chunk.
-pub fn read_chunk<D: Disk>(reader: &mut Reader<D>, order: &ReadOrder) -> Chunk {
-    let mut chunk = Chunk::empty(order);
+pub fn read_chunk<D: Disk>(reader: &mut Reader<D>, request: &ReadRequest) -> Chunk {
+    let mut chunk = Chunk::empty(request);
     loop {
         chunk.next = reader.next_sequence();
-        let room = chunk.bytes.len() < CHUNK_SIZE && chunk.entries.len() < order.records_max as usize;
+        let room = chunk.bytes.len() < CHUNK_SIZE && chunk.entries.len() < request.records_max as usize;
         if !room {
             return chunk;
         }
@@ -138,8 +138,8 @@ pub fn read_chunk<D: Disk>(reader: &mut Reader<D>, order: &ReadOrder) -> Chunk {
                 for (sequence, record) in batch.records {
                     let is_first = chunk.entries.is_empty();
                     let fits = chunk.bytes.len() + record.size().unwrap_or(0) <= CHUNK_SIZE;
-                    if chunk.entries.len() >= order.records_max as usize || !(is_first || fits) {
-                        // The reader has advanced; the next order starts at this record and searches it again.
+                    if chunk.entries.len() >= request.records_max as usize || !(is_first || fits) {
+                        // The reader has advanced; the next request starts at this record and searches it again.
                         chunk.next = sequence;
                         return chunk;
                     }
@@ -165,7 +165,7 @@ pub fn read_chunk<D: Disk>(reader: &mut Reader<D>, order: &ReadOrder) -> Chunk {
 
 /// The requesting end. Dropping it ends the thread.
 pub struct Replay {
-    orders: Sender<ReadOrder>,
+    requests: Sender<ReadRequest>,
     chunks: Receiver<Chunk>,
     wake: Arc<Wake>,
     outstanding: usize,
@@ -184,10 +184,10 @@ impl Replay {
     /// The system provides no thread.
     pub fn start<D: Disk>(
         sources: Vec<LogSource<D>>,
-        orders_max: usize,
+        requests_max: usize,
         consumer: Arc<Wake>,
     ) -> io::Result<Replay> {
-        Ok(Replay::start_on(Replay::spare_thread()?, sources, orders_max, consumer))
+        Ok(Replay::start_on(Replay::spare_thread()?, sources, requests_max, consumer))
     }
 
     /// Starts a thread for [`start_on`](Replay::start_on).
@@ -202,54 +202,54 @@ impl Replay {
     pub fn start_on<D: Disk>(
         ReplayThread(thread): ReplayThread,
         sources: Vec<LogSource<D>>,
-        orders_max: usize,
+        requests_max: usize,
         consumer: Arc<Wake>,
     ) -> Replay {
         let sleeper = Arc::new(OnceLock::new());
         let wake = Arc::new(Wake::for_thread(&sleeper));
-        let (mut replay, worker) = Replay::connect(sources, orders_max, consumer, Arc::clone(&wake));
+        let (mut replay, worker) = Replay::connect(sources, requests_max, consumer, Arc::clone(&wake));
         // Set before the first wake: only the returned end wakes it.
         let _ = sleeper.set(thread.thread().clone());
         replay.thread = Some(thread.run(move || run(worker, &wake)));
         replay
     }
 
-    /// A replay without a thread: the caller runs the worker, order by order, whenever it [has
+    /// A replay without a thread: the caller runs the worker, request by request, whenever it [has
     /// work](ReplayWorker::has_work).
     #[must_use]
     pub fn stepped<D: Disk>(
         sources: Vec<LogSource<D>>,
-        orders_max: usize,
+        requests_max: usize,
         consumer: Arc<Wake>,
     ) -> (Replay, ReplayWorker<D>) {
-        Replay::connect(sources, orders_max, consumer, Arc::new(Wake::new(|| ())))
+        Replay::connect(sources, requests_max, consumer, Arc::new(Wake::new(|| ())))
     }
 
     /// Connects both ends. The requesting end notifies `wake` when there is work.
     fn connect<D: Disk>(
         sources: Vec<LogSource<D>>,
-        orders_max: usize,
+        requests_max: usize,
         consumer: Arc<Wake>,
         wake: Arc<Wake>,
     ) -> (Replay, ReplayWorker<D>) {
-        let outstanding_max = orders_max.max(1);
-        let (orders, order_receiver) = mailbox(outstanding_max);
+        let outstanding_max = requests_max.max(1);
+        let (requests, request_receiver) = mailbox(outstanding_max);
         let (done, chunks) = mailbox(outstanding_max);
         let worker =
-            ReplayWorker { sources, open_readers: OpenReaders::new(), order_receiver, done, consumer };
-        (Replay { orders, chunks, wake, outstanding: 0, outstanding_max, thread: None }, worker)
+            ReplayWorker { sources, open_readers: OpenReaders::new(), request_receiver, done, consumer };
+        (Replay { requests, chunks, wake, outstanding: 0, outstanding_max, thread: None }, worker)
     }
 
-    /// Queues an order; it is sent with the next [`publish`](Replay::publish). Returns whether there was room.
-    pub fn ask(&mut self, order: ReadOrder) -> bool {
-        let is_asked = self.outstanding < self.outstanding_max && self.orders.push(order).is_ok();
-        self.outstanding += usize::from(is_asked);
-        is_asked
+    /// Queues a request; it is sent with the next [`publish`](Replay::publish). Returns whether there was room.
+    pub fn request_chunk(&mut self, request: ReadRequest) -> bool {
+        let is_queued = self.outstanding < self.outstanding_max && self.requests.push(request).is_ok();
+        self.outstanding += usize::from(is_queued);
+        is_queued
     }
 
-    /// Makes queued orders visible to the thread; call it once per turn.
+    /// Makes queued requests visible to the thread; call it once per turn.
     pub fn publish(&mut self) {
-        if self.orders.publish() {
+        if self.requests.publish() {
             self.wake.notify();
         }
     }
@@ -271,8 +271,8 @@ impl Replay {
 impl Drop for Replay {
     fn drop(&mut self) {
         // The thread notices the end only after the sender is dropped.
-        let (orders, _) = mailbox(1);
-        drop(std::mem::replace(&mut self.orders, orders));
+        let (requests, _) = mailbox(1);
+        drop(std::mem::replace(&mut self.requests, requests));
         self.wake.force();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -282,8 +282,8 @@ impl Drop for Replay {
 
 fn run<D: Disk>(mut worker: ReplayWorker<D>, wake: &Wake) {
     loop {
-        // Checked before the turn: once it is closed, no order can arrive after that turn.
-        let is_last = worker.order_receiver.is_closed();
+        // Checked before the turn: once it is closed, no request can arrive after that turn.
+        let is_last = worker.request_receiver.is_closed();
         if worker.turn() {
             continue;
         }
@@ -291,43 +291,43 @@ fn run<D: Disk>(mut worker: ReplayWorker<D>, wake: &Wake) {
             return;
         }
         wake.park();
-        if !worker.has_work() && !worker.order_receiver.is_closed() {
+        if !worker.has_work() && !worker.request_receiver.is_closed() {
             thread::park();
         }
         wake.unpark();
     }
 }
 
-/// The work of the replay thread, one order at a time.
+/// The work of the replay thread, one request at a time.
 pub struct ReplayWorker<D: Disk> {
     sources: Vec<LogSource<D>>,
     open_readers: OpenReaders<D>,
-    order_receiver: Receiver<ReadOrder>,
+    request_receiver: Receiver<ReadRequest>,
     done: Sender<Chunk>,
     consumer: Arc<Wake>,
 }
 
 impl<D: Disk> ReplayWorker<D> {
-    /// Handles the oldest order. Returns whether there was one.
+    /// Handles the oldest request. Returns whether there was one.
     pub fn turn(&mut self) -> bool {
-        let Some(order) = self.order_receiver.pop() else { return false };
+        let Some(request) = self.request_receiver.pop() else { return false };
         let ReplayWorker { sources, open_readers, done, consumer, .. } = self;
-        // There is room: the number of unanswered orders never exceeds the mailbox's capacity. A panic costs this order
-        // and the open readers, not the other consumers.
-        let outcome = catch_unwind(AssertUnwindSafe(|| open_readers.read(sources, &order)));
+        // There is room: the number of unanswered requests never exceeds the mailbox's capacity. A panic costs this
+        // request and the open readers, not the other consumers.
+        let outcome = catch_unwind(AssertUnwindSafe(|| open_readers.read(sources, &request)));
         let _ = done.push(outcome.unwrap_or_else(|_| {
             *open_readers = OpenReaders::new();
-            Chunk { failure: Some(io::Error::other("reading panicked")), ..Chunk::empty(&order) }
+            Chunk { failure: Some(io::Error::other("reading panicked")), ..Chunk::empty(&request) }
         }));
         done.publish();
         consumer.notify();
         true
     }
 
-    #[must_use]
     /// Whether a request waits.
+    #[must_use]
     pub fn has_work(&self) -> bool {
-        !self.order_receiver.is_empty()
+        !self.request_receiver.is_empty()
     }
 }
 
@@ -339,7 +339,7 @@ impl<D: Disk> fmt::Debug for ReplayWorker<D> {
     }
 }
 
-/// Readers kept open for the next order of their ticket. New readers evict each other, not those used repeatedly:
+/// Readers kept open for their next request. New readers evict each other, not those used repeatedly:
 ///
 /// ```text
 ///   ◀ evicted │ used once, or not recently │ used repeatedly, most recent last, at most half of all │
@@ -355,25 +355,25 @@ impl<D: Disk> OpenReaders<D> {
         OpenReaders { readers: Vec::new(), reused: 0 }
     }
 
-    fn read(&mut self, sources: &[LogSource<D>], order: &ReadOrder) -> Chunk {
-        let Some(source) = sources.get(order.stream as usize) else {
-            return Chunk { failure: Some(io::ErrorKind::NotFound.into()), ..Chunk::empty(order) };
+    fn read(&mut self, sources: &[LogSource<D>], request: &ReadRequest) -> Chunk {
+        let Some(source) = sources.get(request.stream as usize) else {
+            return Chunk { failure: Some(io::ErrorKind::NotFound.into()), ..Chunk::empty(request) };
         };
-        let known = |(ticket, stream, _): &(u64, StreamIndex, Reader<D>)| {
-            (*ticket, *stream) == (order.ticket, order.stream)
+        let known = |(reader_id, stream, _): &(u64, StreamIndex, Reader<D>)| {
+            (*reader_id, *stream) == (request.reader_id, request.stream)
         };
         let at = self.readers.iter().position(known);
-        let open_readers = at.map(|at| {
+        let open_reader = at.map(|at| {
             self.reused -= usize::from(at >= self.readers.len() - self.reused);
             self.readers.remove(at).2
         });
-        let is_at_start = |reader: &Reader<D>| StartAt::Sequence(reader.next_sequence()) == order.from;
-        let mut reader = open_readers.filter(is_at_start).unwrap_or_else(|| source.read_from(order.from));
-        let chunk = read_chunk(&mut reader, order);
+        let is_at_start = |reader: &Reader<D>| StartAt::Sequence(reader.next_sequence()) == request.from;
+        let mut reader = open_reader.filter(is_at_start).unwrap_or_else(|| source.read_from(request.from));
+        let chunk = read_chunk(&mut reader, request);
         if self.readers.len() == OPEN_READERS_MAX {
             self.readers.remove(0);
         }
-        let reader = (order.ticket, order.stream, reader);
+        let reader = (request.reader_id, request.stream, reader);
         if at.is_some() {
             self.readers.push(reader);
             self.reused = (self.reused + 1).min(OPEN_READERS_MAX / 2);
@@ -390,41 +390,42 @@ mod tests {
     use crate::disk::simulated::SimulatedDisk;
     use crate::{Batch, Log, LogConfig};
 
-    /// A follower continues without searching, whatever the number of orders for single records meanwhile.
+    /// A follower continues without searching, whatever the number of requests for single records meanwhile.
     #[test]
-    fn single_orders_do_not_evict_readers_used_repeatedly() {
+    fn single_requests_do_not_evict_readers_used_repeatedly() {
         let (mut log, _) = Log::open(SimulatedDisk::new(), "s", LogConfig::default()).expect("it opens");
         let mut batch = Batch::new(65_536);
         batch.begin(1, 0);
         for _ in 0..500 {
             batch.push(&Record::new(b"a", b"x")).expect("there is room");
         }
-        log.append(&mut [batch]).expect("the disk refuses nothing");
+        log.append(&mut [batch]).expect("the disk works");
         let sources = [log.source()];
         let mut open_readers = OpenReaders::new();
-        let mut ask = |ticket, from| {
-            let order = ReadOrder { ticket, stream: 0, from: StartAt::Sequence(from), records_max: 10 };
-            assert_eq!(open_readers.read(&sources, &order).len(), 10);
+        let mut request_chunk = |reader_id, from| {
+            let request =
+                ReadRequest { reader_id, stream: 0, from: StartAt::Sequence(from), records_max: 10 };
+            assert_eq!(open_readers.read(&sources, &request).len(), 10);
             assert!(open_readers.readers.len() <= OPEN_READERS_MAX);
-            open_readers.readers.iter().map(|(ticket, ..)| *ticket).collect::<Vec<_>>()
+            open_readers.readers.iter().map(|(reader_id, ..)| *reader_id).collect::<Vec<_>>()
         };
         let followers = 0..OPEN_READERS_MAX as u64 / 2;
         for round in 0..10 {
-            for ticket in followers.clone() {
-                ask(ticket, 1 + 10 * round);
+            for reader_id in followers.clone() {
+                request_chunk(reader_id, 1 + 10 * round);
             }
         }
         for single in 0..3 * OPEN_READERS_MAX as u64 {
-            let tickets = ask(1000 + single, 1);
-            assert!(followers.clone().all(|ticket| tickets.contains(&ticket)), "{tickets:?}");
+            let reader_ids = request_chunk(1000 + single, 1);
+            assert!(followers.clone().all(|reader_id| reader_ids.contains(&reader_id)), "{reader_ids:?}");
         }
         // A new reader that is used again stays, and the oldest is evicted.
-        ask(5000, 1);
-        ask(5000, 11);
-        let mut tickets = Vec::new();
+        request_chunk(5000, 1);
+        request_chunk(5000, 11);
+        let mut reader_ids = Vec::new();
         for single in 0..3 * OPEN_READERS_MAX as u64 {
-            tickets = ask(9000 + single, 1);
+            reader_ids = request_chunk(9000 + single, 1);
         }
-        assert!(tickets.contains(&5000) && !tickets.contains(&0), "{tickets:?}");
+        assert!(reader_ids.contains(&5000) && !reader_ids.contains(&0), "{reader_ids:?}");
     }
 }

@@ -63,13 +63,13 @@ pub(crate) struct ReadError {
 }
 
 impl ReadError {
-    pub(crate) fn in_file(self, place: &str, file: &str) -> io::Error {
+    pub(crate) fn in_file(self, location: &str, file: &str) -> io::Error {
         let ReadError { offset, source } = self;
-        io::Error::new(source.kind(), format!("cannot read {place}/{file} at {offset}: {source}"))
+        io::Error::new(source.kind(), format!("cannot read {location}/{file} at {offset}: {source}"))
     }
 
-    pub(crate) fn at_opening(self, place: &str, file: &str) -> OpenError {
-        OpenError::Disk { place: format!("{place}/{file} at {}", self.offset), source: self.source }
+    pub(crate) fn at_opening(self, location: &str, file: &str) -> OpenError {
+        OpenError::Disk { location: format!("{location}/{file} at {}", self.offset), source: self.source }
     }
 }
 

@@ -28,24 +28,24 @@ pub(crate) struct UnsyncedTail {
 
 pub(crate) fn make_durable<D: Disk>(disk: &D, unsynced: &UnsyncedTail) -> Result<(), OpenError> {
     let UnsyncedTail { file, start, end } = unsynced;
-    let place = || format!("{}/{file}", disk.place());
-    let reader = disk.open(file).map_err(|source| OpenError::Disk { place: place(), source })?;
+    let location = || format!("{}/{file}", disk.location());
+    let reader = disk.open(file).map_err(|source| OpenError::Disk { location: location(), source })?;
     let mut writer =
-        disk.open_to_write(file).map_err(|source| OpenError::Write { place: place(), source })?;
+        disk.open_to_write(file).map_err(|source| OpenError::Write { location: location(), source })?;
     let mut memory = AlignedBuffer::new(READ_SIZE);
     let mut offset = *start;
     while offset < *end {
         let length = usize::try_from(*end - offset).unwrap_or(READ_SIZE).min(READ_SIZE);
         let bytes = &mut memory.bytes_mut()[..length];
-        let error = |source| ReadError { offset, source }.at_opening(&disk.place(), file);
+        let error = |source| ReadError { offset, source }.at_opening(&disk.location(), file);
         if reader.read_at(offset, bytes).map_err(error)? < length {
             return Err(error(std::io::ErrorKind::UnexpectedEof.into()));
         }
         let written = writer.write_durable(offset, &mut [IoSlice::new(bytes)]);
-        let place = || format!("{} at {offset}", place());
-        written.map_err(|source| OpenError::Write { place: place(), source })?;
+        let location = || format!("{} at {offset}", location());
+        written.map_err(|source| OpenError::Write { location: location(), source })?;
         offset += length as u64;
     }
     // Otherwise a segment that was created and removed could come back, and its header would exclude these bytes.
-    disk.sync().map_err(|source| OpenError::Write { place: disk.place(), source })
+    disk.sync().map_err(|source| OpenError::Write { location: disk.location(), source })
 }

@@ -1,8 +1,8 @@
 //! A raw test client for every server: one TCP connection, bytes in and bytes out, and just enough HTTP to parse a
 //! response. It shares no code with the servers it tests.
 //!
-//! Waits end with a condition, not after a fixed time; [`HANG`] only limits them. Every method panics at the caller's
-//! line when the server misbehaves.
+//! Waits end with a condition, not after a fixed time; [`HANG_TIMEOUT`] only limits them. Every method panics at the
+//! caller's line when the server misbehaves.
 //!
 //! Also: [`allocations`], a counting allocator, and [`nats`], scripted and fake NATS servers.
 #![deny(unsafe_code)]
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use socket2::{Domain, SockRef, Socket, Type};
 
 /// Time after which a wait counts as a hang.
-pub const HANG: Duration = Duration::from_secs(60);
+pub const HANG_TIMEOUT: Duration = Duration::from_secs(60);
 
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
@@ -30,7 +30,7 @@ pub fn eventually<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T 
         if let Some(found) = condition() {
             return found;
         }
-        assert!(started.elapsed() < HANG, "timed out waiting for: {what}");
+        assert!(started.elapsed() < HANG_TIMEOUT, "timed out waiting for: {what}");
         std::thread::park_timeout(POLL_INTERVAL);
     }
 }
@@ -88,7 +88,7 @@ impl TestPeer {
     /// # Errors
     /// The system's error.
     pub fn try_connect(address: SocketAddr) -> io::Result<TestPeer> {
-        Self::from_stream(TcpStream::connect_timeout(&address, HANG)?)
+        Self::from_stream(TcpStream::connect_timeout(&address, HANG_TIMEOUT)?)
     }
 
     /// Connects from the given source address.
@@ -111,8 +111,8 @@ impl TestPeer {
 
     fn from_stream(stream: TcpStream) -> io::Result<TestPeer> {
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(HANG))?;
-        stream.set_write_timeout(Some(HANG))?;
+        stream.set_read_timeout(Some(HANG_TIMEOUT))?;
+        stream.set_write_timeout(Some(HANG_TIMEOUT))?;
         Ok(TestPeer { stream, buffer: Vec::new() })
     }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use socket2::SockRef;
 
-use crate::HANG;
+use crate::HANG_TIMEOUT;
 
 /// The servers' default `INFO`.
 pub const INFO: &str = r#"{"server_id":"fake","version":"2.10.0","proto":1,"headers":true,"max_payload":1048576,"jetstream":true}"#;
@@ -86,8 +86,8 @@ impl ScriptedServer {
     }
 
     fn from_stream(stream: TcpStream) -> ScriptedServer {
-        stream.set_read_timeout(Some(HANG)).expect("a socket takes options");
-        stream.set_write_timeout(Some(HANG)).expect("a socket takes options");
+        stream.set_read_timeout(Some(HANG_TIMEOUT)).expect("a socket takes options");
+        stream.set_write_timeout(Some(HANG_TIMEOUT)).expect("a socket takes options");
         stream.set_nodelay(true).expect("a socket takes options");
         ScriptedServer { stream, buffer: Vec::new() }
     }

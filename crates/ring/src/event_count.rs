@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn every_piece_of_work_is_taken_although_all_takers_sleep() {
+    fn every_piece_of_work_is_consumed_although_all_consumers_sleep() {
         const WORKERS: usize = 3;
         const WORK: usize = 20_000;
         let events = Arc::new(EventCount::new());

@@ -133,7 +133,7 @@ impl<T> Sender<T> {
 
     /// Number of items the receiver has ever popped: the item with sequence `n` is popped once this is above `n`.
     #[must_use]
-    pub fn taken(&self) -> u64 {
+    pub fn popped(&self) -> u64 {
         self.shared.head.0.index.load(Ordering::Acquire)
     }
 
@@ -215,7 +215,7 @@ impl<T> Receiver<T> {
 
     /// Number of items this end has ever popped: the sequence of the next one.
     #[must_use]
-    pub fn taken(&self) -> u64 {
+    pub fn popped(&self) -> u64 {
         self.next
     }
 

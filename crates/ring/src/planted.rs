@@ -26,14 +26,14 @@
 //! | `lost retry` | journal | records that wait for disk space are acknowledged and dropped |
 //! | `unsynced tail` | journal | recovery trusts its tail although no sync is known to cover it |
 //! | `unread block` | journal | a block that cannot be read counts as blank when a stream is opened |
-//! | `unlisted folder` | journal | a folder that cannot be listed counts as empty when a stream is opened |
-//! | `untold damage` | journal | a reader skips a damaged batch without a gap |
-//! | `untold segment` | journal | a reader skips a missing segment without a gap |
-//! | `forgotten window` | server | message ids from before a restart are lost |
+//! | `unlisted directory` | journal | a directory that cannot be listed counts as empty when a stream is opened |
+//! | `unreported damage` | journal | a reader skips a damaged batch without a gap |
+//! | `unreported segment` | journal | a reader skips a missing segment without a gap |
+//! | `lost window` | server | message ids from before a restart are lost |
 //! | `unsynced duplicate` | hub | a duplicate is acknowledged although its original is not durable |
-//! | `previous tenant` | a shard | mail for a closed connection reaches the next one in its slot |
+//! | `stale mail` | a shard | mail for a closed connection reaches the next one in its slot |
 //! | `a full store closes the requesting connection` | a shard | not the connection that holds most is disconnected |
-//! | `early sight` | hub | a subscriber gets a message before it is durable, and its publisher gets no answer |
+//! | `early visibility` | hub | a subscriber gets a message before it is durable, and its publisher gets no answer |
 //! | `early subscription` | hub | a subscription gets messages from before its SUB was processed |
 //! | `early unsubscription` | hub | a subscription misses messages from before its UNSUB was processed |
 //! | `overtaken publication` | hub | a PING is answered before publications that wait for their full stream |
@@ -98,7 +98,7 @@ macro_rules! planted {
 #[cfg(all(test, not(loom), not(stilling_planted)))]
 mod tests {
     #[test]
-    fn an_ordinary_build_has_no_planted_bugs_and_refuses_to_pretend() {
+    fn an_ordinary_build_has_no_planted_bugs_and_rejects_a_choice() {
         const { assert!(!planted!("lost wake")) };
         super::choose(None);
         assert!(std::panic::catch_unwind(|| super::choose(Some("lost wake"))).is_err());

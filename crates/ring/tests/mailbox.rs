@@ -37,7 +37,7 @@ proptest! {
         prop_assert_eq!(sender.capacity(), capacity_real);
         let mut hidden: VecDeque<u64> = VecDeque::new();
         let mut visible: VecDeque<u64> = VecDeque::new();
-        let (mut pushed, mut taken) = (0_u64, 0_u64);
+        let (mut pushed, mut popped) = (0_u64, 0_u64);
         for op in ops {
             let full = hidden.len() + visible.len() == capacity_real;
             match op {
@@ -62,7 +62,7 @@ proptest! {
                 }
                 MailboxOp::Pop => {
                     let expected = visible.pop_front();
-                    taken += u64::from(expected.is_some());
+                    popped += u64::from(expected.is_some());
                     prop_assert_eq!(receiver.pop().map(|(item, _)| item), expected);
                 }
                 MailboxOp::Peek => prop_assert_eq!(receiver.peek().map(|(item, _)| *item), visible.front().copied()),
@@ -72,7 +72,7 @@ proptest! {
                 pushed += 1;
             }
             prop_assert_eq!(sender.pushed(), pushed);
-            prop_assert_eq!(sender.taken(), taken);
+            prop_assert_eq!(sender.popped(), popped);
             prop_assert_eq!(receiver.is_empty(), visible.is_empty());
             prop_assert_eq!(Arc::strong_count(&witness), 1 + hidden.len() + visible.len());
         }

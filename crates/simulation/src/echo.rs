@@ -43,7 +43,7 @@ struct EchoServer {
     connections: Vec<Option<EchoConnection>>,
     generation: u32,
     turns: u64,
-    stops: Vec<IncompleteSend>,
+    incomplete_sends: Vec<IncompleteSend>,
     events: Vec<DriverEvent<SimSocket>>,
 }
 
@@ -52,8 +52,8 @@ impl EchoServer {
         let mut driver = SimDriver::with_buffers(network, buffers);
         driver.listen(LISTENER, listener).expect("the slot is free");
         driver.accept(LISTENER);
-        let (stops, events) = (Vec::new(), Vec::new());
-        EchoServer { driver, connections: vec![None], generation: 0, turns: 0, stops, events }
+        let (incomplete_sends, events) = (Vec::new(), Vec::new());
+        EchoServer { driver, connections: vec![None], generation: 0, turns: 0, incomplete_sends, events }
     }
 
     fn turn(&mut self, now: Time) {
@@ -69,8 +69,10 @@ impl EchoServer {
             let token = self.connections[*slot as usize].as_ref().expect("it is sending").token;
             Outgoing::stream(token, Gather::One(bytes), false)
         });
-        self.driver.turn(now, Wait::No, outgoing, &mut self.stops, &mut self.events).expect("turns");
-        for stop in std::mem::take(&mut self.stops) {
+        self.driver
+            .turn(now, Wait::No, outgoing, &mut self.incomplete_sends, &mut self.events)
+            .expect("turns");
+        for stop in std::mem::take(&mut self.incomplete_sends) {
             let (slot, bytes) = &sending[stop.position as usize];
             self.stopped(*slot, &bytes[stop.sent as usize..], stop.error.is_some());
         }
@@ -96,7 +98,7 @@ impl EchoServer {
     fn of(&mut self, token: Token) -> &mut EchoConnection {
         let it = self.connections[token.index() as usize].as_mut().expect("events only of attached sources");
         assert_eq!(it.token, token, "an event of an earlier source of the slot");
-        assert!(!it.closing || it.closed_in == self.turns, "news after close");
+        assert!(!it.closing || it.closed_in == self.turns, "an event after close");
         it
     }
 
@@ -120,13 +122,13 @@ impl EchoServer {
                 let bytes = self.driver.buffer(buffer)[..len as usize].to_vec();
                 self.driver.release(buffer);
                 let it = self.of(token);
-                assert!(std::mem::take(&mut it.reading), "received without asking");
+                assert!(std::mem::take(&mut it.reading), "received without a request");
                 it.hang_up |= std::mem::take(&mut it.fresh) && bytes[0] == HANG_UP;
                 it.out.extend(bytes);
             }
             DriverEvent::Ended { token } => {
                 let it = self.of(token);
-                assert!(std::mem::take(&mut it.reading), "ended without asking");
+                assert!(std::mem::take(&mut it.reading), "ended without a request");
                 it.ended = true;
             }
             DriverEvent::Failed { token, .. } => {
@@ -136,7 +138,7 @@ impl EchoServer {
             }
             DriverEvent::Writable { token } => {
                 let it = self.of(token);
-                assert!(std::mem::take(&mut it.blocked), "writable without asking");
+                assert!(std::mem::take(&mut it.blocked), "writable without a request");
             }
             DriverEvent::Closed { token } => {
                 let it = self.connections[token.index() as usize].take().expect("closed once");
@@ -153,7 +155,7 @@ impl EchoServer {
                 self.connections.push(None);
                 self.connections.len() - 1
             },
-            |place| place + 1,
+            |free| free + 1,
         );
         self.generation += 1;
         let token = Token::new(slot as u32, self.generation);
@@ -247,8 +249,8 @@ impl EchoClient {
 
     /// Ends the client; an error unless the network damaged its connection.
     fn end_if_damaged(&mut self, why: &str) -> Result<bool, String> {
-        let harmed = self.peer.take().is_some_and(|peer| peer.is_damaged());
-        if harmed { Ok(true) } else { Err(format!("{why} after {} bytes", self.read)) }
+        let was_damaged = self.peer.take().is_some_and(|peer| peer.is_damaged());
+        if was_damaged { Ok(true) } else { Err(format!("{why} after {} bytes", self.read)) }
     }
 }
 
@@ -302,11 +304,13 @@ fn play(seed: u64, faults: FaultRates) -> Result<RunReport, String> {
     }
     echo.driver.close(LISTENER);
     echo.driver
-        .turn(network.now(), Wait::No, std::iter::empty(), &mut echo.stops, &mut echo.events)
+        .turn(network.now(), Wait::No, std::iter::empty(), &mut echo.incomplete_sends, &mut echo.events)
         .expect("turns");
     network.stop_faults();
     let at = network.now().after(Duration::from_secs(1));
-    echo.driver.turn(at, Wait::No, std::iter::empty(), &mut echo.stops, &mut echo.events).expect("turns");
+    echo.driver
+        .turn(at, Wait::No, std::iter::empty(), &mut echo.incomplete_sends, &mut echo.events)
+        .expect("turns");
     echo.driver.assert_drained();
     Ok(RunReport { trace_hash: network.trace_hash(), faults: network.fault_counts(), until: network.now() })
 }

@@ -140,10 +140,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kind_has_a_place_of_its_own() {
-        for (place, fault) in NetworkFault::ALL.into_iter().enumerate() {
+    fn every_kind_has_its_own_index() {
+        for (number, fault) in NetworkFault::ALL.into_iter().enumerate() {
             let faults = FaultRates::NONE.with(fault, 7);
-            assert_eq!(fault as usize, place);
+            assert_eq!(fault as usize, number);
             assert_eq!(NetworkFault::ALL.map(|kind| faults.rate(kind)).iter().sum::<u16>(), 7);
         }
     }

@@ -21,8 +21,8 @@
 //!
 //! let mut peer = SimPeer::new(there);
 //! peer.write(b"hello")?;
-//! let (mut stops, mut events) = (Vec::new(), Vec::new());
-//! driver.turn(network.now(), Wait::No, std::iter::empty(), &mut stops, &mut events)?;
+//! let (mut incomplete_sends, mut events) = (Vec::new(), Vec::new());
+//! driver.turn(network.now(), Wait::No, std::iter::empty(), &mut incomplete_sends, &mut events)?;
 //! let [DriverEvent::Received { buffer, len, .. }] = events[..] else { panic!("{events:?}") };
 //! assert_eq!(&driver.buffer(buffer)[..len as usize], b"hello");
 //! driver.release(buffer);

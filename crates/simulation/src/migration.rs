@@ -153,7 +153,7 @@ impl Service for MigratingEchoService {
         while transfers.moving.front().is_some_and(|(ready, _)| *ready <= control.now) {
             let (ready, it) = transfers.moving.pop_front().expect("just seen");
             if let Err(AdoptError { error_kind, connection }) = control.adopt(it) {
-                assert_eq!(error_kind, AdoptErrorKind::Slots);
+                assert_eq!(error_kind, AdoptErrorKind::NoFreeSlot);
                 transfers.report.refused += 1;
                 transfers.moving.push_front((ready, connection));
                 break;
@@ -239,7 +239,7 @@ impl MigrationWorld {
                 Ok(early) => Some(early),
                 Err(it) => match shard.adopt(it) {
                     Ok(_) => None,
-                    Err(AdoptError { error_kind: AdoptErrorKind::Slots, connection }) => {
+                    Err(AdoptError { error_kind: AdoptErrorKind::NoFreeSlot, connection }) => {
                         self.transfers.borrow_mut().report.refused += 1;
                         Some(connection)
                     }
@@ -254,7 +254,8 @@ impl MigrationWorld {
     }
 
     fn is_empty(&self) -> bool {
-        self.transfers.borrow().moving.is_empty() && self.shards.iter().all(|shard| shard.open() == 0)
+        self.transfers.borrow().moving.is_empty()
+            && self.shards.iter().all(|shard| shard.open_connections() == 0)
     }
 
     /// Advances time to the next event, at most one millisecond.
@@ -321,9 +322,9 @@ fn play(seed: u64, faults: FaultRates) -> Result<MigrationReport, String> {
 fn check_shard(shard: &mut MigrationShard) -> Result<u64, String> {
     shard.driver().assert_drained();
     let counters = Arc::clone(shard.counters());
-    let (came, went) = (counters.accepted.get() + counters.adopted.get(), counters.closed_total());
-    match (shard.held_bytes(), came == went) {
+    let (arrived, closed) = (counters.accepted.get() + counters.adopted.get(), counters.closed_total());
+    match (shard.held_bytes(), arrived == closed) {
         ((0, 0), true) => Ok(counters.adopted.get()),
-        (held, _) => Err(format!("{came} connections arrived, {went} left; held: {held:?}")),
+        (held, _) => Err(format!("{arrived} connections arrived, {closed} closed; held: {held:?}")),
     }
 }

@@ -49,7 +49,7 @@ pub struct SharingReport {
     /// Sends that stopped short.
     pub stopped_sends: u64,
     /// Datagrams received by observers.
-    pub notices: u64,
+    pub notifications: u64,
 }
 
 /// A message for a subscriber: its number, a payload and an end.
@@ -62,7 +62,7 @@ struct SharedMessage {
 /// Mail for a subscriber, or for the observer of this number.
 enum SharingMail {
     Message(SharedMessage),
-    Notice(usize),
+    Notification(usize),
 }
 
 /// State shared by the sessions: tokens, and what is to be sent.
@@ -73,11 +73,11 @@ struct SharingService {
     /// Datagram paths to the observers, by number.
     paths: Vec<Option<DatagramPath>>,
     /// Observers to be notified at the end of the turn.
-    notices: Vec<usize>,
+    notifications: Vec<usize>,
 }
 
 /// Content of a notification: the observer's number, and the address it is sent from.
-fn notice(number: usize, path: DatagramPath) -> String {
+fn notification(number: usize, path: DatagramPath) -> String {
     format!("{number} from {}", path.local.map_or_else(String::new, |local| local.to_string()))
 }
 
@@ -102,18 +102,18 @@ impl Service for SharingService {
     fn datagram(&mut self, datagram: &Datagram<'_>, io: &mut DatagramIo<'_>) {
         let number = usize::from(datagram.payload[0]);
         self.paths[number] = Some(io.path());
-        io.reply(notice(number, io.path()).as_bytes()).expect("there is room");
+        io.reply(notification(number, io.path()).as_bytes()).expect("there is room");
     }
 
     fn delivered(&mut self, mail: SharingMail, io: &mut DatagramIo<'_>) {
-        let SharingMail::Notice(number) = mail else { unreachable!("messages are for connections") };
-        io.reply(notice(number, io.path()).as_bytes()).expect("there is room");
+        let SharingMail::Notification(number) = mail else { unreachable!("messages are for connections") };
+        io.reply(notification(number, io.path()).as_bytes()).expect("there is room");
     }
 
     fn turn(&mut self, control: &mut ShardControl<'_, Self>) -> Option<Time> {
-        for number in self.notices.drain(..) {
+        for number in self.notifications.drain(..) {
             if let Some(path) = self.paths[number] {
-                control.send_datagram(&path, notice(number, path).as_bytes()).expect("there is room");
+                control.send_datagram(&path, notification(number, path).as_bytes()).expect("there is room");
             }
         }
         None
@@ -198,7 +198,7 @@ impl SharingWorld {
             .collect();
         let blocks = (0..BLOCKS).map(|_| BlockWriter::new(BLOCK_SIZE)).collect();
         let socket = single_shard.network.bind(DATAGRAMS_TO.parse().expect("an address"));
-        single_shard.shard.receive_datagrams(socket).expect("the driver takes it");
+        single_shard.shard.receive_datagrams(socket).expect("the driver accepts it");
         let observers: Vec<SimDatagramPeer> = (0..random.between(2, 4))
             .map(|number| {
                 single_shard.network.bind_as_peer(SocketAddr::from(([10, 0, 1, number as u8], 5683)))
@@ -229,7 +229,7 @@ impl SharingWorld {
                 self.single_shard.run_turns();
                 self.check_blocks()?;
             }
-            self.read_notices()?;
+            self.read_notifications()?;
         }
         self.single_shard.network.stop_faults();
         for round in 0.. {
@@ -245,12 +245,12 @@ impl SharingWorld {
             }
         }
         self.check_blocks()?;
-        self.read_notices()?;
+        self.read_notifications()?;
         let counters = self.single_shard.shard.counters();
         self.report.stopped_sends = counters.blocked_sends.get();
         let sent = counters.datagrams_sent.get() - counters.datagrams_dropped.get();
-        if self.report.notices != sent {
-            return Err(format!("{} of {sent} notifications arrived", self.report.notices));
+        if self.report.notifications != sent {
+            return Err(format!("{} of {sent} notifications arrived", self.report.notifications));
         }
         self.clients.clear();
         self.single_shard.run_turns();
@@ -292,20 +292,20 @@ impl SharingWorld {
                 let to = SocketAddr::from((LOCAL[random.index(LOCAL.len())], 5683));
                 self.observers[number].send(to, &[number as u8]).expect("it is short");
             }
-            (1, Some(path)) => service.mail.push_back((path.into(), SharingMail::Notice(number))),
-            (_, Some(_)) => service.notices.push(number),
+            (1, Some(path)) => service.mail.push_back((path.into(), SharingMail::Notification(number))),
+            (_, Some(_)) => service.notifications.push(number),
         }
     }
 
     /// Checks that each datagram received by an observer is meant for it and comes from the address it names.
-    fn read_notices(&mut self) -> Result<(), String> {
+    fn read_notifications(&mut self) -> Result<(), String> {
         for (number, observer) in self.observers.iter().enumerate() {
             while let Some((from, payload)) = observer.receive() {
                 let expected = format!("{number} from {}", from.ip());
                 if payload != expected.as_bytes() {
                     return Err(format!("expected `{expected}`, got `{}`", payload.escape_ascii()));
                 }
-                self.report.notices += 1;
+                self.report.notifications += 1;
             }
         }
         Ok(())

@@ -15,7 +15,7 @@ pub(crate) struct Trace {
 }
 
 impl Trace {
-    pub(crate) fn keep_text(&mut self) {
+    pub(crate) fn record_text(&mut self) {
         self.lines.get_or_insert_default();
     }
 
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_hash_sees_order_length_and_every_byte() {
+    fn the_hash_depends_on_order_length_and_every_byte() {
         let texts: [&[u8]; 8] =
             [b"", b"\0", b"\0\0", b"abcdefgh", b"abcdefgh\0", b"bacdefgh", b"abcdefghi", b"iabcdefgh"];
         let hashes: std::collections::BTreeSet<u64> = texts.iter().map(|text| hash_bytes(text)).collect();
@@ -86,10 +86,10 @@ mod tests {
     }
 
     #[test]
-    fn text_is_kept_only_on_request() {
+    fn text_is_recorded_only_on_request() {
         let mut trace = Trace::default();
         trace.note(Time::ZERO, "shard", 0, "unseen", 0, 0);
-        trace.keep_text();
+        trace.record_text();
         trace.note(Time::from_nanos(1_000_002), "shard", 1, "received", 3 << 32 | 7, 57);
         let lines = trace.take_lines();
         assert_eq!(lines.len(), 1);

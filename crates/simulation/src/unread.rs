@@ -136,18 +136,18 @@ impl Session for UnreadSession {
         Some(u32::from_le_bytes(*bytes.first_chunk()?) as usize)
     }
 
-    fn slow_consumer(&mut self, feed: &mut UnreadService) -> &'static [u8] {
-        if !feed.accounts.borrow()[self.number].is_too_slow && feed.finding.is_none() {
-            feed.finding = feed.check_accounts(self.number);
+    fn slow_consumer(&mut self, service: &mut UnreadService) -> &'static [u8] {
+        if !service.accounts.borrow()[self.number].is_too_slow && service.finding.is_none() {
+            service.finding = service.check_accounts(self.number);
         }
-        feed.accounts.borrow_mut()[self.number].is_disconnected = true;
+        service.accounts.borrow_mut()[self.number].is_disconnected = true;
         &LAST_MESSAGE
     }
 
-    fn closed(&mut self, reason: CloseReason, feed: &mut UnreadService) {
-        let is_disconnected = feed.accounts.borrow()[self.number].is_disconnected;
+    fn closed(&mut self, reason: CloseReason, service: &mut UnreadService) {
+        let is_disconnected = service.accounts.borrow()[self.number].is_disconnected;
         if is_disconnected != (reason == CloseReason::SlowConsumer) && reason != CloseReason::PeerClosed {
-            feed.finding.get_or_insert(format!("{} is closed for {reason:?}", self.number));
+            service.finding.get_or_insert(format!("{} is closed for {reason:?}", self.number));
         }
     }
 }
@@ -182,7 +182,7 @@ fn play(random: &mut SplitMix64) -> Result<UnreadReport, String> {
     let budget = 1 << random.between(17, 20);
     let count = random.between(3, 20) as usize;
     let accounts = Rc::new(RefCell::new(vec![ByteAccount::default(); count]));
-    let feed = UnreadService {
+    let service = UnreadService {
         tokens: Vec::new(),
         mail: VecDeque::new(),
         accounts: Rc::clone(&accounts),
@@ -190,17 +190,17 @@ fn play(random: &mut SplitMix64) -> Result<UnreadReport, String> {
         finding: None,
     };
     let config = ShardConfig { capacity: 100, output_bytes_max: budget, ..ShardConfig::default() };
-    let mut world = SingleShard::new(feed, config, BUFFER);
+    let mut world = SingleShard::new(service, config, BUFFER);
     let mut peers: Vec<SimPeer> = (0..count).map(|_| world.client()).collect();
     let mut received = vec![Vec::new(); count];
     // Most bytes per read; 0: never reads.
-    let appetites: Vec<usize> = (0..count).map(|_| [0, 3000, usize::MAX][random.index(3)]).collect();
+    let read_maxima: Vec<usize> = (0..count).map(|_| [0, 3000, usize::MAX][random.index(3)]).collect();
     let size_max = 1 << random.between(5, 16);
     for _ in 0..STEPS {
         // One action per step keeps the amount held by each subscriber known.
         let number = random.index(count);
         if random.chance(400) {
-            let (bytes, _) = read(&mut peers[number], appetites[number]);
+            let (bytes, _) = read(&mut peers[number], read_maxima[number]);
             received[number].extend_from_slice(&bytes);
             accounts.borrow_mut()[number].read = received[number].len();
         } else {
@@ -237,14 +237,14 @@ impl UnreadReport {
     /// Checks what a subscriber received: whole messages in order, complete unless it was disconnected.
     fn count(&mut self, account: &ByteAccount, received: &[u8]) -> Result<(), String> {
         let (mut at, mut number) = (0, 0_u32);
-        let mut is_told = false;
+        let mut has_last_message = false;
         while let Some(head) = received.get(at..).and_then(<[u8]>::first_chunk::<HEAD>) {
-            if is_told {
+            if has_last_message {
                 return Err("something follows the last message".to_owned());
             }
-            is_told = *head == LAST_MESSAGE;
+            has_last_message = *head == LAST_MESSAGE;
             let [length @ .., _, _, _, _] = *head;
-            if !is_told && head[4..] != number.to_le_bytes() {
+            if !has_last_message && head[4..] != number.to_le_bytes() {
                 return Err(format!("message {number} is missing"));
             }
             (at, number) = (at + u32::from_le_bytes(length) as usize, number + 1);
@@ -256,14 +256,14 @@ impl UnreadReport {
                 false => Err(format!("{} of {} bytes arrived", received.len(), account.sent)),
             };
         }
-        if is_told && at != received.len() {
+        if has_last_message && at != received.len() {
             return Err("the last message is cut".to_owned());
         }
         match account.is_too_slow {
             true => self.too_slow += 1,
             false => self.disconnected += 1,
         }
-        self.got_last_message += u32::from(is_told);
+        self.got_last_message += u32::from(has_last_message);
         Ok(())
     }
 }

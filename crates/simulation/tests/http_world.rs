@@ -29,7 +29,7 @@ fn seen<K: Ord + std::fmt::Debug>(what: &str, key: &K, sums: &BTreeMap<K, u64>) 
 /// is in its stream once, in order, at its acknowledged position, and is received before the next PONG. Over all
 /// worlds, everything that can happen does.
 #[test]
-fn every_world_ends_well_and_all_that_can_happen_does() {
+fn every_world_passes_and_every_kind_of_event_occurs() {
     let mut faults = FaultCounts::default();
     let (mut styles, mut hostile_styles, mut closed) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
     let (mut answers, mut retries, mut broken) = (0, 0, 0);
@@ -54,7 +54,7 @@ fn every_world_ends_well_and_all_that_can_happen_does() {
         assert_eq!(faults.of(fault) == 0, absent, "{fault:?}");
     }
     WellBehavedStyle::ALL.iter().for_each(|style| seen("style", style, &styles));
-    HostileStyle::ALL.iter().for_each(|style| seen("manner", style, &hostile_styles));
+    HostileStyle::ALL.iter().for_each(|style| seen("hostile style", style, &hostile_styles));
     for reason in CloseReason::ALL {
         // The shards do not connect, no handler detaches its socket, unread output never fills the store, HTTP is open
         // to all, and there are no custom protocols.
@@ -90,7 +90,7 @@ fn the_same_seed_gives_the_same_world() {
 }
 
 #[test]
-fn keeping_the_text_changes_nothing() {
+fn recording_the_text_changes_nothing() {
     let report = report(7);
     let verbose = run(7, &HttpWorldOptions { verbose: true }).expect("it ended well without");
     assert_eq!(report.report, verbose.report);

@@ -30,22 +30,22 @@ fn network(faults: FaultRates, latency_ms: u64) -> Network {
 struct TestShard {
     network: Network,
     driver: SimDriver,
-    stops: Vec<IncompleteSend>,
+    incomplete_sends: Vec<IncompleteSend>,
     events: Vec<DriverEvent<SimSocket>>,
 }
 
 impl TestShard {
     fn new(network: &Network) -> Self {
         let driver = SimDriver::new(network);
-        TestShard { network: network.clone(), driver, stops: Vec::new(), events: Vec::new() }
+        TestShard { network: network.clone(), driver, incomplete_sends: Vec::new(), events: Vec::new() }
     }
 
     fn turn(&mut self, outgoing: &[Outgoing<'_>]) -> &[DriverEvent<SimSocket>] {
-        self.stops.clear();
+        self.incomplete_sends.clear();
         self.events.clear();
         let now = self.network.now();
         self.driver
-            .turn(now, Wait::No, outgoing.iter().copied(), &mut self.stops, &mut self.events)
+            .turn(now, Wait::No, outgoing.iter().copied(), &mut self.incomplete_sends, &mut self.events)
             .expect("turns");
         &self.events
     }
@@ -94,11 +94,11 @@ fn a_full_backlog_makes_clients_retry() {
 fn a_missing_listener_refuses_and_a_closed_listener_resets_its_queue() {
     let network = network(FaultRates::NONE, 1);
     let mut shard = TestShard::new(&network);
-    let nobody = network.connect(Address::Tcp(address("10.0.0.1:81")), None);
+    let refused = network.connect(Address::Tcp(address("10.0.0.1:81")), None);
     let at = shard.listen(5, None);
     let mut queued = network.connect(at, None);
     after(&network, 5);
-    assert_eq!(errno(nobody.connected()), Some(libc::ECONNREFUSED));
+    assert_eq!(errno(refused.connected()), Some(libc::ECONNREFUSED));
     assert_eq!(queued.connected().ok(), Some(true));
     shard.driver.close(LISTENER);
     assert!(matches!(shard.turn(&[]), [DriverEvent::Closed { token: LISTENER }]));
@@ -107,26 +107,26 @@ fn a_missing_listener_refuses_and_a_closed_listener_resets_its_queue() {
 }
 
 #[test]
-fn a_deferring_listener_gives_a_connection_with_its_first_bytes_or_after_its_time() {
+fn a_deferring_listener_reports_a_connection_with_its_first_bytes_or_after_its_timeout() {
     let network = network(FaultRates::NONE, 1);
     let mut shard = TestShard::new(&network);
     let at = shard.listen(5, Some(Duration::from_millis(100)));
     shard.driver.accept(LISTENER);
     shard.turn(&[]);
     let _silent = network.connect(at.clone(), None);
-    let mut talker = network.connect(at, None);
+    let mut sender = network.connect(at, None);
     after(&network, 1);
     assert!(shard.turn(&[]).is_empty());
-    talker.write(b"GET").expect("it is connected");
+    sender.write(b"GET").expect("it is connected");
     after(&network, 1);
-    let [DriverEvent::Accepted { socket, .. }] = shard.turn(&[]) else { panic!("one that talks") };
-    assert_eq!(socket.peer_addr(), talker.local_addr());
+    let [DriverEvent::Accepted { socket, .. }] = shard.turn(&[]) else { panic!("a connection with data") };
+    assert_eq!(socket.peer_addr(), sender.local_addr());
     after(&network, 100);
     assert!(matches!(shard.turn(&[]), [DriverEvent::Accepted { .. }]));
 }
 
 #[test]
-fn what_was_sent_before_a_close_arrives_unless_unread_bytes_turn_the_close_into_a_reset() {
+fn bytes_before_a_close_arrive_unless_unread_bytes_make_it_a_reset() {
     for unread in [false, true] {
         let network = network(FaultRates::NONE, 1);
         let mut shard = TestShard::new(&network);
@@ -167,11 +167,11 @@ fn writing_to_a_closed_peer_is_reset_on_tcp_and_fails_at_once_on_unix_sockets() 
     after(&network, 1);
     let send = [Outgoing::stream(SOCKET, Gather::One(b"hello?"), false)];
     shard.turn(&send);
-    assert!(shard.stops.is_empty(), "the first send is taken");
+    assert!(shard.incomplete_sends.is_empty(), "the first send is taken");
     after(&network, 2);
     for expected in [libc::ECONNRESET, libc::EPIPE] {
         shard.turn(&send);
-        let error = shard.stops[0].error.as_ref().and_then(std::io::Error::raw_os_error);
+        let error = shard.incomplete_sends[0].error.as_ref().and_then(std::io::Error::raw_os_error);
         assert_eq!(error, Some(expected));
     }
     let (one, other) = network.pair();
@@ -195,7 +195,7 @@ fn a_full_pipe_blocks_and_a_pipe_without_reader_breaks() {
 }
 
 #[test]
-fn a_discarding_reset_loses_what_was_not_read_and_says_so() {
+fn a_discarding_reset_loses_unread_bytes_and_reports_it() {
     let network = network(FaultRates::NONE.with(NetworkFault::DiscardingReset, 1000), 1);
     let (one, other) = network.pair();
     let (mut one, other) = (SimPeer::new(one), SimPeer::new(other));
@@ -207,7 +207,7 @@ fn a_discarding_reset_loses_what_was_not_read_and_says_so() {
 }
 
 #[test]
-fn a_shard_dials_from_where_it_says_and_the_peer_sees_it() {
+fn a_shard_connects_from_its_configured_address() {
     let network = network(FaultRates::NONE, 1);
     let mut shard = TestShard::new(&network);
     let listener = network.listen_as_peer(Address::Tcp(address("[::1]:9")));
@@ -224,7 +224,7 @@ fn a_shard_dials_from_where_it_says_and_the_peer_sees_it() {
 }
 
 #[test]
-fn datagrams_are_lost_doubled_and_cut_as_the_faults_say() {
+fn datagrams_are_lost_duplicated_and_truncated_as_configured() {
     for (fault, copies) in
         [(None, 1), (Some(NetworkFault::DatagramLost), 0), (Some(NetworkFault::DatagramTwice), 2)]
     {
@@ -264,7 +264,7 @@ fn datagrams_are_lost_doubled_and_cut_as_the_faults_say() {
 }
 
 #[test]
-fn changed_peers_are_named_once_and_only_when_something_changed() {
+fn changed_peers_are_listed_once_and_only_after_a_change() {
     let network = network(FaultRates::NONE, 1);
     let (one, other) = network.pair();
     let (one, mut other) = (SimPeer::new(one), SimPeer::new(other));

@@ -21,14 +21,14 @@ const BUGS: [&str; 7] = [
     "lost wake",
     "double answer",
     "lost job",
-    "previous tenant",
+    "stale mail",
 ];
 
 /// Bugs of the driver. The echo world shows them too: it has no server that could hide them.
 const IN_THE_DRIVER: [&str; 3] = ["stale generation", "double-freed buffer", "lost completion"];
 
-/// Bugs that show where connections move between shards, including those of the driver.
-const ON_THE_MOVE: [&str; 4] = ["stale generation", "double-freed buffer", "lost completion", "lost unread"];
+/// Bugs that show where connections migrate between shards, including those of the driver.
+const IN_MIGRATION: [&str; 4] = ["stale generation", "double-freed buffer", "lost completion", "lost unread"];
 
 /// A bug that shows when unread output fills the store.
 const UNREAD: &str = "a full store closes the requesting connection";
@@ -44,19 +44,19 @@ const ON_DISK: [&str; 15] = [
     "unsynced tail",
     "unsynced acknowledgement",
     "lost retry",
-    "forgotten window",
+    "lost window",
     "unsynced duplicate",
     "double acknowledgement",
-    "early sight",
+    "early visibility",
     "unread block",
-    "unlisted folder",
-    "untold damage",
-    "untold segment",
+    "unlisted directory",
+    "unreported damage",
+    "unreported segment",
     "unbuilt payload",
 ];
 
-/// Bugs that show in hot restarts; "forgotten window" (of message ids) also shows in the streams world.
-const IN_HAND_OVERS: [&str; 4] = ["early opening", "early release", "dropped wait", "forgotten window"];
+/// Bugs that show in hot restarts; "lost window" (of message ids) also shows in the streams world.
+const IN_HAND_OVERS: [&str; 4] = ["early opening", "early release", "dropped wait", "lost window"];
 
 type World = fn(u64) -> Option<SeedFailure>;
 
@@ -64,7 +64,7 @@ fn echo_world(seed: u64) -> Option<SeedFailure> {
     echo::run(seed, FaultRates::draw(&mut SplitMix64::new(seed))).err()
 }
 
-fn moving_world(seed: u64) -> Option<SeedFailure> {
+fn migration_world(seed: u64) -> Option<SeedFailure> {
     migration::run(seed, FaultRates::draw(&mut SplitMix64::new(seed))).err()
 }
 
@@ -95,24 +95,31 @@ fn first_failure(bug: Option<&'static str>, world: World) -> Option<SeedFailure>
 
 /// One test, because the chosen bug is global to the process.
 #[test]
-fn every_planted_bug_is_found_and_without_one_there_is_nothing_to_find() {
+fn every_planted_bug_is_found_and_no_other() {
     // Failures show in the results of the worlds; thousands of panic messages would hide them.
     panic::set_hook(Box::new(|_| ()));
     let found = |bug, world| first_failure(Some(bug), world).is_some();
     let seen_in_http = BUGS.map(|bug| (bug, found(bug, http_world)));
     let seen_in_echo = IN_THE_DRIVER.map(|bug| (bug, found(bug, echo_world)));
-    let seen_on_the_move = ON_THE_MOVE.map(|bug| (bug, found(bug, moving_world)));
+    let seen_in_migration = IN_MIGRATION.map(|bug| (bug, found(bug, migration_world)));
     let seen_unread = found(UNREAD, unread_world);
     let seen_in_sharing = IN_SHARING.map(|bug| (bug, found(bug, sharing_world)));
     let seen_on_disk = ON_DISK.map(|bug| (bug, found(bug, streams_world)));
     let seen_in_hand_overs = IN_HAND_OVERS.map(|bug| (bug, found(bug, succession_world)));
-    let worlds: [World; 7] =
-        [http_world, echo_world, moving_world, unread_world, sharing_world, streams_world, succession_world];
+    let worlds: [World; 7] = [
+        http_world,
+        echo_world,
+        migration_world,
+        unread_world,
+        sharing_world,
+        streams_world,
+        succession_world,
+    ];
     let without = worlds.map(|world| first_failure(None, world));
     let _ = panic::take_hook();
     assert_eq!(seen_in_http, BUGS.map(|bug| (bug, true)));
     assert_eq!(seen_in_echo, IN_THE_DRIVER.map(|bug| (bug, true)));
-    assert_eq!(seen_on_the_move, ON_THE_MOVE.map(|bug| (bug, true)));
+    assert_eq!(seen_in_migration, IN_MIGRATION.map(|bug| (bug, true)));
     assert!(seen_unread, "{UNREAD}");
     assert_eq!(seen_in_sharing, IN_SHARING.map(|bug| (bug, true)));
     assert_eq!(seen_on_disk, ON_DISK.map(|bug| (bug, true)));

@@ -13,7 +13,7 @@ use stilling_simulation::single_shard::{SingleShard, read};
 /// Row 4.35: however sends split private bytes and shared ranges, every byte arrives once and in order, and blocks are
 /// free after the turn.
 #[test]
-fn every_subscriber_gets_its_messages_from_blocks_that_are_filled_anew() {
+fn every_subscriber_gets_its_messages_from_reused_blocks() {
     let mut sum = SharingReport::default();
     for seed in 0..300 {
         let report = run(seed).unwrap_or_else(|failure| panic!("{failure}"));
@@ -21,10 +21,10 @@ fn every_subscriber_gets_its_messages_from_blocks_that_are_filled_anew() {
         sum.reused_blocks += report.reused_blocks;
         sum.referenced += report.referenced;
         sum.stopped_sends += report.stopped_sends;
-        sum.notices += report.notices;
+        sum.notifications += report.notifications;
     }
     assert!(sum.delivered > 20_000 && sum.reused_blocks > 1000, "{sum:?}");
-    assert!(sum.referenced > 1000 && sum.stopped_sends > 1000 && sum.notices > 10_000, "{sum:?}");
+    assert!(sum.referenced > 1000 && sum.stopped_sends > 1000 && sum.notifications > 10_000, "{sum:?}");
 }
 
 /// Bytes that the network holds per direction.
@@ -85,7 +85,7 @@ impl Session for RangeReceiver {
 }
 
 /// A world with a block full of `b'x'`, and its writer.
-fn station(send_max: usize) -> (SingleShard<RangeSender>, BlockWriter) {
+fn fixture(send_max: usize) -> (SingleShard<RangeSender>, BlockWriter) {
     let mut writer = BlockWriter::new(SHARED_MIN);
     writer.append(&[b'x'; SHARED_MIN]).expect("it is as long");
     let service = RangeSender {
@@ -102,7 +102,7 @@ fn station(send_max: usize) -> (SingleShard<RangeSender>, BlockWriter) {
 /// Row 4.35: a sleeping shard references no block: a turn that sends from a block does not wait.
 #[test]
 fn a_turn_that_sends_from_a_block_does_not_wait() {
-    let (mut world, mut writer) = station(SEND_MAX);
+    let (mut world, mut writer) = fixture(SEND_MAX);
     let mut client = world.client();
     let token = world.service().tokens[0];
     world.service().mail.push_back((token, 1));
@@ -121,7 +121,7 @@ fn a_turn_that_sends_from_a_block_does_not_wait() {
 /// Row 4.35: shared ranges count against the connection's limit of unsent bytes; refused ranges are not sent.
 #[test]
 fn shared_ranges_have_no_more_room_than_private_bytes() {
-    let (mut world, _writer) = station(SEND_MAX);
+    let (mut world, _writer) = fixture(SEND_MAX);
     let mut client = world.client();
     let token = world.service().tokens[0];
     world.service().mail.push_back((token, 100));
@@ -135,17 +135,17 @@ fn shared_ranges_have_no_more_room_than_private_bytes() {
     }
     world.run_turns();
     received.extend(read(&mut client, usize::MAX).0);
-    let taken = world.service().outcomes.iter().filter(|outcome| outcome.is_ok()).count();
-    assert_eq!(taken, SEND_MAX / (SHARED_MIN + 1));
-    assert_eq!(received.iter().filter(|byte| **byte == b'x').count(), taken * SHARED_MIN);
-    assert_eq!((received.len() - taken * SHARED_MIN, world.service().ended.len()), (100, 0));
+    let sent_ranges = world.service().outcomes.iter().filter(|outcome| outcome.is_ok()).count();
+    assert_eq!(sent_ranges, SEND_MAX / (SHARED_MIN + 1));
+    assert_eq!(received.iter().filter(|byte| **byte == b'x').count(), sent_ranges * SHARED_MIN);
+    assert_eq!((received.len() - sent_ranges * SHARED_MIN, world.service().ended.len()), (100, 0));
 }
 
 /// Row 4.35: a connection may get more ranges in a turn than one send has pieces.
 #[test]
 fn more_ranges_than_a_send_has_pieces_arrive_whole() {
     const RANGES: usize = PIECES_MAX / 2 + 50;
-    let (mut world, _writer) = station(1 << 20);
+    let (mut world, _writer) = fixture(1 << 20);
     let mut client = world.client();
     let token = world.service().tokens[0];
     world.service().mail.push_back((token, RANGES));

@@ -26,7 +26,7 @@ fn sums(bias: ScenarioBias) -> (ClientTotals, Vec<(&'static str, u64)>) {
         totals.seen += report.totals.seen;
         totals.followed += report.totals.followed;
         totals.skipped += report.totals.skipped;
-        for (name, count) in figures(&report.events) {
+        for (name, count) in named_counts(&report.events) {
             match sums.iter_mut().find(|(other, _)| *other == name) {
                 Some((_, sum)) => *sum += count,
                 None => sums.push((name, count)),
@@ -36,7 +36,7 @@ fn sums(bias: ScenarioBias) -> (ClientTotals, Vec<(&'static str, u64)>) {
     (totals, sums)
 }
 
-fn figures(events: &StreamsEventCounts) -> [(&'static str, u64); 19] {
+fn named_counts(events: &StreamsEventCounts) -> [(&'static str, u64); 19] {
     [
         ("power failures", events.power),
         ("kills", events.kills),
@@ -63,7 +63,7 @@ fn figures(events: &StreamsEventCounts) -> [(&'static str, u64); 19] {
 /// Rows 0.2, 0.13, 2.6, 2.15: in every world everything acknowledged or received is on disk once, in order and
 /// complete, through power failures, kills, restarts and disk faults; over all worlds, all of these happen.
 #[test]
-fn nothing_acknowledged_or_seen_is_lost_whatever_happens_to_server_and_disks() {
+fn nothing_acknowledged_or_received_is_lost_under_any_fault() {
     let (totals, sums) = sums(ScenarioBias::Mixed);
     for (name, count) in sums {
         assert!(count > 0, "{name} never occurred in {SEEDS} worlds");
@@ -78,7 +78,7 @@ fn nothing_acknowledged_or_seen_is_lost_whatever_happens_to_server_and_disks() {
 
 /// Row 4.37: restarts under load lose nothing, also when the old or new server is cut off at one of the steps.
 #[test]
-fn restarts_under_load_lose_nothing_whichever_step_is_cut_off() {
+fn restarts_under_load_lose_nothing_at_any_interrupted_step() {
     let (totals, sums) = sums(ScenarioBias::Restarts);
     let steps = [
         "restarts",

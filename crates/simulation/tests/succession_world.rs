@@ -13,14 +13,14 @@ fn report(seed: u64) -> SuccessionReport {
 /// Row 4.37: with predecessor and successor at the same time, whichever is killed at whichever step and whatever the
 /// disks do, everything acknowledged is stored once, and every publication completes.
 #[test]
-fn hot_restarts_lose_nothing_whichever_side_dies_and_whatever_the_disks_do() {
+fn hot_restarts_lose_nothing_for_any_kill_and_any_disk_fault() {
     let mut killed: BTreeMap<_, u64> = BTreeMap::new();
-    let (mut taken, mut took_over_after_end, mut released, mut restarts, mut frozen, mut unopened) =
+    let (mut taken_over, mut took_over_after_end, mut released, mut restarts, mut frozen, mut unopened) =
         (0, 0, 0, 0, 0, 0);
     let (mut duplicates, mut refused, mut records) = (0, 0, 0);
     for seed in 0..SuccessionCase::COUNT {
         let SuccessionReport { case, totals, events, .. } = report(seed);
-        taken += events.taken;
+        taken_over += events.taken_over;
         took_over_after_end += events.took_over_after_end;
         released += events.released;
         restarts += events.restarts;
@@ -38,8 +38,8 @@ fn hot_restarts_lose_nothing_whichever_side_dies_and_whatever_the_disks_do() {
         assert!(count > 0, "{kill:?} never occurred");
     }
     for (name, count) in [
-        ("taken over", taken),
-        ("gone on alone", took_over_after_end),
+        ("taken over", taken_over),
+        ("taken over after the end", took_over_after_end),
         ("released", released),
         ("restarts", restarts),
         ("frozen streams", frozen),

@@ -76,7 +76,7 @@ impl Session for LongAnswer {
 
 /// Row 4.35: a peer that reads too little within each write timeout is closed; a peer that reads enough is not.
 #[test]
-fn a_peer_that_takes_too_little_is_given_up() {
+fn a_peer_that_reads_too_slowly_is_closed() {
     let rate = usize::try_from(WRITE_RATE_MIN).expect("a small number");
     let paces = [(rate / 10, true), (2 * rate, false)];
     for ((per_second, is_slow), offers) in

@@ -11,7 +11,7 @@ use stilling_engine::driver::choice::DriverChoice;
 use stilling_journal::OpenError;
 use stilling_wire::http1::HttpLimits;
 use stilling_workers::processes::{self, limits::PROCESSES_MAX, limits::SLOTS_MAX};
-use stilling_workers::{Growth, QueueTarget};
+use stilling_workers::{PoolScaling, QueueTarget};
 
 use crate::hand_over::{ActivationError, HandOverError, TakeOverConfig};
 use crate::http::Timeouts;
@@ -31,7 +31,7 @@ pub struct ServeConfig {
     /// Worker threads; 0: slow work runs in the shard. Default: as many as shards.
     pub worker_threads: usize,
     /// How the number of worker threads follows the load. Default: it is fixed.
-    pub growth: Growth,
+    pub scaling: PoolScaling,
     /// Shards that may run slow work at the same time; such a shard does nothing else meanwhile. Default: none.
     pub accept_workers: usize,
     /// Jobs that may wait for a worker. Default: 4096.
@@ -133,7 +133,7 @@ impl Default for ServeConfig {
             shards: cores,
             capacity: 100_000,
             worker_threads: cores,
-            growth: Growth::default(),
+            scaling: PoolScaling::default(),
             accept_workers: 0,
             queue_max: 4096,
             queue_age_max: Duration::from_secs(30),
@@ -170,8 +170,8 @@ impl ServeConfig {
     /// [`ServeError::Config`] with the first problem.
     pub fn check(&self, has_routes: bool) -> Result<(), ServeError> {
         let most = stilling_workers::QUEUE_MAX_LIMIT;
-        let growth = self.growth;
-        let threads_max = if growth.is_enabled() { growth.threads_max } else { self.worker_threads };
+        let scaling = self.scaling;
+        let threads_max = if scaling.is_enabled() { scaling.threads_max } else { self.worker_threads };
         if let Some(app) = &self.app {
             let processes::ProcessLimits { processes, slots, .. } = app.processes;
             in_range("app.processes.processes", processes, 1, PROCESSES_MAX)?;
@@ -188,10 +188,10 @@ impl ServeConfig {
         }
         in_range("queue_max", self.queue_max, 1, most)?;
         in_range("the number of worker threads", threads_max, 0, most)?;
-        if !growth.is_valid_for(self.worker_threads) {
+        if !scaling.is_valid_for(self.worker_threads) {
             let threads = self.worker_threads;
             return Err(ServeError::Config(format!(
-                "growth does not fit {threads} worker threads: {growth:?}"
+                "scaling does not fit {threads} worker threads: {scaling:?}"
             )));
         }
         if self.direct_descriptors && !self.hub.syslog_tcp.is_empty() {
@@ -208,7 +208,7 @@ impl ServeConfig {
     #[must_use]
     pub fn problems(&self) -> Vec<SettingError> {
         let protocols: Vec<SocketAddr> = self.protocols.iter().map(|listener| listener.address).collect();
-        self.hub.problems_beside(&self.http_addresses(), &protocols)
+        self.hub.problems_with_protocols(&self.http_addresses(), &protocols)
     }
 
     /// Whether the server has a hub: if anything can publish to it.
@@ -241,9 +241,9 @@ pub enum ServeError {
     /// An address overlaps an address of the predecessor that this server is not configured to listen on.
     Overlap {
         /// The configured address.
-        wanted: SocketAddr,
+        address: SocketAddr,
         /// The predecessor's address.
-        old: SocketAddr,
+        predecessor_address: SocketAddr,
     },
     /// A Unix socket cannot be made at this path.
     SocketFile(std::path::PathBuf, io::Error),
@@ -252,15 +252,15 @@ pub enum ServeError {
     /// Direct descriptors were requested and are not available.
     DirectDescriptors(io::Error),
     /// The descriptor limit leaves no room for one connection per shard.
-    Descriptors(u64),
+    DescriptorLimit(u64),
     /// A shard would have too many listeners: their number and the maximum.
-    Listeners(usize, u32),
+    TooManyListeners(usize, u32),
     /// The parent process passed invalid variables or descriptors.
     Activation(ActivationError),
     /// The parent process passed a descriptor that cannot be listened on: its name and the error.
     PassedListener(String, io::Error),
     /// The listeners could not be copied for a successor.
-    Copies(io::Error),
+    CopyListeners(io::Error),
     /// The predecessor did not hand over to this server.
     HandOver(HandOverError),
     /// The data folder cannot hold streams: the reason.
@@ -290,9 +290,9 @@ impl fmt::Display for ServeError {
             ServeError::SocketFile(path, error) => {
                 write!(f, "cannot bind the socket {}: {error}", path.display())
             }
-            ServeError::Overlap { wanted, old } => write!(
+            ServeError::Overlap { address, predecessor_address } => write!(
                 f,
-                "cannot listen on {wanted}: the predecessor listens on {old}, which overlaps it; configure both, or stop the predecessor first"
+                "cannot listen on {address}: the predecessor listens on {predecessor_address}, which overlaps it; configure both, or stop the predecessor first"
             ),
             ServeError::Driver(error) => {
                 write!(f, "io_uring is not available here ({error}); use --driver poll, or auto")
@@ -303,11 +303,11 @@ impl fmt::Display for ServeError {
                     "direct descriptors are not available here: {error}; serve without --direct-descriptors"
                 )
             }
-            ServeError::Descriptors(limit) => write!(
+            ServeError::DescriptorLimit(limit) => write!(
                 f,
                 "the limit of {limit} open files leaves no room for connections; raise it (ulimit -n) or use fewer accept threads"
             ),
-            ServeError::Listeners(listeners, most) => write!(
+            ServeError::TooManyListeners(listeners, most) => write!(
                 f,
                 "{listeners} listeners for one accept thread are more than the {most} it can have; use more accept threads"
             ),
@@ -318,7 +318,7 @@ impl fmt::Display for ServeError {
             ServeError::PassedListener(name, error) => {
                 write!(f, "cannot listen on `{name}`, which the parent process passed: {error}")
             }
-            ServeError::Copies(error) => write!(f, "cannot keep listeners for a successor: {error}"),
+            ServeError::CopyListeners(error) => write!(f, "cannot keep listeners for a successor: {error}"),
             ServeError::HandOver(error) => write!(f, "cannot take over: {error}"),
             ServeError::App(error) => write!(f, "cannot prepare the worker processes: {error}"),
             ServeError::Data(reason) => write!(f, "cannot store streams: {reason}"),
@@ -358,7 +358,7 @@ impl std::error::Error for ServeError {
             | ServeError::Driver(error)
             | ServeError::DirectDescriptors(error)
             | ServeError::PassedListener(_, error)
-            | ServeError::Copies(error)
+            | ServeError::CopyListeners(error)
             | ServeError::Threads(error)
             | ServeError::App(error)
             | ServeError::Shard(_, error) => Some(error),
@@ -368,8 +368,8 @@ impl std::error::Error for ServeError {
             ServeError::Config(_)
             | ServeError::Data(_)
             | ServeError::Overlap { .. }
-            | ServeError::Descriptors(_)
-            | ServeError::Listeners(..) => None,
+            | ServeError::DescriptorLimit(_)
+            | ServeError::TooManyListeners(..) => None,
         }
     }
 }
@@ -383,7 +383,7 @@ mod tests {
 
     /// Cases: a change of the defaults, whether there are routes, and a part of the error.
     #[test]
-    fn what_cannot_work_is_refused_before_anything_is_opened() {
+    fn an_invalid_configuration_is_refused_before_anything_is_opened() {
         type ServeConfigChange = fn(&mut ServeConfig);
         fn app(config: &mut ServeConfig) -> &mut AppConfig {
             config.app.insert(AppConfig::new("true"))
@@ -430,10 +430,10 @@ mod tests {
             (
                 |config| {
                     config.worker_threads = 0;
-                    config.growth.free_threshold = 10;
+                    config.scaling.free_threshold = 10;
                 },
                 false,
-                "growth does not fit 0 worker threads",
+                "scaling does not fit 0 worker threads",
             ),
             (
                 |config| protocols(config, &["0.0.0.0:9000"]),
@@ -493,6 +493,6 @@ mod tests {
     fn an_error_of_the_system_is_the_source() {
         let error = ServeError::Threads(io::ErrorKind::WouldBlock.into());
         assert!(error.source().is_some_and(<dyn Error>::is::<io::Error>));
-        assert!(ServeError::Descriptors(1).source().is_none());
+        assert!(ServeError::DescriptorLimit(1).source().is_none());
     }
 }

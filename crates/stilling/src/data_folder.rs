@@ -15,7 +15,7 @@ use crate::settings::{Durability, MessagingConfig, StreamConfig};
 pub struct DataFolder {
     path: PathBuf,
     existing: PathBuf,
-    is_there: bool,
+    exists: bool,
     free: u64,
     shortage: Option<String>,
     holder: Option<(String, u32)>,
@@ -41,20 +41,22 @@ impl DataFolder {
     }
 
     fn of(path: &Path, streams: &[&StreamConfig]) -> Result<DataFolder, String> {
-        let shown = path.display();
-        let existing = existing(path).ok_or_else(|| format!("`{shown}`: no parent directory exists"))?;
-        let is_there = existing == or_current(path);
+        let path_text = path.display();
+        let existing = existing(path).ok_or_else(|| format!("`{path_text}`: no parent directory exists"))?;
+        let exists = existing == or_current(path);
         let folders: Vec<PathBuf> = streams.iter().map(|stream| path.join(&stream.name)).collect();
         // Existing streams need no access to the folder above them.
-        let has_all = is_there && folders.iter().all(|folder| folder.is_dir());
-        let written = if has_all { folders.as_slice() } else { std::slice::from_ref(&existing) };
-        for folder in written {
-            let beside = folder.display();
+        let has_all = exists && folders.iter().all(|folder| folder.is_dir());
+        let writable_folders = if has_all { folders.as_slice() } else { std::slice::from_ref(&existing) };
+        for folder in writable_folders {
+            let folder_text = folder.display();
             if !folder.is_dir() {
-                return Err(format!("`{beside}` is not a directory, so `{shown}` cannot hold streams"));
+                return Err(format!(
+                    "`{folder_text}` is not a directory, so `{path_text}` cannot hold streams"
+                ));
             }
             access(folder, Access::WRITE_OK | Access::EXEC_OK).map_err(|error| {
-                format!("`{beside}` cannot be written, so `{shown}` cannot hold streams: {error}")
+                format!("`{folder_text}` cannot be written, so `{path_text}` cannot hold streams: {error}")
             })?;
         }
         let free = free_of(&existing)
@@ -64,7 +66,7 @@ impl DataFolder {
             let holder = FileDisk::existing(folder).ok()?.holder()?;
             Some((stream.name.clone(), holder))
         });
-        Ok(DataFolder { path: path.to_owned(), existing, is_there, free, shortage, holder })
+        Ok(DataFolder { path: path.to_owned(), existing, exists, free, shortage, holder })
     }
 
     /// The folder, or its nearest existing ancestor.
@@ -75,8 +77,8 @@ impl DataFolder {
 
     /// Whether the folder itself exists; otherwise the first durable publish creates it.
     #[must_use]
-    pub fn is_there(&self) -> bool {
-        self.is_there
+    pub fn exists(&self) -> bool {
+        self.exists
     }
 
     /// Bytes of the volume that are available to this user.
@@ -88,7 +90,7 @@ impl DataFolder {
     /// Why a stream without a segment cannot get one.
     #[must_use]
     pub fn shortage(&self) -> Option<String> {
-        let at = if self.is_there { &self.path } else { &self.existing };
+        let at = if self.exists { &self.path } else { &self.existing };
         self.shortage.as_ref().map(|shortage| format!("`{}` {shortage}", at.display()))
     }
 
@@ -126,10 +128,10 @@ fn shortage(folders: &[PathBuf], streams: &[&StreamConfig], free: u64) -> Option
         entries.is_ok_and(|entries| entries.iter().any(|entry| entry.name.ends_with(".segment")))
     };
     let lacking = folders.iter().zip(streams).filter(|(folder, _)| !has_segments(folder));
-    let wanted = lacking.map(|(_, stream)| {
+    let segment_sizes = lacking.map(|(_, stream)| {
         (LogConfig::for_retention(Some(stream.retention.bytes)).segment_size, &stream.name)
     });
-    let (size, name) = wanted.max()?;
+    let (size, name) = segment_sizes.max()?;
     (free < size).then(|| {
         format!(
             "has {free} bytes free, and the first segment of the stream {name} takes {size}: free some space, choose \
@@ -151,10 +153,10 @@ mod tests {
     fn a_folder_is_inspected_and_not_created() {
         let folder = tempfile::tempdir().expect("a folder");
         let there = of(folder.path()).expect("it exists");
-        assert!(there.is_there() && there.free() > 0 && there.holder().is_none());
+        assert!(there.exists() && there.free() > 0 && there.holder().is_none());
         let path = folder.path().join("a/b/c");
         let later = of(&path).expect("it can be created");
-        assert_eq!((later.is_there(), later.existing()), (false, folder.path()));
+        assert_eq!((later.exists(), later.existing()), (false, folder.path()));
         assert!(!folder.path().join("a").exists());
         std::fs::write(folder.path().join("a"), "").expect("it can be written");
         let refused = of(&path).expect_err("a file is in the way");
@@ -163,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_first_segment_needs_its_room_and_a_later_one_does_not() {
+    fn only_a_first_segment_needs_free_space() {
         let folder = tempfile::tempdir().expect("a folder");
         let events = StreamConfig::new("events", ["events.>"]);
         let path = folder.path().join("events");

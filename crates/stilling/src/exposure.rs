@@ -65,13 +65,13 @@ impl ServeConfig {
     }
 
     pub(crate) fn exposures_of(&self, endpoints: impl Iterator<Item = ListeningAddress>) -> Vec<Exposure> {
-        let mut found = Vec::new();
+        let mut exposures = Vec::new();
         for ListeningAddress { protocol, is_admin, address } in
             endpoints.filter(|at| !is_loopback(at.address))
         {
             match protocol {
-                ListenerProtocol::Http => self.http_exposures(address, is_admin, &mut found),
-                ListenerProtocol::Nats if self.hub.users.is_empty() => found.push(Exposure {
+                ListenerProtocol::Http => self.http_exposures(address, is_admin, &mut exposures),
+                ListenerProtocol::Nats if self.hub.users.is_empty() => exposures.push(Exposure {
                     option: "nats",
                     reason: format!(
                         "{address} is reachable from other machines, and without users every NATS client there may \
@@ -79,8 +79,8 @@ impl ServeConfig {
                     ),
                 }),
                 ListenerProtocol::Nats => {}
-                ListenerProtocol::Syslog(transport) => found.extend(self.syslog_exposure(address, transport)),
-                ListenerProtocol::Custom(_) => found.push(Exposure {
+                ListenerProtocol::Syslog(transport) => exposures.extend(self.syslog_exposure(address, transport)),
+                ListenerProtocol::Custom(_) => exposures.push(Exposure {
                     option: PROTOCOLS,
                     reason: format!(
                         "{address} is reachable from other machines, and only the protocol there can authenticate \
@@ -89,11 +89,11 @@ impl ServeConfig {
                 }),
             }
         }
-        found
+        exposures
     }
 
-    fn http_exposures(&self, address: SocketAddr, is_admin: bool, found: &mut Vec<Exposure>) {
-        let mut add = |option, reason| found.push(Exposure { option, reason });
+    fn http_exposures(&self, address: SocketAddr, is_admin: bool, exposures: &mut Vec<Exposure>) {
+        let mut add = |option, reason| exposures.push(Exposure { option, reason });
         if is_admin {
             return add(
                 "admin",
@@ -164,16 +164,16 @@ mod tests {
         text.parse().expect("an address")
     }
 
-    fn found(change: impl FnOnce(&mut ServeConfig)) -> Vec<(&'static str, String)> {
+    fn exposures(change: impl FnOnce(&mut ServeConfig)) -> Vec<(&'static str, String)> {
         let mut config = ServeConfig { listen: Vec::new(), ..ServeConfig::default() };
         change(&mut config);
-        config.exposures().into_iter().map(|found| (found.option, found.reason)).collect()
+        config.exposures().into_iter().map(|exposure| (exposure.option, exposure.reason)).collect()
     }
 
     #[track_caller]
-    fn assert_exposures(found: &[(&str, String)], expected: &[(&str, &str)]) {
-        assert_eq!(found.len(), expected.len(), "{found:?}");
-        for ((option, reason), (expected_option, part)) in found.iter().zip(expected) {
+    fn assert_exposures(exposures: &[(&str, String)], expected: &[(&str, &str)]) {
+        assert_eq!(exposures.len(), expected.len(), "{exposures:?}");
+        for ((option, reason), (expected_option, part)) in exposures.iter().zip(expected) {
             assert!(option == expected_option && reason.contains(part), "{option}: {reason}");
         }
     }
@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn loopback_addresses_expose_nothing() {
         let all = ["127.0.0.1:1", "[::1]:1", "[::ffff:127.0.0.1]:1", "127.8.8.8:1"].map(at);
-        let found = found(|config| {
+        let exposures = exposures(|config| {
             config.listen = all.to_vec();
             config.admin = Admin::At(all[0]);
             (config.demo, config.open_publish) = (true, true);
@@ -189,11 +189,11 @@ mod tests {
             (hub.nats, hub.syslog_udp, hub.syslog_tcp) = (all.to_vec(), all.to_vec(), all.to_vec());
             config.protocols = all.map(unopened_listener).to_vec();
         });
-        assert_exposures(&found, &[]);
+        assert_exposures(&exposures, &[]);
     }
 
     #[test]
-    fn each_way_in_without_credentials_is_one_line() {
+    fn each_exposed_address_is_reported_once() {
         let open = |config: &mut ServeConfig| {
             config.listen = vec![at("0.0.0.0:80")];
             (config.demo, config.open_publish) = (true, true);
@@ -212,7 +212,7 @@ mod tests {
             ("syslog-tcp", "10.0.0.1:601"),
             ("protocols", "0.0.0.0:7 is reachable from other machines, and only the protocol there"),
         ];
-        assert_exposures(&found(open), &[publish, pages, demo, nats, udp, tcp, custom]);
+        assert_exposures(&exposures(open), &[publish, pages, demo, nats, udp, tcp, custom]);
         let with_users = |config: &mut ServeConfig| {
             open(config);
             config.hub.users = vec![UserConfig::new("ann", Credential::Password(Secret::new("x")))];
@@ -221,11 +221,11 @@ mod tests {
             config.hub.syslog_sources = vec!["10.0.0.0/8".parse().expect("a range")];
         };
         // Whether a custom protocol authenticates clients is not known.
-        assert_exposures(&found(with_users), &[("admin", "10.0.0.1:9001"), custom]);
+        assert_exposures(&exposures(with_users), &[("admin", "10.0.0.1:9001"), custom]);
     }
 
     #[test]
-    fn without_users_publications_by_http_are_for_this_machine() {
+    fn without_users_http_publishing_is_limited_to_loopback() {
         let config = |change: fn(&mut ServeConfig)| {
             let mut config = ServeConfig::default();
             config.hub.nats = vec![at("127.0.0.1:4222")];

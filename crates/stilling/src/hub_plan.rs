@@ -217,9 +217,9 @@ impl HubPlan {
     ) -> Result<(Vec<ShardHub>, Option<JoinHandle<()>>), ServeError> {
         let sleeper = Arc::new(OnceLock::new());
         let wake = Arc::new(Wake::for_thread(&sleeper));
-        let own = self.has_thread.then_some(&wake);
+        let hub_wake = self.has_thread.then_some(&wake);
         let AssembledHub { hubs, runner } =
-            self.assemble(shards, (overview, lifecycle), closer, Instant::now(), own)?;
+            self.assemble(shards, (overview, lifecycle), closer, Instant::now(), hub_wake)?;
         let Some(runner) = runner else { return Ok((hubs, None)) };
         let lifecycle = Arc::clone(lifecycle);
         let run = move || {
@@ -276,9 +276,9 @@ impl<S: StreamStore> HubPlan<S> {
         };
         let users = Arc::new(Users::new(config.users.clone()));
         let (sources, subject) = (config.syslog_sources.clone(), config.syslog_subject.clone());
-        let key = stilling_hub::HashKey(hub::unpredictable(), hub::unpredictable());
+        let key = stilling_hub::HashKey(hub::random_number(), hub::random_number());
         let syslog = Arc::new(SyslogRules::new(sources, subject, &config.streams, key));
-        let secret = std::array::from_fn(|_| hub::unpredictable());
+        let secret = std::array::from_fn(|_| hub::random_number());
         Ok(HubPlan {
             opened,
             opening_thread,
@@ -295,14 +295,14 @@ impl<S: StreamStore> HubPlan<S> {
 
     /// Lines that describe the hub before it runs.
     pub(crate) fn banner(&self) -> Vec<String> {
-        let place = if self.has_thread { "on its own thread" } else { "in shard 0" };
+        let location = if self.has_thread { "on its own thread" } else { "in shard 0" };
         let mut lines: Vec<String> = self.opened.findings().chain(self.opened.write_methods()).collect();
         let when = if self.opened.are_held_by_predecessor() {
             ", opened when the predecessor releases them"
         } else {
             ""
         };
-        lines.push(format!("streams {}, hub {place}{when}", self.streams));
+        lines.push(format!("streams {}, hub {location}{when}", self.streams));
         lines
     }
 
@@ -311,25 +311,25 @@ impl<S: StreamStore> HubPlan<S> {
         Arc::new(Wake::for_thread(&self.opening_thread))
     }
 
-    /// Assembles the hub: for a thread that `own` wakes, or in the first shard. `now` is the journal's time.
+    /// Assembles the hub: for a thread that `hub_wake` wakes, or in the first shard. `now` is the journal's time.
     fn assemble(
         self,
         shards: &[Arc<Wake>],
         (overview, lifecycle): (&Overview, &Arc<Lifecycle>),
         closer: Option<&HubCloser>,
         now: Instant,
-        own: Option<&Arc<Wake>>,
+        hub_wake: Option<&Arc<Wake>>,
     ) -> Result<AssembledHub, ServeError> {
         let HubPlan { opened, opening_thread, report, users, syslog, payload_size_max, secret, log, .. } =
             self;
         let [key, other_key, id] = secret;
-        let wake = own.unwrap_or(&shards[0]);
+        let wake = hub_wake.unwrap_or(&shards[0]);
         let key = stilling_hub::HashKey(key, other_key);
         let (ports, mailboxes, inlets) = hub::connect(shards, wake, key);
         let started_ns = lifecycle.unix_nanos(Time::ZERO);
         let waits = opened.are_held_by_predecessor();
         if waits {
-            lifecycle.hub_waits();
+            lifecycle.defer_hub_start();
         }
         lifecycle.hold_streams();
         let environment = HubEnvironment { wake, lifecycle, opening_thread: &opening_thread, report };
@@ -352,7 +352,7 @@ impl<S: StreamStore> HubPlan<S> {
         let mut hubs = Vec::new();
         for (number, mut port) in ports.into_iter().enumerate() {
             port.set_counters(Arc::clone(&hub_counters), number);
-            let runner = if own.is_some() { None } else { runner.take() };
+            let runner = if hub_wake.is_some() { None } else { runner.take() };
             let counters = Arc::clone(&overview.hub_handles[number]);
             let handle = HubHandle::new(port, Arc::clone(&users), payload_size_max, counters, runner, number);
             let hub = match closer {

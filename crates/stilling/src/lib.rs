@@ -67,7 +67,7 @@ pub use server::Server;
 pub use stilling_engine as engine;
 pub use stilling_engine::driver::choice::DriverChoice;
 pub use stilling_workers::processes::ProcessLimits;
-pub use stilling_workers::{Growth, QueueTarget};
+pub use stilling_workers::{PoolScaling, QueueTarget};
 
 /// Parts of a server, for programs that assemble their own, such as the simulator. A program that only reads an
 /// [`Overview`] needs [`HttpCounters`](parts::HttpCounters).

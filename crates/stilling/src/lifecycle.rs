@@ -73,7 +73,7 @@ pub struct Lifecycle {
     /// A `HandoverStage`.
     stage: AtomicU8,
     /// The hub accepts requests, or there is none.
-    hub_began: AtomicBool,
+    hub_started: AtomicBool,
     /// This server holds streams or datagram sockets that a successor waits for.
     holds_streams: AtomicBool,
     wakes: Vec<Arc<Wake>>,
@@ -92,7 +92,7 @@ impl Lifecycle {
             finished_shards: AtomicUsize::new(0),
             queue_checks: AtomicU32::new(0),
             stage: AtomicU8::new(HandoverStage::Released as u8),
-            hub_began: AtomicBool::new(true),
+            hub_started: AtomicBool::new(true),
             holds_streams: AtomicBool::new(false),
             wakes,
             wall_clock,
@@ -144,12 +144,12 @@ impl Lifecycle {
     }
 
     /// Whether no other server can answer the connections in the listeners' queues.
-    pub(crate) fn has_listeners_alone(&self) -> bool {
+    pub(crate) fn has_exclusive_listeners(&self) -> bool {
         !self.handed_over.load(Ordering::Acquire) && !self.shares_listeners.load(Ordering::Acquire)
     }
 
     /// Counts a shard that accepts from now on.
-    pub fn shard_began(&self) {
+    pub fn add_accepting_shard(&self) {
         self.accepting_shards.fetch_add(1, Ordering::AcqRel);
         self.wake_all();
     }
@@ -193,19 +193,19 @@ impl Lifecycle {
     }
 
     /// The hub begins only after a predecessor has released the streams.
-    pub(crate) fn hub_waits(&self) {
-        self.hub_began.store(false, Ordering::Release);
+    pub(crate) fn defer_hub_start(&self) {
+        self.hub_started.store(false, Ordering::Release);
     }
 
     /// The hub accepts requests from now on.
-    pub(crate) fn hub_begins(&self) {
-        self.hub_began.store(true, Ordering::Release);
+    pub(crate) fn set_hub_started(&self) {
+        self.hub_started.store(true, Ordering::Release);
         self.wake_all();
     }
 
     /// Whether the hub accepts requests, or there is none.
-    pub(crate) fn hub_has_begun(&self) -> bool {
-        self.hub_began.load(Ordering::Acquire)
+    pub(crate) fn hub_has_started(&self) -> bool {
+        self.hub_started.load(Ordering::Acquire)
     }
 
     /// Whether the hub never begins, because this server ends without having taken over.
@@ -213,7 +213,7 @@ impl Lifecycle {
         let failed = self.failed.load(Ordering::Acquire);
         let is_over =
             failed || self.phase() != LifecyclePhase::Running && !self.has_reached(HandoverStage::PathTaken);
-        is_over && !self.hub_has_begun()
+        is_over && !self.hub_has_started()
     }
 
     /// This server has streams or datagram sockets.
@@ -298,38 +298,38 @@ mod tests {
     /// Row 4.37: a supervisor that ends a server which has just been succeeded cuts off nothing.
     #[test]
     fn a_request_to_end_after_a_hand_over_changes_nothing_and_a_second_cuts_off() {
-        let life = Lifecycle::new(Vec::new(), WallClock::System);
-        assert_eq!(life.phase(), LifecyclePhase::Running);
-        life.hand_over();
-        assert_eq!(life.phase(), LifecyclePhase::Draining);
-        life.end();
-        assert_eq!(life.phase(), LifecyclePhase::Draining);
-        life.end();
-        assert_eq!(life.phase(), LifecyclePhase::Stopping);
+        let lifecycle = Lifecycle::new(Vec::new(), WallClock::System);
+        assert_eq!(lifecycle.phase(), LifecyclePhase::Running);
+        lifecycle.hand_over();
+        assert_eq!(lifecycle.phase(), LifecyclePhase::Draining);
+        lifecycle.end();
+        assert_eq!(lifecycle.phase(), LifecyclePhase::Draining);
+        lifecycle.end();
+        assert_eq!(lifecycle.phase(), LifecyclePhase::Stopping);
     }
 
     /// Row 4.37: the stage never goes back, in any order of the steps.
     #[test]
     fn a_stage_that_was_reached_stays_reached() {
-        let life = Lifecycle::new(Vec::new(), WallClock::System);
-        life.begin_succession(HandoverStage::Preparing);
-        assert!(!life.has_reached(HandoverStage::Overlapping));
-        life.reach(HandoverStage::Released);
-        life.reach(HandoverStage::PathTaken);
-        assert!(life.has_reached(HandoverStage::Released));
+        let lifecycle = Lifecycle::new(Vec::new(), WallClock::System);
+        lifecycle.begin_succession(HandoverStage::Preparing);
+        assert!(!lifecycle.has_reached(HandoverStage::Overlapping));
+        lifecycle.reach(HandoverStage::Released);
+        lifecycle.reach(HandoverStage::PathTaken);
+        assert!(lifecycle.has_reached(HandoverStage::Released));
     }
 
     /// Row 4.9: several failures only drain: the healthy parts answer their clients.
     #[test]
-    fn failures_drain_and_however_many_cut_nobody_off() {
-        let life = Lifecycle::new(Vec::new(), WallClock::System);
+    fn any_number_of_failures_drains_and_cuts_nothing_off() {
+        let lifecycle = Lifecycle::new(Vec::new(), WallClock::System);
         for _ in 0..3 {
-            life.fail();
-            assert_eq!(life.phase(), LifecyclePhase::Draining);
+            lifecycle.fail();
+            assert_eq!(lifecycle.phase(), LifecyclePhase::Draining);
         }
-        life.end();
-        assert_eq!(life.phase(), LifecyclePhase::Draining);
-        life.end();
-        assert_eq!(life.phase(), LifecyclePhase::Stopping);
+        lifecycle.end();
+        assert_eq!(lifecycle.phase(), LifecyclePhase::Draining);
+        lifecycle.end();
+        assert_eq!(lifecycle.phase(), LifecyclePhase::Stopping);
     }
 }

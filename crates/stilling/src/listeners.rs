@@ -1,7 +1,7 @@
 //! The server's listeners: received listeners come first, the missing ones are opened.
 //!
 //! The kernel spreads the connections of an address over all its listeners, in any process, and a listener that no
-//! shard accepts from swallows its part. So every kept listener gets a shard, and every shard gets a listener of each
+//! shard accepts from never serves its share. So every reused listener gets a shard, and every shard gets a listener of each
 //! address:
 //!
 //! ```text
@@ -97,9 +97,9 @@ pub(crate) struct Listeners {
     /// The resolved address of the separate `admin` listener.
     pub(crate) admin: Option<SocketAddr>,
     /// The listeners of each shard, ordered by stage.
-    pub(crate) of_shards: Vec<Vec<ListeningSocket>>,
+    pub(crate) by_shard: Vec<Vec<ListeningSocket>>,
     /// Number of kept listeners of the predecessor or the parent.
-    pub(crate) kept: usize,
+    pub(crate) reused: usize,
     /// The files of Unix sockets.
     pub(crate) files: Vec<SocketFile>,
 }
@@ -122,31 +122,33 @@ impl Listeners {
         mut when: ListenTiming<'_>,
     ) -> Result<Listeners, ServeError> {
         let options = |protocol| options(config, protocol);
-        let SortedListeners { groups, left, datagrams, parents, .. } =
+        let SortedListeners { groups, unconfigured, datagrams, inherited, .. } =
             sort_listeners(config, old, passed, &options)?;
         // All checks before the first listener listens: this server's own addresses may overlap.
         for group in &groups {
-            check_free(group, &groups, &left, &options(group.protocol), &mut when)?;
+            check_free(group, &groups, &unconfigured, &options(group.protocol), &mut when)?;
         }
         let mut listeners = Listeners {
             addresses: Vec::new(),
             protocols: Vec::new(),
             admin: None,
-            of_shards: (0..config.shards).map(|_| Vec::new()).collect(),
-            kept: groups.iter().map(|group| group.sockets.len()).sum(),
+            by_shard: (0..config.shards).map(|_| Vec::new()).collect(),
+            reused: groups.iter().map(|group| group.sockets.len()).sum(),
             files: Vec::new(),
         };
         for (number, group) in groups.into_iter().enumerate() {
             let options = options(group.protocol);
-            listeners.open_group(number, group, &options, &parents, &when)?;
+            listeners.open_group(number, group, &options, &inherited, &when)?;
         }
         listeners.open_syslog_udp(&config.hub.syslog_udp, datagrams, &mut when)?;
         listeners.open_syslog_unix(&config.hub.syslog_unix, &when)?;
-        for listeners in &mut listeners.of_shards {
+        for listeners in &mut listeners.by_shard {
             listeners.sort_by_key(|listener| listener.from);
         }
-        match listeners.of_shards.iter().map(Vec::len).max() {
-            Some(most) if most > LISTENERS_MAX as usize => Err(ServeError::Listeners(most, LISTENERS_MAX)),
+        match listeners.by_shard.iter().map(Vec::len).max() {
+            Some(most) if most > LISTENERS_MAX as usize => {
+                Err(ServeError::TooManyListeners(most, LISTENERS_MAX))
+            }
             _ => Ok(listeners),
         }
     }
@@ -157,12 +159,12 @@ impl Listeners {
         number: usize,
         group: ListenerGroup,
         options: &ListenOptions,
-        parents: &[(u64, u64)],
+        inherited: &[(u64, u64)],
         when: &ListenTiming<'_>,
     ) -> Result<(), ServeError> {
         let (wanted, protocol, is_admin) = (group.wanted, group.protocol, group.is_admin);
         let open = |error| ServeError::Listen(wanted, error);
-        let shards = self.of_shards.len();
+        let shards = self.by_shard.len();
         let sockets = fill_group(group, shards, options, when).map_err(open)?;
         let address = net::local_addr(&sockets[0]).map_err(open)?;
         if is_admin {
@@ -179,10 +181,10 @@ impl Listeners {
                 // Listens after the take-over: no publisher connects to a server that may still fail.
                 _ => HandoverStage::PathTaken,
             };
-            let is_inherited = parents.contains(&identity(&socket).map_err(open)?);
+            let is_inherited = inherited.contains(&identity(&socket).map_err(open)?);
             let listener = ListeningSocket { socket, address, protocol, is_admin, is_inherited, from };
             // Each address begins with another shard, so that the first shard does not get every surplus listener.
-            self.of_shards[(number + at) % shards].push(listener);
+            self.by_shard[(number + at) % shards].push(listener);
         }
         Ok(())
     }
@@ -194,20 +196,20 @@ impl Listeners {
         mut old: Vec<(SocketAddr, OwnedFd)>,
         when: &mut ListenTiming<'_>,
     ) -> Result<(), ServeError> {
-        let mut taken = Vec::new();
+        let mut opened = Vec::new();
         for wanted in addresses {
-            if wanted.port() != 0 && taken.contains(wanted) {
+            if wanted.port() != 0 && opened.contains(wanted) {
                 continue;
             }
             let (socket, is_old) = datagram_socket(*wanted, &mut old, when)?;
-            self.kept += usize::from(is_old);
+            self.reused += usize::from(is_old);
             let address = net::local_addr(&socket).map_err(|error| ServeError::Listen(*wanted, error))?;
-            taken.push(*wanted);
+            opened.push(*wanted);
             self.addresses.push(address);
             let protocol = ListenerProtocol::Syslog(SyslogTransport::Udp);
             self.protocols.push(protocol);
-            let shard = self.addresses.len() % self.of_shards.len();
-            self.of_shards[shard].push(ListeningSocket {
+            let shard = self.addresses.len() % self.by_shard.len();
+            self.by_shard[shard].push(ListeningSocket {
                 socket,
                 address,
                 protocol,
@@ -234,8 +236,8 @@ impl Listeners {
                 (socket, SocketFile::of(path).map_err(failed)?)
             };
             self.files.push(file);
-            let shard = number % self.of_shards.len();
-            self.of_shards[shard].push(ListeningSocket {
+            let shard = number % self.by_shard.len();
+            self.by_shard[shard].push(ListeningSocket {
                 socket,
                 address: SocketAddr::from(([0, 0, 0, 0], 0)),
                 protocol: ListenerProtocol::Syslog(SyslogTransport::Unix),
@@ -249,7 +251,7 @@ impl Listeners {
 
     /// Descriptors of all shards together.
     pub(crate) fn count(&self) -> usize {
-        self.of_shards.iter().map(Vec::len).sum()
+        self.by_shard.iter().map(Vec::len).sum()
     }
 
     /// Copies of all distinct listeners, for a successor. Without Unix sockets: a successor opens its own at the same
@@ -257,7 +259,7 @@ impl Listeners {
     pub(crate) fn copies(&self) -> io::Result<Vec<OwnedFd>> {
         let mut seen = Vec::new();
         let mut copies = Vec::new();
-        for listener in self.of_shards.iter().flatten() {
+        for listener in self.by_shard.iter().flatten() {
             if listener.protocol != ListenerProtocol::Syslog(SyslogTransport::Unix)
                 && is_new(&listener.socket, &mut seen)?
             {
@@ -285,13 +287,13 @@ pub(crate) fn options(config: &ServeConfig, protocol: ListenerProtocol) -> Liste
 struct SortedListeners {
     groups: Vec<ListenerGroup>,
     /// Addresses of the predecessor that are not configured here.
-    left: Vec<SocketAddr>,
+    unconfigured: Vec<SocketAddr>,
     /// The predecessor's datagram sockets.
     datagrams: Vec<(SocketAddr, OwnedFd)>,
     /// Distinct listeners so far, by [`identity`].
     seen: Vec<(u64, u64)>,
     /// The listeners of the parent, by [`identity`].
-    parents: Vec<(u64, u64)>,
+    inherited: Vec<(u64, u64)>,
 }
 
 /// Sorts the received listeners by configured address.
@@ -301,21 +303,21 @@ fn sort_listeners(
     passed: Vec<PassedListener>,
     options: &impl Fn(ListenerProtocol) -> ListenOptions,
 ) -> Result<SortedListeners, ServeError> {
-    let mut found = SortedListeners {
+    let mut sorted = SortedListeners {
         groups: wanted_groups(config),
-        left: Vec::new(),
+        unconfigured: Vec::new(),
         datagrams: Vec::new(),
         seen: Vec::new(),
-        parents: Vec::new(),
+        inherited: Vec::new(),
     };
     for passed in passed {
-        found.add_passed(passed, options)?;
+        sorted.add_passed(passed, options)?;
     }
-    found.parents.clone_from(&found.seen);
+    sorted.inherited.clone_from(&sorted.seen);
     for socket in old {
-        found.add_old(socket, options)?;
+        sorted.add_old(socket, options)?;
     }
-    Ok(found)
+    Ok(sorted)
 }
 
 fn wanted_groups(config: &ServeConfig) -> Vec<ListenerGroup> {
@@ -385,7 +387,7 @@ impl SortedListeners {
             return Ok(());
         }
         let Some(at) = group_for(address, &self.groups) else {
-            self.left.push(address);
+            self.unconfigured.push(address);
             return Ok(());
         };
         let options = options(self.groups[at].protocol);
@@ -404,9 +406,9 @@ fn datagram_socket(
     old: &mut Vec<(SocketAddr, OwnedFd)>,
     when: &mut ListenTiming<'_>,
 ) -> Result<(OwnedFd, bool), ServeError> {
-    let is_it = |at: SocketAddr| at == wanted || wanted.port() == 0 && at.ip() == wanted.ip();
-    if let Some(place) = old.iter().position(|(at, _)| is_it(*at)) {
-        return Ok((old.swap_remove(place).1, true));
+    let is_match = |at: SocketAddr| at == wanted || wanted.port() == 0 && at.ip() == wanted.ip();
+    if let Some(index) = old.iter().position(|(at, _)| is_match(*at)) {
+        return Ok((old.swap_remove(index).1, true));
     }
     loop {
         match net::bind_udp(wanted) {
@@ -465,7 +467,7 @@ fn is_new(socket: &OwnedFd, seen: &mut Vec<(u64, u64)>) -> io::Result<bool> {
 fn check_free(
     group: &ListenerGroup,
     groups: &[ListenerGroup],
-    left: &[SocketAddr],
+    unconfigured: &[SocketAddr],
     options: &ListenOptions,
     when: &mut ListenTiming<'_>,
 ) -> Result<(), ServeError> {
@@ -490,8 +492,10 @@ fn check_free(
                 if waits {
                     continue;
                 }
-                return Err(match left.iter().find(|old| overlaps(old)) {
-                    Some(&old) => ServeError::Overlap { wanted: *wanted, old },
+                return Err(match unconfigured.iter().find(|old| overlaps(old)) {
+                    Some(&predecessor_address) => {
+                        ServeError::Overlap { address: *wanted, predecessor_address }
+                    }
                     None => ServeError::Listen(*wanted, error),
                 });
             }
@@ -517,13 +521,13 @@ fn fill_group(
     }
     let address = net::local_addr(&sockets[0])?;
     let shares = |socket: &OwnedFd| Ok::<bool, io::Error>(rustix::net::sockopt::socket_reuseport(socket)?);
-    let there = sockets.len();
-    for at in 0..shards.saturating_sub(there) {
+    let existing = sockets.len();
+    for at in 0..shards.saturating_sub(existing) {
         // Fails if another user opened the first: only processes of that user share its port.
         let beside = shares(&sockets[0])?.then(|| open(address, options).ok()).flatten();
         let socket = match beside {
             Some(socket) => socket,
-            None => sockets[at % there].try_clone()?,
+            None => sockets[at % existing].try_clone()?,
         };
         sockets.push(socket);
     }

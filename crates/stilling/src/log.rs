@@ -98,10 +98,10 @@ mod tests {
     #[test]
     fn dropped_lines_are_counted_and_reported_by_the_next_one() {
         let (mut log, release, lines) = blocked();
-        let mut taken = 0;
+        let mut accepted_lines = 0;
         while log.dropped() < 3 {
-            log.line(format!("line {taken}"));
-            taken += 1;
+            log.line(format!("line {accepted_lines}"));
+            accepted_lines += 1;
         }
         drop(release);
         // The queue has room again when the thread has written one line.

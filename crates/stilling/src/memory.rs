@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reservations_share_one_bound_and_give_back_what_they_hold() {
+    fn reservations_share_one_bound_and_are_released_on_drop() {
         let usage = Arc::default();
         let (mut first, mut second) = (MemoryReservation::new(&usage), MemoryReservation::new(&usage));
         assert!(first.grow(60, 100) && second.grow(40, 100) && !second.grow(1, 100));

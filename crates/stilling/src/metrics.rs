@@ -132,8 +132,18 @@ impl OverviewCollector {
         gauge(to, "output_held_bytes", "Unsent output held", overview.engine(|c| &c.output_held))?;
         counter(to, "turns", "Turns of the event loops", overview.engine(|c| &c.turns))?;
         counter(to, "driver_enters", "System calls of the drivers", overview.engine(|c| &c.system_calls))?;
-        counter(to, "driver_starved", "Receives that waited for a buffer", overview.engine(|c| &c.starved))?;
-        counter(to, "driver_stale", "Completions for a closed connection", overview.engine(|c| &c.stale))?;
+        counter(
+            to,
+            "driver_buffer_waits",
+            "Receives that waited for a buffer",
+            overview.engine(|c| &c.starved),
+        )?;
+        counter(
+            to,
+            "driver_stale_completions",
+            "Completions for a closed connection",
+            overview.engine(|c| &c.stale),
+        )?;
         counter(to, "driver_overflows", "Completion queue overflows", overview.engine(|c| &c.overflows))
     }
 
@@ -146,12 +156,12 @@ impl OverviewCollector {
         let shed = overview.http(|c| &c.requests_shed);
         counter(to, "http_requests_shed", "Requests refused for lack of memory", shed)?;
         let held = overview.http.iter().map(|counters| counters.responses_held()).sum();
-        let help = "Answers of handlers and worker processes that wait for slow clients";
-        gauge(to, "http_answers_held_bytes", help, held)?;
+        let help = "Responses of handlers and worker processes that wait for slow clients";
+        gauge(to, "http_responses_held_bytes", help, held)?;
         let delegated = overview.http.iter().map(|counters| counters.delegated()).sum();
         gauge(to, "http_delegated", "Connections that hold a worker now, or wait for one", delegated)?;
         let shed = overview.http(|c| &c.responses_shed);
-        counter(to, "http_answers_shed", "Requests refused for lack of memory for responses", shed)?;
+        counter(to, "http_responses_shed", "Requests refused for lack of memory for responses", shed)?;
         let panics = overview.http(|c| &c.handler_panics);
         counter(to, "http_handler_panics", "Handlers that panicked in a shard", panics)
     }
@@ -215,7 +225,7 @@ impl OverviewCollector {
             |status: Status| std::str::from_utf8(&status.line()["HTTP/1.1 ".len()..][..3]).unwrap_or("");
         let responses =
             Status::ALL.iter().map(|status| (code(*status), self.0.http(|c| c.responses(*status))));
-        family(to, "http_answers", "HTTP answers, by status", "status", responses)
+        family(to, "http_responses", "HTTP responses, by status", "status", responses)
     }
 
     fn encode_jobs(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
@@ -245,7 +255,7 @@ impl OverviewCollector {
             ("expired", pool.expired.saturating_sub(pool.shed)),
             ("shed", pool.shed),
             ("cancelled", pool.cancelled),
-            ("refused", pool.refused),
+            ("refused", pool.rejected),
         ];
         family(to, "jobs", "Jobs, by outcome in the pool", "outcome", outcomes)?;
         let unanswered = [
@@ -267,7 +277,7 @@ impl OverviewCollector {
         let up = counters.ready + counters.backing_off;
         let states = [
             ("ready", counters.ready),
-            ("resting", counters.backing_off),
+            ("backing_off", counters.backing_off),
             ("changing", counters.configured.saturating_sub(up)),
         ];
         let kind = ConstGauge::new(0_i64).metric_type();
@@ -279,7 +289,7 @@ impl OverviewCollector {
         }
         let events = [
             ("started", counters.started),
-            ("died", counters.exited),
+            ("exited", counters.exited),
             ("killed", counters.killed),
             ("recycled", counters.recycled),
         ];
@@ -294,7 +304,7 @@ impl OverviewCollector {
         )?)?;
         counter(
             to,
-            "app_answers_other",
+            "app_responses_other",
             "Responses with a status without a counter of its own",
             self.0.http(|c| &c.responses_other),
         )?;

@@ -79,11 +79,11 @@ impl Overview {
             ("connections: no descriptors left", self.engine(|c| &c.refused_descriptors)),
             ("connections: server full", self.engine(|c| &c.refused_full)),
             ("requests: answered 503", self.requests_refused()),
-            ("\u{2003}queue full", work.refused),
+            ("\u{2003}queue full", work.rejected),
             ("\u{2003}too long in the queue", work.expired),
             ("\u{2003}no answer in time, or it broke off", self.http(|c| &c.jobs_overdue)),
             ("\u{2003}no memory for requests", self.http(|c| &c.requests_shed)),
-            ("\u{2003}no memory for answers", self.http(|c| &c.responses_shed)),
+            ("\u{2003}no memory for responses", self.http(|c| &c.responses_shed)),
             ("\u{2003}publications: no room in time", publications),
             ("messages by NATS, syslog and custom protocols: refused, shed or lost", self.messages_lost()),
         ]
@@ -98,8 +98,9 @@ impl Overview {
     /// Refused, shed or lost messages. Those by HTTP count as requests.
     fn messages_lost(&self) -> u64 {
         let Some(hub) = self.hub.get() else { return 0 };
-        let of_door = |ingress| Loss::ALL.into_iter().map(move |loss| hub.losses(ingress, loss)).sum::<u64>();
-        [Ingress::Nats, Ingress::Syslog, Ingress::Custom].into_iter().map(of_door).sum()
+        let losses_of =
+            |ingress| Loss::ALL.into_iter().map(move |loss| hub.losses(ingress, loss)).sum::<u64>();
+        [Ingress::Nats, Ingress::Syslog, Ingress::Custom].into_iter().map(losses_of).sum()
     }
 
     /// A number that changes with the contents of streams.

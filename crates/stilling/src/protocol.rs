@@ -163,7 +163,7 @@ pub enum PublishError {
     /// A successor has taken over the hub (hot restart). The next connection of the client reaches it.
     NoHub,
     /// The subject has wildcards, empty tokens or blanks, is too long, or is reserved.
-    Subject,
+    InvalidSubject,
     /// The message is longer than any stream accepts.
     TooLarge,
     /// The shard's queue to the hub is full. The session should [pause](Io::pause) and try again when
@@ -175,7 +175,7 @@ impl fmt::Display for PublishError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             PublishError::NoHub => "another server has taken over",
-            PublishError::Subject => "invalid or reserved subject",
+            PublishError::InvalidSubject => "invalid or reserved subject",
             PublishError::TooLarge => "the message is too long",
             PublishError::NoRoom => "no room for the message now: try again later",
         })
@@ -215,7 +215,7 @@ impl<'a> CustomContext<'a> {
     pub fn publish(&mut self, subject: &[u8], payload: &[u8], io: &Io<'_>) -> Result<(), PublishError> {
         let hub = self.hub.as_deref_mut().ok_or(PublishError::NoHub)?;
         if Subject::parse(subject, &hub.limits.subject).is_err() || subject.starts_with(RESERVED_SUBJECTS) {
-            return Err(PublishError::Subject);
+            return Err(PublishError::InvalidSubject);
         }
         if payload.len() > hub.limits.payload_size_max as usize {
             return Err(PublishError::TooLarge);

@@ -86,15 +86,15 @@ impl RateSample {
     fn write(&self, at: Time, totals: &CounterTotals) {
         self.at.store(0, Ordering::Relaxed);
         fence(Ordering::Release);
-        for (place, value) in self.values.iter().zip(totals.values()) {
-            place.store(value, Ordering::Relaxed);
+        for (slot, value) in self.values.iter().zip(totals.values()) {
+            slot.store(value, Ordering::Relaxed);
         }
         self.at.store(at.as_nanos() + 1, Ordering::Release);
     }
 
     fn read(&self) -> Option<(Time, CounterTotals)> {
         let at = self.at.load(Ordering::Acquire);
-        let values = std::array::from_fn(|which| self.values[which].load(Ordering::Relaxed));
+        let values = std::array::from_fn(|index| self.values[index].load(Ordering::Relaxed));
         fence(Ordering::Acquire);
         (at > 0 && self.at.load(Ordering::Relaxed) == at)
             .then(|| (Time::from_nanos(at - 1), CounterTotals::of(values)))
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_steady_rate_is_found_and_an_old_burst_is_forgotten() {
+    fn a_steady_rate_is_measured_and_an_old_burst_ages_out() {
         let rates = Rates::default();
         // 30 requests per second for a minute, with turns in between.
         for millis in (0..60_000).step_by(100) {
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_young_server_counts_from_its_start() {
+    fn rates_count_from_the_start_of_a_new_server() {
         let rates = Rates::default();
         assert_eq!(rates.turn(at(5000), || requests(0)), Some(at(6000)));
         let recent = rates.recent(at(7000), requests(10));

@@ -23,7 +23,7 @@ use stilling_engine::driver::uring::Uring;
 use stilling_engine::driver::{Driver, WakeHandle, signals};
 use stilling_engine::{Shard, ShardConfig as EngineConfig};
 use stilling_ring::{Clock, Wake};
-use stilling_workers::{Lane, Pool};
+use stilling_workers::{JobSubmitter, Pool};
 
 use crate::config::ServeError;
 use crate::exposure::Exposure;
@@ -210,7 +210,7 @@ impl ThreadHandles {
         if let Some((waker, thread)) = self.handover_thread.take() {
             waker.wake_to_end();
             match thread.join() {
-                Ok(kept) => outcome = outcome.and(kept.map_err(ServeError::HandOver)),
+                Ok(result) => outcome = outcome.and(result.map_err(ServeError::HandOver)),
                 Err(panic) => panicked = Some(panic),
             }
         }
@@ -253,11 +253,11 @@ fn spawn_handover_thread(
 ) -> Result<(Arc<HandoverWaker>, HandoverJoinHandle), ServeError> {
     let (waker, lifecycle) = (handover_thread.waker(), Arc::clone(lifecycle));
     let run = move || {
-        let kept = handover_thread.run();
-        if kept.is_err() {
+        let result = handover_thread.run();
+        if result.is_err() {
             lifecycle.fail();
         }
-        kept
+        result
     };
     let thread =
         std::thread::Builder::new().name("hand-over".to_owned()).spawn(run).map_err(ServeError::Threads)?;
@@ -277,7 +277,7 @@ const WORKERS_JOIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 struct ShardSetup {
     number: usize,
-    lane: Lane<JobOutcome>,
+    submitter: JobSubmitter<JobOutcome>,
     upstream: Option<UpstreamPool>,
     listeners: Vec<ListeningSocket>,
     endpoints: Vec<Endpoint>,
@@ -333,7 +333,7 @@ impl ShardSetup {
         let service = ShardService::new(
             self.endpoints,
             http,
-            self.lane,
+            self.submitter,
             http_counters,
             overview,
             Arc::clone(&lifecycle),
@@ -370,7 +370,7 @@ impl ShardSetup {
                 }
                 // This turn starts to accept.
                 shard.turn(false)?;
-                lifecycle.shard_began();
+                lifecycle.add_accepting_shard();
             }
             shard.turn(true)?;
             if lifecycle.queue_checks() != queue_checks {

@@ -14,7 +14,7 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 
 /// Suffix of the second name: the successor's socket before the take-over, the predecessor's afterwards.
-const BESIDE_SUFFIX: &str = ".next";
+const NEXT_SUFFIX: &str = ".next";
 
 /// Suffix of the predecessor's socket on a file system that cannot exchange two names.
 const PREVIOUS_SUFFIX: &str = ".previous";
@@ -34,7 +34,7 @@ pub(crate) struct SocketName {
 
 /// The second name of a path.
 pub(crate) fn beside(path: &Path) -> PathBuf {
-    with_suffix(path, BESIDE_SUFFIX)
+    with_suffix(path, NEXT_SUFFIX)
 }
 
 fn previous(path: &Path) -> PathBuf {
@@ -93,8 +93,8 @@ impl SocketName {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        let taken = fs::rename(beside(&self.path), &self.path);
-        if taken.is_err() {
+        let renamed = fs::rename(beside(&self.path), &self.path);
+        if renamed.is_err() {
             // The error of the rename matters more than an error of its undoing.
             let _ = if self.path.exists() {
                 fs::remove_file(&previous)
@@ -102,7 +102,7 @@ impl SocketName {
                 fs::rename(&previous, &self.path)
             };
         }
-        taken
+        renamed
     }
 
     /// Puts this socket back at its path if a failed successor had taken it. A successor that has not taken the path
@@ -257,7 +257,7 @@ mod tests {
 
     /// A successor may end or hang between any two of its steps.
     #[test]
-    fn a_path_that_is_half_taken_is_restored() {
+    fn a_partly_replaced_path_is_restored() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
         let (old, third) = (TestSocketServer::first(&path), previous(&path));
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn the_third_name_goes_with_the_predecessor() {
+    fn the_previous_name_is_removed_with_the_predecessor() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
         fs::write(previous(&path), "left by a server that was killed").unwrap();

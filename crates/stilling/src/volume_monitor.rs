@@ -175,7 +175,7 @@ mod tests {
     use crate::settings::StreamConfig;
 
     #[test]
-    fn files_are_counted_as_they_lie_on_disk() {
+    fn files_are_counted_by_allocated_blocks() {
         let folder = tempfile::tempdir().expect("a folder");
         let events = folder.path().join("events");
         assert_eq!(bytes_on_disk(&events).expect("it need not be there"), 0);

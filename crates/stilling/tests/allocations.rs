@@ -19,7 +19,7 @@ use stilling_probe::allocations::{
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 /// Bound for answers that a test waits for.
-const HANG: Duration = Duration::from_secs(60);
+const HANG_TIMEOUT: Duration = Duration::from_secs(60);
 /// Connections of a kind in one round, all open at once.
 const CONNECTIONS: usize = 60;
 const ROUNDS: usize = 3;
@@ -80,7 +80,7 @@ fn read_answers(stream: &mut TcpStream, answers: usize) {
 
 fn connect(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).expect("the server accepts");
-    stream.set_read_timeout(Some(HANG)).expect("a socket takes options");
+    stream.set_read_timeout(Some(HANG_TIMEOUT)).expect("a socket takes options");
     stream.set_nodelay(true).expect("a socket takes options");
     stream
 }

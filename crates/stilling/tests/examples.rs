@@ -11,7 +11,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Bound for answers that a test waits for.
-const HANG: Duration = Duration::from_secs(60);
+const HANG_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A running example.
 struct Example {
@@ -42,7 +42,7 @@ impl Example {
             .expect("cargo builds the examples with the tests of the crate");
         let mut line = String::new();
         BufReader::new(child.stdout.take().expect("it is piped")).read_line(&mut line).expect("a first line");
-        let url = line.trim_end().strip_prefix(announcement).expect("it says where it listens").to_owned();
+        let url = line.trim_end().strip_prefix(announcement).expect("it reports its address").to_owned();
         Example { child, url }
     }
 
@@ -85,8 +85,8 @@ impl Example {
 
 fn connect(address: SocketAddr) -> std::io::Result<TcpStream> {
     let stream = TcpStream::connect(address)?;
-    stream.set_read_timeout(Some(HANG))?;
-    stream.set_write_timeout(Some(HANG))?;
+    stream.set_read_timeout(Some(HANG_TIMEOUT))?;
+    stream.set_write_timeout(Some(HANG_TIMEOUT))?;
     Ok(stream)
 }
 
@@ -237,7 +237,7 @@ fn own_protocol_echoes_on_every_core() {
     let first = loop {
         match connect(example.address()) {
             Ok(stream) => break stream,
-            Err(error) => assert!(begun.elapsed() < HANG, "{error}"),
+            Err(error) => assert!(begun.elapsed() < HANG_TIMEOUT, "{error}"),
         }
         std::thread::sleep(Duration::from_millis(5));
     };
@@ -254,7 +254,7 @@ fn own_protocol_echoes_on_every_core() {
 fn own_datagrams_counts() {
     let example = Example::start_on("127.0.0.1:0", "own_datagrams", &[], "counting on ");
     let client = UdpSocket::bind("127.0.0.1:0").expect("a free port");
-    client.set_read_timeout(Some(HANG)).expect("a socket takes options");
+    client.set_read_timeout(Some(HANG_TIMEOUT)).expect("a socket takes options");
     client.connect(example.address()).expect("an address");
     let ask = |question: &[u8]| {
         client.send(question).expect("a datagram leaves");

@@ -13,7 +13,7 @@ use socket2::{Domain, Socket, Type};
 use stilling::engine::{CloseReason, ShardConfig};
 use stilling::http::{Method, Response, Routes};
 use stilling::{DriverChoice, RunningServer, ServeConfig, Server};
-use stilling_probe::{HANG, eventually};
+use stilling_probe::{HANG_TIMEOUT, eventually};
 
 /// Bytes allocated and not freed, and their peak.
 static LIVE: AtomicU64 = AtomicU64::new(0);
@@ -70,7 +70,7 @@ fn connect(address: SocketAddr) -> TcpStream {
     socket.set_recv_buffer_size(4096).expect("a buffer can be small");
     socket.connect(&address.into()).expect("the server accepts");
     let stream: TcpStream = socket.into();
-    stream.set_read_timeout(Some(HANG)).expect("a socket takes options");
+    stream.set_read_timeout(Some(HANG_TIMEOUT)).expect("a socket takes options");
     stream
 }
 
@@ -114,7 +114,7 @@ fn slow_clients_are_cheap_on(driver: DriverChoice, path: &str) {
     for client in &mut clients {
         write!(client, "GET {path} HTTP/1.1\r\nHost: a\r\n\r\n").expect("the server reads");
     }
-    eventually("all have met resistance", || (blocked() >= cold + CLIENTS).then_some(()));
+    eventually("all outputs are blocked", || (blocked() >= cold + CLIENTS).then_some(()));
     // The clients read on slowly: more than the engine holds for one, so that further pieces are read.
     let mut bytes = [0; 4096];
     for _ in 0..40 {

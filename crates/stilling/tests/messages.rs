@@ -21,7 +21,7 @@ use stilling_probe::allocations::{
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 /// Bound for answers that a test waits for.
-const HANG: Duration = Duration::from_secs(60);
+const HANG_TIMEOUT: Duration = Duration::from_secs(60);
 /// Messages in flight.
 const WINDOW: usize = 64;
 /// Windows in one round.
@@ -38,7 +38,7 @@ struct NatsClient {
 impl NatsClient {
     fn connect(address: SocketAddr, subscribe: &str) -> NatsClient {
         let mut stream = TcpStream::connect(address).expect("the server accepts");
-        stream.set_read_timeout(Some(HANG)).expect("a socket takes options");
+        stream.set_read_timeout(Some(HANG_TIMEOUT)).expect("a socket takes options");
         stream.set_nodelay(true).expect("a socket takes options");
         let hello = format!("CONNECT {{\"verbose\":false}}\r\nSUB {subscribe} 1\r\nPING\r\n");
         stream.write_all(hello.as_bytes()).expect("the server reads");
@@ -51,15 +51,15 @@ impl NatsClient {
     /// Reads that many lines; no more may follow. Payloads contain no line ends.
     fn lines(&mut self, count: usize) {
         let mut bytes = [0; 65_536];
-        let mut seen = 0;
-        while seen < count {
+        let mut line_count = 0;
+        while line_count < count {
             let read = self.stream.read(&mut bytes).expect("an answer");
-            assert!(read > 0, "closed after {seen} of {count} lines");
+            assert!(read > 0, "closed after {line_count} of {count} lines");
             let text = String::from_utf8_lossy(&bytes[..read]);
             assert!(!text.contains("-ERR") && !text.contains("error"), "{text}");
-            seen += bytes[..read].iter().filter(|byte| **byte == b'\n').count();
+            line_count += bytes[..read].iter().filter(|byte| **byte == b'\n').count();
         }
-        assert_eq!(seen, count);
+        assert_eq!(line_count, count);
     }
 }
 
@@ -73,12 +73,12 @@ fn round(publisher: &mut NatsClient, subscriber: &mut NatsClient, window: &[u8])
 }
 
 /// One connection per message, a whole window of them open at once, each from its accept to its close. The
-/// acknowledgements go to `heard`, which is subscribed to them: a subscription allocates.
-fn visits(address: SocketAddr, stream: &str, heard: &mut NatsClient) {
+/// acknowledgements go to `ack_client`, which is subscribed to them: a subscription allocates.
+fn connection_round(address: SocketAddr, stream: &str, ack_client: &mut NatsClient) {
     let message = format!("CONNECT {{\"verbose\":false}}\r\nPUB {stream}.a _INBOX.a.1 4\r\nonce\r\nPING\r\n");
     let connect = |_| {
         let stream = TcpStream::connect(address).expect("the server accepts");
-        stream.set_read_timeout(Some(HANG)).expect("a socket takes options");
+        stream.set_read_timeout(Some(HANG_TIMEOUT)).expect("a socket takes options");
         NatsClient { stream }
     };
     let mut clients: Vec<_> = (0..WINDOW).map(connect).collect();
@@ -91,7 +91,7 @@ fn visits(address: SocketAddr, stream: &str, heard: &mut NatsClient) {
         client.stream.shutdown(Shutdown::Write).expect("it is open");
         assert_eq!(client.stream.read(&mut [0]).expect("the end"), 0);
     }
-    heard.lines(2 * WINDOW);
+    ack_client.lines(2 * WINDOW);
 }
 
 fn a_message_allocates_nothing_on(driver: DriverChoice, hub_thread: HubThread) {
@@ -131,22 +131,24 @@ fn a_message_allocates_nothing_on(driver: DriverChoice, hub_thread: HubThread) {
             for _ in 0..WARM_UP {
                 round(&mut publisher, &mut subscriber, window.as_bytes());
             }
-            let settled = run_until_allocation_free(ATTEMPTS, || {
+            let outcome = run_until_allocation_free(ATTEMPTS, || {
                 round(&mut publisher, &mut subscriber, window.as_bytes());
             });
-            if let Err(counts) = settled {
+            if let Err(counts) = outcome {
                 let messages = WINDOW * WINDOWS;
                 panic!(
                     "{driver:?}, {hub_thread:?}, {stream}, {size} bytes: {counts:?} for {messages} messages each"
                 );
             }
         }
-        let mut heard = NatsClient::connect(address, "_INBOX.a.*");
+        let mut ack_client = NatsClient::connect(address, "_INBOX.a.*");
         for stream in ["disk", "memory"] {
             for _ in 0..WARM_UP {
-                visits(address, stream, &mut heard);
+                connection_round(address, stream, &mut ack_client);
             }
-            if let Err(counts) = run_until_allocation_free(ATTEMPTS, || visits(address, stream, &mut heard)) {
+            if let Err(counts) =
+                run_until_allocation_free(ATTEMPTS, || connection_round(address, stream, &mut ack_client))
+            {
                 panic!("{driver:?}, {hub_thread:?}, {stream}: {counts:?} for {WINDOW} connections each");
             }
         }

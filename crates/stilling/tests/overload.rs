@@ -25,32 +25,32 @@ fn the_default_queue_keeps_its_goodput_in_an_overload() {
     let ServeConfig { queue_max, queue_age_max, queue_target, .. } = ServeConfig::default();
     let limits =
         PoolLimits { threads: 1, queue_max, age_max: queue_age_max, queue_target, ..PoolLimits::default() };
-    let (clock, hand) = Clock::manual();
-    let (pool, mut lanes) = Pool::new(limits, clock.clone(), vec![Arc::new(Wake::new(|| ()))]);
-    let lane = &mut lanes[0];
+    let (clock, manual_time) = Clock::manual();
+    let (pool, mut submitters) = Pool::new(limits, clock.clone(), vec![Arc::new(Wake::new(|| ()))]);
+    let submitter = &mut submitters[0];
     // The time and slot of each submission, and the jobs answered in time.
     let (mut submitted, mut in_time) = (Vec::new(), Vec::new());
     for slot in 0..OVERLOADED + NORMAL {
         let end = clock.now().after(JOB);
         for _ in 0..if slot < OVERLOADED { 10 } else { slot % 2 } {
-            let hand = hand.clone();
-            let job = move |_: &mut JobContext| hand.advance(JOB);
+            let manual_time = manual_time.clone();
+            let job = move |_: &mut JobContext| manual_time.advance(JOB);
             // A full queue refuses the job, which is an answer too.
-            let _ = lane.submit(submitted.len() as u64, job);
+            let _ = submitter.submit(submitted.len() as u64, job);
             submitted.push((slot, clock.now()));
         }
-        lane.publish();
+        submitter.publish();
         while clock.now() < end {
             let Some(running) = pool.take_job() else { break };
             running.run(&mut JobContext::simulated()).deliver();
         }
-        while let Some(JobCompletion { ticket, outcome, .. }) = lane.next_result() {
+        while let Some(JobCompletion { ticket, outcome, .. }) = submitter.next_result() {
             let (slot, since) = submitted[ticket as usize];
             if matches!(outcome, JobResult::Done(())) && clock.now().since(since) <= CLIENT_TIMEOUT {
                 in_time.push(slot);
             }
         }
-        hand.advance(end.since(clock.now()));
+        manual_time.advance(end.since(clock.now()));
     }
     let answered =
         |from: u64, to: u64| in_time.iter().filter(|slot| (from..to).contains(slot)).count() as u64;

@@ -46,7 +46,7 @@ fn no_message_costs_an_allocation() {
                 count += usize::from(id.is_some());
                 Msg { subject, sid: b"1", reply: None, headers: message.headers, payload }.encode(&mut out);
             }
-            ClientEvent::Refused(error) => encode_err(&mut out, error.text()),
+            ClientEvent::Rejected(error) => encode_err(&mut out, error.text()),
             event => {
                 black_box(event);
             }

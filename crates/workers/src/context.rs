@@ -55,6 +55,6 @@ impl JobContext {
 
 impl fmt::Debug for JobContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("JobContext").field("sleeps", &self.sleep_mode).finish_non_exhaustive()
+        f.debug_struct("JobContext").field("sleep_mode", &self.sleep_mode).finish_non_exhaustive()
     }
 }

@@ -20,7 +20,7 @@ pub struct PoolCounters {
     /// Jobs that completed.
     pub done: u64,
     /// Jobs rejected because a limit was reached.
-    pub refused: u64,
+    pub rejected: u64,
     /// Jobs not run because they had waited too long, including shed jobs.
     pub expired: u64,
     /// Jobs not run because they had waited twice the target in a standing queue.
@@ -29,7 +29,7 @@ pub struct PoolCounters {
     pub cancelled: u64,
     /// Jobs that panicked or were dropped by a worker.
     pub panicked: u64,
-    /// Jobs run inline in a lane's own thread; also counted in `done` and `panicked`.
+    /// Jobs run inline in a submitter's own thread; also counted in `done` and `panicked`.
     pub inline: u64,
     /// Worker threads, now: the initial ones and those started since, without those that have retired. Closing the pool
     /// does not change it.
@@ -38,7 +38,7 @@ pub struct PoolCounters {
     pub threads_started: u64,
     /// Worker threads retired because the pool needed fewer.
     pub threads_ended: u64,
-    /// Worker threads that the system refused to start.
+    /// Worker threads that the system could not start.
     pub threads_failed: u64,
     /// Total queueing time of all taken jobs.
     pub waited: Duration,
@@ -49,7 +49,7 @@ pub(crate) struct PoolTally {
     pub(crate) queued_max: AtomicU64,
     pub(crate) taken: AtomicU64,
     pub(crate) done: AtomicU64,
-    pub(crate) refused: AtomicU64,
+    pub(crate) rejected: AtomicU64,
     pub(crate) expired: AtomicU64,
     pub(crate) shed: AtomicU64,
     pub(crate) cancelled: AtomicU64,
@@ -100,7 +100,7 @@ impl PoolTally {
             queued_max: self.queued_max.load(Relaxed),
             busy: self.taken.load(Relaxed).saturating_sub(answered),
             done,
-            refused: self.refused.load(Relaxed),
+            rejected: self.rejected.load(Relaxed),
             expired,
             shed: self.shed.load(Relaxed),
             cancelled: self.cancelled.load(Relaxed),

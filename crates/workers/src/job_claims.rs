@@ -1,7 +1,7 @@
-//! Ownership of a lane's queued jobs: claimed by the worker that takes a job or by the shard that withdraws it.
+//! Ownership of a submitter's queued jobs: claimed by the worker that takes a job or by the shard that withdraws it.
 //!
-//! Each slot of a lane's queue has one word. It holds the position of the waiting job, shifted by one, and becomes odd
-//! when the job is claimed. Worker and shard claim with one compare-and-swap, so exactly one of them gets the job.
+//! Each slot of a submitter's queue has one word. It holds the position of the waiting job, shifted by one, and becomes
+//! odd when the job is claimed. Worker and shard claim with one compare-and-swap, so exactly one of them gets the job.
 //! Positions are 64-bit and never repeat, so an old position never matches a later job in the same slot.
 
 use stilling_ring::sync::{AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use stilling_ring::sync::{AtomicU64, Ordering};
 /// Not a position, however shifted.
 const UNUSED: u64 = u64::MAX;
 
-/// Position of a job in its lane's queue. Positions are 64-bit and never repeat within a lane.
+/// Position of a job in its submitter's queue. Positions are 64-bit and never repeat within a submitter.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct JobPosition(pub(crate) u64);
 
@@ -30,7 +30,7 @@ impl JobClaims {
         JobClaims { slots }
     }
 
-    /// Called by the lane before it publishes a job at `position`, after the slot's previous job was popped.
+    /// Called by the submitter before it publishes a job at `position`, after the slot's previous job was popped.
     pub(crate) fn mark_waiting(&self, position: u64) {
         // The release store that publishes the job makes this visible to the worker.
         self.slot(position).store(position << 1, Ordering::Relaxed);

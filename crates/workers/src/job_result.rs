@@ -1,4 +1,4 @@
-//! The result of a job, as fetched by its lane.
+//! The result of a job, as fetched by its submitter.
 
 use crate::job_claims::JobPosition;
 
@@ -19,7 +19,7 @@ pub enum JobResult<R> {
 pub struct JobCompletion<R> {
     /// The ticket passed to `submit`.
     pub ticket: u64,
-    /// The job's position, unique within the lane.
+    /// The job's position, unique within the submitter.
     pub position: JobPosition,
     /// The job's outcome.
     pub outcome: JobResult<R>,

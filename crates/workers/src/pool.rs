@@ -8,10 +8,10 @@ use stilling_ring::{Clock, Wake, mailbox};
 use crate::context::JobContext;
 use crate::counters::PoolCounters;
 use crate::job_claims::JobClaims;
-use crate::lane::Lane;
 use crate::limits::{PoolLimits, QUEUE_MAX_LIMIT};
 use crate::pool_core::{PoolCore, ResultQueue, RunningJob};
 use crate::scaler::PoolScaler;
+use crate::submitter::JobSubmitter;
 use crate::threads::WorkerThreads;
 
 /// A bounded pool of worker threads. Clones are handles to the same pool; dropping the last one closes it.
@@ -27,23 +27,23 @@ impl<R> Clone for Pool<R> {
 }
 
 impl<R> Pool<R> {
-    /// Creates a pool and one lane per wake. No thread exists before [`start`](Pool::start).
+    /// Creates a pool and one submitter per wake. No thread exists before [`start`](Pool::start).
     ///
     /// The queues are allocated here for the worst case; the operating system backs them with memory as they fill. Each
-    /// lane's wake is notified after a result was delivered to it.
+    /// submitter's wake is notified after a result was delivered to it.
     ///
     /// # Panics
     /// If a limit is out of its range.
     #[must_use]
-    pub fn new(limits: PoolLimits, clock: Clock, wakes: Vec<Arc<Wake>>) -> (Pool<R>, Vec<Lane<R>>) {
-        let PoolLimits { threads, queue_max, growth, .. } = limits;
-        let threads_max = if growth.is_enabled() { growth.threads_max } else { threads };
+    pub fn new(limits: PoolLimits, clock: Clock, wakes: Vec<Arc<Wake>>) -> (Pool<R>, Vec<JobSubmitter<R>>) {
+        let PoolLimits { threads, queue_max, scaling, .. } = limits;
+        let threads_max = if scaling.is_enabled() { scaling.threads_max } else { threads };
         assert!(
             (1..=QUEUE_MAX_LIMIT).contains(&queue_max) && threads_max <= QUEUE_MAX_LIMIT,
             "queue_max must be 1 to {QUEUE_MAX_LIMIT} and the pool may have at most {QUEUE_MAX_LIMIT} threads: {limits:?}"
         );
-        assert!(growth.is_valid_for(threads), "a pool of {threads} threads cannot grow by {growth:?}");
-        // A lane may have a full queue, a job in every worker, and as many results still to be fetched.
+        assert!(scaling.is_valid_for(threads), "a pool of {threads} threads cannot grow by {scaling:?}");
+        // A submitter may have a full queue, a job in every worker, and as many results still to be fetched.
         let outstanding_max = 2 * (queue_max + threads_max);
         let mut job_receivers = Vec::with_capacity(wakes.len());
         let mut result_queues = Vec::with_capacity(wakes.len());
@@ -51,30 +51,30 @@ impl<R> Pool<R> {
         let mut claims = Vec::with_capacity(wakes.len());
         for wake in wakes {
             // Room for as many withdrawn jobs as waiting ones.
-            let (jobs, taken) = mailbox(2 * queue_max);
+            let (jobs, job_receiver) = mailbox(2 * queue_max);
             claims.push(JobClaims::new(jobs.capacity()));
-            let (results, fetched) = mailbox(outstanding_max);
-            job_receivers.push(taken);
+            let (results, result_receiver) = mailbox(outstanding_max);
+            job_receivers.push(job_receiver);
             result_queues.push(ResultQueue { results: Mutex::new(results), wake });
-            ends.push((jobs, fetched));
+            ends.push((jobs, result_receiver));
         }
         let core = Arc::new(PoolCore::new(limits, clock, job_receivers, claims, result_queues));
-        let lanes = ends
+        let submitters = ends
             .into_iter()
             .enumerate()
-            .map(|(number, (jobs, fetched))| {
-                Lane::new(number, jobs, fetched, Arc::clone(&core), outstanding_max)
+            .map(|(number, (jobs, result_receiver))| {
+                JobSubmitter::new(number, jobs, result_receiver, Arc::clone(&core), outstanding_max)
             })
             .collect();
         let close_on_drop = CloseOnDrop {
             core: Arc::clone(&core),
             threads: WorkerThreads::new(threads),
-            has_scaler: AtomicBool::new(!growth.is_enabled()),
+            has_scaler: AtomicBool::new(!scaling.is_enabled()),
         };
-        (Pool { core, threads: std::sync::Arc::new(close_on_drop) }, lanes)
+        (Pool { core, threads: std::sync::Arc::new(close_on_drop) }, submitters)
     }
 
-    /// Takes the oldest published job of all lanes, as a worker thread does: for a simulator or a helping thread.
+    /// Takes the oldest published job of all submitters, as a worker thread does: for a simulator or a helping thread.
     #[must_use]
     pub fn take_job(&self) -> Option<RunningJob<R>> {
         PoolCore::take_job(&self.core)

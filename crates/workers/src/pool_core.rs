@@ -1,17 +1,17 @@
-//! State shared by lanes and workers, and the protocols between them.
+//! State shared by submitters and workers, and the protocols between them.
 //!
 //! **Falling asleep.** A worker without a job takes a ticket from the event count, checks the queue again and only then
-//! waits; a lane publishes its batch first and notifies afterwards. The event count's fences ensure that one of the two
-//! sees the other.
+//! waits; a submitter publishes its batch first and notifies afterwards. The event count's fences ensure that one of
+//! the two sees the other.
 //!
-//! **Closing.** `queued` counts every accepted job from before it is pushed until it is taken, including jobs a lane
-//! has not published yet; a withdrawn job is subtracted at once. Workers end when the pool is closed and `queued` is
-//! zero. A lane counts first and checks `closed` afterwards, a worker checks `closed` first and `queued` afterwards,
-//! each with a fence between: no worker ends while an accepted job remains.
+//! **Closing.** `queued` counts every accepted job from before it is pushed until it is taken, including jobs a
+//! submitter has not published yet; a withdrawn job is subtracted at once. Workers end when the pool is closed and
+//! `queued` is zero. A submitter counts first and checks `closed` afterwards, a worker checks `closed` first and
+//! `queued` afterwards, each with a fence between: no worker ends while an accepted job remains.
 //!
 //! **Retiring from a shrinking pool.** A worker checks for a job once more after it has stopped counting as a sleeper,
-//! with a fence between: a job it does not see is published so late that the lane wakes another worker. `pool_size` and
-//! `scaler` do the rest of growing and shrinking.
+//! with a fence between: a job it does not see is published so late that the submitter wakes another worker.
+//! `pool_size` and `scaler` do the rest of growing and shrinking.
 
 mod running;
 
@@ -67,23 +67,23 @@ pub(crate) struct PoolCore<R> {
     pub(crate) tally: PoolTally,
     /// Only in a pool that may grow.
     pub(crate) pool_size: Option<PoolSize>,
-    /// Lanes currently running a job in their own thread.
+    /// Submitters currently running a job in their own thread.
     inline: AtomicU64,
     queued: AtomicU64,
     closed: AtomicBool,
     job_queue: Mutex<JobQueue<R>>,
-    /// By lane: which of its queued jobs are unclaimed.
+    /// By submitter: which of its queued jobs are unclaimed.
     pub(crate) claims: Vec<JobClaims>,
     result_queues: Vec<ResultQueue<R>>,
 }
 
 /// Source of jobs. Only workers lock it.
 struct JobQueue<R> {
-    lanes: Vec<Receiver<Job<R>>>,
+    receivers: Vec<Receiver<Job<R>>>,
     standing: Option<StandingQueueDetector>,
 }
 
-/// Destination of one lane's results. Only workers lock it.
+/// Destination of one submitter's results. Only workers lock it.
 pub(crate) struct ResultQueue<R> {
     pub(crate) results: Mutex<Sender<JobCompletion<R>>>,
     pub(crate) wake: Arc<Wake>,
@@ -95,7 +95,7 @@ enum QueueFront<R> {
 }
 
 struct DequeuedJob<R> {
-    lane: usize,
+    submitter: usize,
     position: JobPosition,
     job: Job<R>,
     now: Time,
@@ -118,7 +118,7 @@ impl<R> PoolCore<R> {
         result_queues: Vec<ResultQueue<R>>,
     ) -> PoolCore<R> {
         let pool_size =
-            limits.growth.is_enabled().then(|| PoolSize::new(limits.growth, limits.threads as u64));
+            limits.scaling.is_enabled().then(|| PoolSize::new(limits.scaling, limits.threads as u64));
         PoolCore {
             limits,
             clock,
@@ -129,7 +129,7 @@ impl<R> PoolCore<R> {
             queued: AtomicU64::new(0),
             closed: AtomicBool::new(false),
             job_queue: Mutex::new(JobQueue {
-                lanes: job_receivers,
+                receivers: job_receivers,
                 standing: limits.queue_target.map(StandingQueueDetector::new),
             }),
             claims,
@@ -137,11 +137,11 @@ impl<R> PoolCore<R> {
         }
     }
 
-    /// Counts one more job into the queue, unless the pool is closed or the queue is full. When lanes race for the last
-    /// slot, all may be rejected.
+    /// Counts one more job into the queue, unless the pool is closed or the queue is full. When submitters race for the
+    /// last slot, all may be rejected.
     ///
-    /// A continuation is not rejected at the limit, because its submitter has checked the limit before: lanes that race
-    /// for the last slot exceed it by one job each.
+    /// A continuation is not rejected at the limit, because its submitter has checked the limit before: submitters that
+    /// race for the last slot exceed it by one job each.
     pub(crate) fn admit(&self, is_continuation: bool) -> Admission {
         let before = self.queued.fetch_add(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -193,10 +193,10 @@ impl<R> PoolCore<R> {
 
     /// Takes the published job that was submitted first.
     pub(crate) fn take_job(core: &Arc<PoolCore<R>>) -> Option<RunningJob<R>> {
-        let DequeuedJob { lane, position, job, now, shed } = loop {
+        let DequeuedJob { submitter, position, job, now, shed } = loop {
             match PoolCore::pop(core)? {
                 QueueFront::Owned(dequeued) => break dequeued,
-                // The lane has accounted for it. Dropping user captures may panic.
+                // The submitter has accounted for it. Dropping user captures may panic.
                 QueueFront::Withdrawn(job) => drop(catch_panic(|| drop(job))),
             }
         };
@@ -213,18 +213,19 @@ impl<R> PoolCore<R> {
             count(&core.tally.shed);
         }
         let expired = shed || waited > core.limits.age_max && !job.enqueued.is_continuation();
-        Some(RunningJob::new(Arc::clone(core), (lane, position), job, now, expired, lost))
+        Some(RunningJob::new(Arc::clone(core), (submitter, position), job, now, expired, lost))
     }
 
     /// Takes the first entry of the queue, which may have been withdrawn.
     fn pop(core: &Arc<PoolCore<R>>) -> Option<QueueFront<R>> {
         let mut job_queue = lock(&core.job_queue);
-        let JobQueue { lanes, standing } = &mut *job_queue;
-        let oldest = |(lane, jobs): (usize, &mut Receiver<Job<R>>)| Some((jobs.peek()?.enqueued, lane));
-        let (_, lane) = lanes.iter_mut().enumerate().filter_map(oldest).min()?;
-        let position = lanes[lane].taken();
-        let is_owned = core.claims[lane].claim(position);
-        let job = lanes[lane].pop()?;
+        let JobQueue { receivers, standing } = &mut *job_queue;
+        let oldest =
+            |(submitter, jobs): (usize, &mut Receiver<Job<R>>)| Some((jobs.peek()?.enqueued, submitter));
+        let (_, submitter) = receivers.iter_mut().enumerate().filter_map(oldest).min()?;
+        let position = receivers[submitter].popped();
+        let is_owned = core.claims[submitter].claim(position);
+        let job = receivers[submitter].pop()?;
         if !is_owned {
             return Some(QueueFront::Withdrawn(job));
         }
@@ -234,7 +235,13 @@ impl<R> PoolCore<R> {
             standing.should_shed(now, now.since(job.enqueued.at()), service)
         };
         let shed = standing.as_mut().is_some_and(shed) && !job.enqueued.is_continuation();
-        Some(QueueFront::Owned(DequeuedJob { lane, position: JobPosition::new(position), job, now, shed }))
+        Some(QueueFront::Owned(DequeuedJob {
+            submitter,
+            position: JobPosition::new(position),
+            job,
+            now,
+            shed,
+        }))
     }
 
     /// Worker loop: runs jobs until the pool is closed and its queue is empty, or until the pool retires this worker.
@@ -304,16 +311,16 @@ impl<R> PoolCore<R> {
         self.tally.snapshot(self.queued(), threads)
     }
 
-    pub(crate) fn deliver(&self, lane: usize, completed: JobCompletion<R>) {
+    pub(crate) fn deliver(&self, submitter: usize, completed: JobCompletion<R>) {
         let JobCompletion { ticket, position, .. } = completed;
         let answered = count(self.tally.counter_of(&completed.outcome));
-        let result_queue = &self.result_queues[lane];
+        let result_queue = &self.result_queues[submitter];
         {
             let mut results = lock(&result_queue.results);
             let pushed = results.push(completed);
             assert!(
                 pushed.is_ok() || planted::AVAILABLE,
-                "lane {lane} has more jobs outstanding than its result mailbox holds"
+                "submitter {submitter} has more jobs outstanding than its result mailbox holds"
             );
             if planted!("double answer") && answered.is_multiple_of(8) {
                 // The copy cannot repeat the value, so it claims another outcome for the same ticket.

@@ -23,10 +23,10 @@ use std::time::Duration;
 
 use stilling_ring::sync::{AtomicBool, AtomicU64, Condvar, Mutex, Ordering, fence};
 
-use crate::growth::Growth;
+use crate::scaling::PoolScaling;
 
 pub(crate) struct PoolSize {
-    pub(crate) growth: Growth,
+    pub(crate) scaling: PoolScaling,
     /// The target in the upper half, the threads that exist or are being started in the lower.
     word: AtomicU64,
     busy: AtomicU64,
@@ -46,9 +46,9 @@ fn threads_of(word: u64) -> u64 {
 }
 
 impl PoolSize {
-    pub(crate) fn new(growth: Growth, base: u64) -> PoolSize {
+    pub(crate) fn new(scaling: PoolScaling, base: u64) -> PoolSize {
         PoolSize {
-            growth,
+            scaling,
             word: AtomicU64::new(base << 32 | base),
             busy: AtomicU64::new(0),
             busy_max: Statistic::new(0),
@@ -64,8 +64,8 @@ impl PoolSize {
         self.busy_max.fetch_max(busy, Relaxed);
         fence(Ordering::SeqCst);
         let target = self.target();
-        if target < self.growth.threads_max as u64
-            && self.growth.is_short(target, busy)
+        if target < self.scaling.threads_max as u64
+            && self.scaling.is_short(target, busy)
             && !self.scale_requested.swap(true, Ordering::AcqRel)
         {
             self.wake_scaler();

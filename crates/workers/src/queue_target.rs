@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_crowd_is_served_and_a_standing_queue_is_cut() {
+    fn a_short_burst_is_served_and_a_standing_queue_is_shed() {
         let mut standing = StandingQueueDetector::new(QueueTarget::Fixed(millis(5)));
         assert_eq!(shed(&mut standing, 1000, 1100, 50), 0, "the first interval only measures");
         assert_eq!(shed(&mut standing, 1100, 1200, 50), 10);
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn short_jobs_do_not_make_an_impatient_queue() {
+    fn short_jobs_keep_the_minimum_queue_target() {
         assert_eq!(QueueTarget::Service.wait(millis(1)), millis(5));
         assert_eq!(QueueTarget::Service.wait(millis(30)), millis(30));
         assert_eq!(QueueTarget::Fixed(millis(1)).wait(millis(30)), millis(1));

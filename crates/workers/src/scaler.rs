@@ -11,17 +11,17 @@ use stilling_ring::Time;
 use stilling_ring::sync::Arc;
 
 use crate::counters::count;
-use crate::growth::GrowthSchedule;
 use crate::pool_core::PoolCore;
 use crate::pool_size::PoolSize;
+use crate::scaling::ScalingSchedule;
 
-/// Delay after the system refused a thread, during which no thread is started. Jobs wait in the queue meanwhile.
+/// Delay after a failed start of a thread, during which no thread is started. Jobs wait in the queue meanwhile.
 const START_RETRY: Duration = Duration::from_millis(100);
 
 /// Starts and retires the threads of one elastic pool; see [`Pool::scaler`](crate::Pool::scaler).
 pub struct PoolScaler<R> {
     core: Arc<PoolCore<R>>,
-    schedule: GrowthSchedule,
+    schedule: ScalingSchedule,
     base: u64,
     /// Start of the span over which the peak demand is measured: the last growth, or the last check for shrinking.
     since: Time,
@@ -31,7 +31,7 @@ pub struct PoolScaler<R> {
 impl<R> PoolScaler<R> {
     pub(crate) fn new(core: Arc<PoolCore<R>>, pool_size: &PoolSize) -> PoolScaler<R> {
         let base = pool_size.target();
-        let schedule = GrowthSchedule::new(pool_size.growth, base);
+        let schedule = ScalingSchedule::new(pool_size.scaling, base);
         PoolScaler { since: core.clock.now(), core, schedule, base, retry_at: None }
     }
 
@@ -60,7 +60,7 @@ impl<R> PoolScaler<R> {
             pool_size.suppress_requests();
         }
         let period_ends =
-            (pool_size.target() > self.base).then(|| self.since.after(pool_size.growth.shrink_after));
+            (pool_size.target() > self.base).then(|| self.since.after(pool_size.scaling.shrink_after));
         [period_ends, self.retry_at].into_iter().flatten().min()
     }
 
@@ -95,7 +95,7 @@ impl<R> PoolScaler<R> {
     /// Removes one hunk, if the pool was larger than needed for long enough.
     fn shrink(&mut self, pool_size: &PoolSize, now: Time) {
         let target = pool_size.target();
-        if target == self.base || now < self.since.after(pool_size.growth.shrink_after) {
+        if target == self.base || now < self.since.after(pool_size.scaling.shrink_after) {
             return;
         }
         self.since = now;
@@ -118,6 +118,6 @@ impl<R> PoolScaler<R> {
 
 impl<R> std::fmt::Debug for PoolScaler<R> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Keeper").field("course", &self.schedule).finish_non_exhaustive()
+        f.debug_struct("PoolScaler").field("schedule", &self.schedule).finish_non_exhaustive()
     }
 }

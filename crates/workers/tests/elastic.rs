@@ -7,14 +7,16 @@ use std::time::Duration;
 
 use stilling_probe::eventually;
 use stilling_ring::{Clock, ManualTime, Time, Wake};
-use stilling_workers::{Growth, JobContext, JobResult, Lane, Pool, PoolLimits, PoolScaler, RunningJob};
+use stilling_workers::{
+    JobContext, JobResult, JobSubmitter, Pool, PoolLimits, PoolScaler, PoolScaling, RunningJob,
+};
 
 const SHRINK_AFTER: Duration = Duration::from_secs(10);
 
 /// Only a hang reaches it.
 const HANG_TIMEOUT: Duration = Duration::from_secs(60);
 
-const QUARTER_FREE: Growth = Growth {
+const QUARTER_FREE: PoolScaling = PoolScaling {
     free_threshold: 25,
     spawn_hunk: 50,
     spawn_factor: 0,
@@ -25,19 +27,19 @@ const QUARTER_FREE: Growth = Growth {
 /// A pool with the test as its workers and scaler.
 struct ElasticFixture {
     pool: Pool<u64>,
-    lane: Lane<u64>,
+    submitter: JobSubmitter<u64>,
     scaler: PoolScaler<u64>,
     manual_time: ManualTime,
     running: Vec<RunningJob<u64>>,
 }
 
-fn fixture(threads: usize, growth: Growth) -> ElasticFixture {
+fn fixture(threads: usize, scaling: PoolScaling) -> ElasticFixture {
     let (clock, manual_time) = Clock::manual();
     let limits =
-        PoolLimits { threads, queue_max: 10_000, age_max: Duration::MAX, growth, ..PoolLimits::default() };
-    let (pool, mut lanes) = Pool::new(limits, clock, vec![Arc::new(Wake::new(|| ()))]);
+        PoolLimits { threads, queue_max: 10_000, age_max: Duration::MAX, scaling, ..PoolLimits::default() };
+    let (pool, mut submitters) = Pool::new(limits, clock, vec![Arc::new(Wake::new(|| ()))]);
     let scaler = pool.scaler().expect("a pool that may grow has a scaler");
-    ElasticFixture { pool, lane: lanes.remove(0), scaler, manual_time, running: Vec::new() }
+    ElasticFixture { pool, submitter: submitters.remove(0), scaler, manual_time, running: Vec::new() }
 }
 
 impl ElasticFixture {
@@ -47,9 +49,9 @@ impl ElasticFixture {
 
     fn submit(&mut self, jobs: u64) {
         for ticket in 0..jobs {
-            self.lane.submit(ticket, move |_| ticket).expect("it is below every limit");
+            self.submitter.submit(ticket, move |_| ticket).expect("it is below every limit");
         }
-        self.lane.publish();
+        self.submitter.publish();
     }
 
     /// Lets free workers take jobs and the scaler handle every request, until nothing changes.
@@ -86,10 +88,10 @@ impl ElasticFixture {
 fn a_pool_without_a_threshold_has_no_scaler() {
     let limits = PoolLimits {
         threads: 2,
-        growth: Growth { free_threshold: 0, ..QUARTER_FREE },
+        scaling: PoolScaling { free_threshold: 0, ..QUARTER_FREE },
         ..PoolLimits::default()
     };
-    let (pool, _lanes) = Pool::<()>::new(limits, Clock::real(), vec![Arc::new(Wake::new(|| ()))]);
+    let (pool, _submitters) = Pool::<()>::new(limits, Clock::real(), vec![Arc::new(Wake::new(|| ()))]);
     assert!(pool.scaler().is_none());
     assert_eq!(pool.counters().threads, 2);
 }
@@ -98,7 +100,7 @@ fn a_pool_without_a_threshold_has_no_scaler() {
 #[test]
 fn the_threshold_decides_when_the_pool_grows() {
     for (free_threshold, calls_at) in [(1, 8), (25, 7), (50, 5)] {
-        let mut fixture = fixture(8, Growth { free_threshold, ..QUARTER_FREE });
+        let mut fixture = fixture(8, PoolScaling { free_threshold, ..QUARTER_FREE });
         fixture.submit(8);
         for taken in 1..=8 {
             assert_eq!(
@@ -126,8 +128,8 @@ fn hunks_decide_how_far_the_pool_grows() {
         (30, 0, 17),
         (30, 90, 14),
     ] {
-        let growth = Growth { spawn_hunk, spawn_factor, threads_max: 100, ..QUARTER_FREE };
-        let mut fixture = fixture(10, growth);
+        let scaling = PoolScaling { spawn_hunk, spawn_factor, threads_max: 100, ..QUARTER_FREE };
+        let mut fixture = fixture(10, scaling);
         fixture.submit(10);
         fixture.run_until_idle();
         assert_eq!(fixture.threads(), expected, "{spawn_hunk} %, less {spawn_factor} %");
@@ -137,7 +139,7 @@ fn hunks_decide_how_far_the_pool_grows() {
 /// Row 4.31: a burst of slow work grows the pool to its limit; further jobs wait; after the burst the pool shrinks hunk
 /// by hunk to its initial size.
 #[test]
-fn a_burst_is_served_by_grown_threads_and_then_they_go() {
+fn a_burst_starts_threads_that_retire_afterwards() {
     let mut fixture = fixture(2, QUARTER_FREE);
     fixture.submit(20);
     fixture.run_until_idle();
@@ -176,7 +178,7 @@ fn a_pool_that_is_needed_now_and_then_keeps_its_threads() {
 /// Row 4.31: a shrinking pool keeps 150 % of the last span's peak demand.
 #[test]
 fn a_pool_shrinks_no_further_than_its_load_allows() {
-    let mut fixture = fixture(1, Growth { threads_max: 100, ..QUARTER_FREE });
+    let mut fixture = fixture(1, PoolScaling { threads_max: 100, ..QUARTER_FREE });
     fixture.submit(60);
     fixture.run_until_idle();
     fixture.finish_all();
@@ -187,8 +189,8 @@ fn a_pool_shrinks_no_further_than_its_load_allows() {
     assert_eq!(*shrunk.last().expect("five spans"), 16, "{shrunk:?}");
 }
 
-/// Row 4.31: refused threads are counted and tolerated, the next attempt is delayed, and later the pool grows all the
-/// same.
+/// Row 4.31: threads that do not start are counted and tolerated, the next attempt is delayed, and later the pool grows
+/// all the same.
 #[test]
 fn threads_that_cannot_be_started_are_counted_and_survived() {
     let mut fixture = fixture(4, QUARTER_FREE);
@@ -236,7 +238,7 @@ fn a_closed_pool_does_not_grow() {
 
 #[test]
 #[should_panic(expected = "cannot grow")]
-fn a_pool_that_begins_above_its_limit_is_refused() {
+fn a_pool_that_begins_above_its_limit_is_rejected() {
     fixture(17, QUARTER_FREE);
 }
 
@@ -267,36 +269,37 @@ impl JobBarrier {
     }
 }
 
-fn started(threads: usize, growth: Growth) -> (Pool<u64>, Lane<u64>, Clock) {
+fn started(threads: usize, scaling: PoolScaling) -> (Pool<u64>, JobSubmitter<u64>, Clock) {
     let clock = Clock::real();
     let limits =
-        PoolLimits { threads, queue_max: 1000, age_max: Duration::MAX, growth, ..PoolLimits::default() };
-    let (pool, mut lanes) = Pool::new(limits, clock.clone(), vec![Arc::new(Wake::new(|| ()))]);
+        PoolLimits { threads, queue_max: 1000, age_max: Duration::MAX, scaling, ..PoolLimits::default() };
+    let (pool, mut submitters) = Pool::new(limits, clock.clone(), vec![Arc::new(Wake::new(|| ()))]);
     pool.start().expect("the system has threads");
-    (pool, lanes.remove(0), clock)
+    (pool, submitters.remove(0), clock)
 }
 
-fn submit_behind(barrier: &Arc<JobBarrier>, lane: &mut Lane<u64>, jobs: u64) {
+fn submit_behind(barrier: &Arc<JobBarrier>, submitter: &mut JobSubmitter<u64>, jobs: u64) {
     for ticket in 0..jobs {
         let barrier = Arc::clone(barrier);
-        lane.submit(ticket, move |_| {
-            barrier.wait_open();
-            ticket
-        })
-        .expect("it is below every limit");
+        submitter
+            .submit(ticket, move |_| {
+                barrier.wait_open();
+                ticket
+            })
+            .expect("it is below every limit");
     }
-    lane.publish();
+    submitter.publish();
 }
 
 /// Row 4.31 with real threads: sixteen jobs run at once in a pool of two, because it grew; it never exceeds its limit;
 /// and when all is done it returns to two, repeatedly.
 #[test]
-fn real_threads_come_with_the_work_and_go_with_it() {
-    let growth = Growth { shrink_after: Duration::from_millis(1), ..QUARTER_FREE };
-    let (pool, mut lane, clock) = started(2, growth);
+fn real_threads_start_and_retire_with_the_load() {
+    let scaling = PoolScaling { shrink_after: Duration::from_millis(1), ..QUARTER_FREE };
+    let (pool, mut submitter, clock) = started(2, scaling);
     for round in 1..=3 {
         let barrier = Arc::new(JobBarrier::default());
-        submit_behind(&barrier, &mut lane, 24);
+        submit_behind(&barrier, &mut submitter, 24);
         barrier.wait_for(16);
         let counters = pool.counters();
         assert_eq!((counters.threads, counters.busy, counters.queued), (16, 16, 8));
@@ -307,7 +310,7 @@ fn real_threads_come_with_the_work_and_go_with_it() {
             let counters = pool.counters();
             (counters.threads == 2 && counters.threads_started == 2 + counters.threads_ended).then_some(())
         });
-        while let Some(completed) = lane.next_result() {
+        while let Some(completed) = submitter.next_result() {
             assert_eq!(completed.outcome, JobResult::Done(completed.ticket));
         }
     }
@@ -320,51 +323,52 @@ fn real_threads_come_with_the_work_and_go_with_it() {
 #[test]
 fn a_pool_may_be_closed_while_it_grows() {
     for round in 0..50 {
-        let growth = Growth { free_threshold: 50, threads_max: 40, ..QUARTER_FREE };
-        let (pool, mut lane, clock) = started(1, growth);
+        let scaling = PoolScaling { free_threshold: 50, threads_max: 40, ..QUARTER_FREE };
+        let (pool, mut submitter, clock) = started(1, scaling);
         for ticket in 0..60 {
-            lane.submit(ticket, move |_| ticket).expect("it is below every limit");
+            submitter.submit(ticket, move |_| ticket).expect("it is below every limit");
             if ticket == round {
-                lane.publish();
+                submitter.publish();
             }
         }
         let closer = thread::spawn({
             let pool = pool.clone();
             move || pool.close()
         });
-        lane.publish();
+        submitter.publish();
         closer.join().expect("closing does not panic");
         pool.join(clock.now().after(HANG_TIMEOUT)).expect("all threads end");
-        assert_eq!(std::iter::from_fn(|| lane.next_result()).count(), 60);
+        assert_eq!(std::iter::from_fn(|| submitter.next_result()).count(), 60);
     }
 }
 
-/// Row 4.31: dropping an elastic pool ends its workers and its scaler; the last of them drops the lane's wake.
+/// Row 4.31: dropping an elastic pool ends its workers and its scaler; the last of them drops the submitter's wake.
 #[test]
 fn dropping_the_last_handle_ends_the_scaler() {
     let wake = Arc::new(Wake::new(|| ()));
-    let limits = PoolLimits { threads: 1, growth: QUARTER_FREE, ..PoolLimits::default() };
-    let (pool, mut lanes) = Pool::<u64>::new(limits, Clock::real(), vec![Arc::clone(&wake)]);
+    let limits = PoolLimits { threads: 1, scaling: QUARTER_FREE, ..PoolLimits::default() };
+    let (pool, mut submitters) = Pool::<u64>::new(limits, Clock::real(), vec![Arc::clone(&wake)]);
     pool.start().expect("the system has threads");
-    lanes[0].submit(1, |_| 1).expect("it is below every limit");
-    lanes[0].publish();
+    submitters[0].submit(1, |_| 1).expect("it is below every limit");
+    submitters[0].publish();
     drop(pool);
-    eventually("the job is answered", || lanes[0].has_result().then_some(()));
-    assert!(lanes[0].submit(2, |_| 2).is_err(), "the pool is closed");
-    drop(lanes);
+    eventually("the job is answered", || submitters[0].has_result().then_some(()));
+    assert!(submitters[0].submit(2, |_| 2).is_err(), "the pool is closed");
+    drop(submitters);
     eventually("all threads are gone", || (Arc::strong_count(&wake) == 1).then_some(()));
 }
 
-/// Row 4.31, `--accept-workers`: at most `inline_max` lanes run a job themselves, each one job at a time and one per
-/// turn.
+/// Row 4.31, `--accept-workers`: at most `inline_max` submitters run a job themselves, each one job at a time and one
+/// per turn.
 #[test]
-fn lanes_run_jobs_themselves_as_far_as_they_may() {
+fn submitters_run_jobs_inline_up_to_the_limit() {
     for (inline_max, expected) in [(0, [false, false]), (1, [true, false]), (2, [true, true])] {
         let (clock, _) = Clock::manual();
         let wakes = (0..2).map(|_| Arc::new(Wake::new(|| ()))).collect();
         let limits = PoolLimits { threads: 1, inline_max, ..PoolLimits::default() };
-        let (pool, lanes) = Pool::<u64>::new(limits, clock, wakes);
-        let [mut first, mut second] = <[Lane<u64>; 2]>::try_from(lanes).ok().expect("two lanes");
+        let (pool, submitters) = Pool::<u64>::new(limits, clock, wakes);
+        let [mut first, mut second] =
+            <[JobSubmitter<u64>; 2]>::try_from(submitters).ok().expect("two submitters");
         let mut inner = None;
         let outer = first.run_inline(|context| {
             context.sleep(HANG_TIMEOUT);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use stilling_ring::{Clock, Time, Wake};
-use stilling_workers::{Growth, JobContext, Pool, PoolLimits};
+use stilling_workers::{JobContext, Pool, PoolLimits, PoolScaling};
 
 const START_RETRY_NANOS: u64 = 100_000_000;
 
@@ -35,9 +35,9 @@ fn op() -> impl Strategy<Value = ScalerOp> {
     ]
 }
 
-fn growth() -> impl Strategy<Value = Growth> {
+fn scaling() -> impl Strategy<Value = PoolScaling> {
     (1_u8..=50, 1_u8..=50, 0_u8..=90, 0_usize..40, 1_u64..400).prop_map(
-        |(free_threshold, spawn_hunk, spawn_factor, threads_max, span)| Growth {
+        |(free_threshold, spawn_hunk, spawn_factor, threads_max, span)| PoolScaling {
             free_threshold,
             spawn_hunk,
             spawn_factor,
@@ -48,7 +48,7 @@ fn growth() -> impl Strategy<Value = Growth> {
 }
 
 struct ElasticModel {
-    growth: Growth,
+    scaling: PoolScaling,
     base: u64,
     target: u64,
     threads: u64,
@@ -65,9 +65,9 @@ struct ElasticModel {
 }
 
 impl ElasticModel {
-    fn new(growth: Growth, base: u64) -> ElasticModel {
+    fn new(scaling: PoolScaling, base: u64) -> ElasticModel {
         ElasticModel {
-            growth,
+            scaling,
             base,
             target: base,
             threads: base,
@@ -84,19 +84,19 @@ impl ElasticModel {
     }
 
     fn threads_max(&self) -> u64 {
-        self.growth.threads_max as u64
+        self.scaling.threads_max as u64
     }
 
     fn is_short(&self) -> bool {
         let free = self.target as f64 - self.busy as f64;
         self.target < self.threads_max()
-            && free / self.target as f64 * 100.0 < f64::from(self.growth.free_threshold)
+            && free / self.target as f64 * 100.0 < f64::from(self.scaling.free_threshold)
     }
 
     /// A hunk in millionths of the pool: the first is `spawn_hunk` per cent.
     fn share(&self, hunks: usize) -> u64 {
-        let first = u64::from(self.growth.spawn_hunk) * 10_000;
-        (0..hunks).fold(first, |share, _| share * u64::from(100 - self.growth.spawn_factor) / 100)
+        let first = u64::from(self.scaling.spawn_hunk) * 10_000;
+        (0..hunks).fold(first, |share, _| share * u64::from(100 - self.scaling.spawn_factor) / 100)
     }
 
     fn hunk(&self, hunks: usize) -> u64 {
@@ -113,13 +113,13 @@ impl ElasticModel {
     fn scale(&mut self, now: u64, mut granted: u64) -> Option<u64> {
         self.scale_requested = false;
         self.retry_at = self.retry_at.filter(|until| now < *until);
-        let span = self.growth.shrink_after.as_nanos() as u64;
+        let span = self.scaling.shrink_after.as_nanos() as u64;
         if self.target > self.base && now >= self.since + span {
             self.since = now;
             // The smallest pool in which 150 % of the peak demand leaves enough threads free.
             let wanted = self.busy_max + self.busy_max.div_ceil(2);
             let leaves_enough =
-                |size: &u64| *size * u64::from(100 - self.growth.free_threshold) >= wanted * 100;
+                |size: &u64| *size * u64::from(100 - self.scaling.free_threshold) >= wanted * 100;
             let enough = (self.base..).find(leaves_enough).expect("some size is enough");
             let smaller = self.target.saturating_sub(self.hunk(0)).max(enough).max(self.base);
             if smaller < self.target {
@@ -163,28 +163,28 @@ proptest! {
     #[test]
     fn the_pool_follows_its_work(
         base in 1_u64..12,
-        growth in growth(),
+        scaling in scaling(),
         ops in prop::collection::vec(op(), 0..200),
     ) {
-        let growth = Growth { threads_max: growth.threads_max + base as usize, ..growth };
+        let scaling = PoolScaling { threads_max: scaling.threads_max + base as usize, ..scaling };
         let (clock, manual_time) = Clock::manual();
         let limits = PoolLimits {
             threads: base as usize,
             queue_max: 1000,
             age_max: Duration::MAX,
-            growth,
+            scaling,
             ..PoolLimits::default()
         };
-        let (pool, mut lanes) = Pool::<u64>::new(limits, clock, vec![Arc::new(Wake::new(|| ()))]);
+        let (pool, mut submitters) = Pool::<u64>::new(limits, clock, vec![Arc::new(Wake::new(|| ()))]);
         let mut scaler = pool.scaler().expect("a pool that may grow has a scaler");
-        let mut model = ElasticModel::new(growth, base);
+        let mut model = ElasticModel::new(scaling, base);
         let mut running = Vec::new();
         for (ticket, op) in ops.into_iter().enumerate() {
             match op {
                 ScalerOp::Take => {
                     if model.busy < model.threads {
-                        lanes[0].submit(ticket as u64, |_| 0).expect("it is below every limit");
-                        lanes[0].publish();
+                        submitters[0].submit(ticket as u64, |_| 0).expect("it is below every limit");
+                        submitters[0].publish();
                         running.push(pool.take_job().expect("it was published"));
                         model.take();
                     }
@@ -192,7 +192,7 @@ proptest! {
                 ScalerOp::Deliver => {
                     if let Some(running) = running.pop() {
                         running.run(&mut JobContext::simulated()).deliver();
-                        lanes[0].next_result();
+                        submitters[0].next_result();
                         model.busy -= 1;
                     }
                 }
@@ -219,7 +219,7 @@ proptest! {
                 (counters.threads_started, counters.threads_ended, counters.threads_failed),
                 (model.started, model.ended, model.failed)
             );
-            prop_assert!((base..=growth.threads_max as u64).contains(&counters.threads));
+            prop_assert!((base..=scaling.threads_max as u64).contains(&counters.threads));
             prop_assert_eq!(scaler.is_scale_requested(), model.scale_requested && model.retry_at.is_none());
         }
     }

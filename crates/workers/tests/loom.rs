@@ -1,4 +1,4 @@
-//! The pool under the model checker: the production worker loop, lanes and wakes, with loom's threads.
+//! The pool under the model checker: the production worker loop, submitters and wakes, with loom's threads.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p stilling-workers --release --test loom`
 //!
@@ -11,7 +11,8 @@ use loom::thread;
 use stilling_ring::sync::{Arc, Condvar, Mutex};
 use stilling_ring::{Clock, ManualTime, Wake};
 use stilling_workers::{
-    Growth, JobCompletion, JobContext, JobResult, Lane, Pool, PoolLimits, PoolScaler, SubmitError,
+    JobCompletion, JobContext, JobResult, JobSubmitter, Pool, PoolLimits, PoolScaler, PoolScaling,
+    SubmitError,
 };
 
 fn model(preemptions: usize, scenario: impl Fn() + Send + Sync + 'static) {
@@ -45,13 +46,13 @@ impl ShardSleep {
         ShardSleep { sleep_flag, wake }
     }
 
-    fn next(&self, lane: &mut Lane<u64>) -> JobCompletion<u64> {
+    fn next(&self, submitter: &mut JobSubmitter<u64>) -> JobCompletion<u64> {
         loop {
-            if let Some(completed) = lane.next_result() {
+            if let Some(completed) = submitter.next_result() {
                 return completed;
             }
             self.wake.park();
-            if !lane.has_result() {
+            if !submitter.has_result() {
                 let mut is_woken = self.sleep_flag.is_woken.lock().unwrap();
                 while !*is_woken {
                     is_woken = self.sleep_flag.woken.wait(is_woken).unwrap();
@@ -63,7 +64,7 @@ impl ShardSleep {
     }
 }
 
-fn pool(shard_sleeps: &[&ShardSleep]) -> (Pool<u64>, Vec<Lane<u64>>) {
+fn pool(shard_sleeps: &[&ShardSleep]) -> (Pool<u64>, Vec<JobSubmitter<u64>>) {
     let (clock, _) = Clock::manual();
     let wakes = shard_sleeps.iter().map(|shard_sleep| Arc::clone(&shard_sleep.wake)).collect();
     Pool::new(
@@ -80,15 +81,15 @@ fn worker(pool: &Pool<u64>) -> thread::JoinHandle<()> {
 
 /// Row 4.38: shard and worker sleep between two jobs, and neither misses the other.
 #[test]
-fn a_lane_and_a_worker_lose_no_wake() {
+fn a_submitter_and_a_worker_lose_no_wake() {
     model(2, || {
         let shard_sleep = ShardSleep::new();
-        let (pool, mut lanes) = pool(&[&shard_sleep]);
+        let (pool, mut submitters) = pool(&[&shard_sleep]);
         let worker = worker(&pool);
         for ticket in 0..2 {
-            lanes[0].submit(ticket, move |_| ticket).unwrap();
-            lanes[0].publish();
-            let completed = shard_sleep.next(&mut lanes[0]);
+            submitters[0].submit(ticket, move |_| ticket).unwrap();
+            submitters[0].publish();
+            let completed = shard_sleep.next(&mut submitters[0]);
             assert_eq!((completed.ticket, completed.outcome), (ticket, JobResult::Done(ticket)));
         }
         pool.close();
@@ -101,12 +102,12 @@ fn a_lane_and_a_worker_lose_no_wake() {
 fn two_workers_share_a_batch() {
     model(2, || {
         let shard_sleep = ShardSleep::new();
-        let (pool, mut lanes) = pool(&[&shard_sleep]);
+        let (pool, mut submitters) = pool(&[&shard_sleep]);
         let workers = [worker(&pool), worker(&pool)];
         let meeting = Arc::new((Mutex::new(0), Condvar::new()));
         for ticket in 0..2 {
             let meeting = Arc::clone(&meeting);
-            lanes[0]
+            submitters[0]
                 .submit(ticket, move |_| {
                     let (arrived, both) = &*meeting;
                     let mut arrived = arrived.lock().unwrap();
@@ -119,8 +120,9 @@ fn two_workers_share_a_batch() {
                 })
                 .unwrap();
         }
-        lanes[0].publish();
-        let tickets = shard_sleep.next(&mut lanes[0]).ticket + shard_sleep.next(&mut lanes[0]).ticket;
+        submitters[0].publish();
+        let tickets =
+            shard_sleep.next(&mut submitters[0]).ticket + shard_sleep.next(&mut submitters[0]).ticket;
         assert_eq!(tickets, 1);
         pool.close();
         for worker in workers {
@@ -134,34 +136,34 @@ fn two_workers_share_a_batch() {
 fn every_worker_ends_when_the_pool_closes() {
     model(3, || {
         let shard_sleep = ShardSleep::new();
-        let (pool, mut lanes) = pool(&[&shard_sleep]);
+        let (pool, mut submitters) = pool(&[&shard_sleep]);
         let workers = [worker(&pool), worker(&pool)];
-        lanes[0].submit(1, |_| 1).unwrap();
-        lanes[0].publish();
+        submitters[0].submit(1, |_| 1).unwrap();
+        submitters[0].publish();
         pool.close();
         for worker in workers {
             worker.join().unwrap();
         }
-        assert_eq!(lanes[0].next_result().map(|completed| completed.ticket), Some(1));
+        assert_eq!(submitters[0].next_result().map(|completed| completed.ticket), Some(1));
     });
 }
 
 /// Row 4.38: two shards on their own threads, one worker.
 #[test]
-fn two_lanes_share_a_worker() {
+fn two_submitters_share_a_worker() {
     model(2, || {
         let (here, there) = (ShardSleep::new(), ShardSleep::new());
-        let (pool, mut lanes) = pool(&[&here, &there]);
+        let (pool, mut submitters) = pool(&[&here, &there]);
         let worker = worker(&pool);
-        let mut other = lanes.pop().unwrap();
+        let mut other = submitters.pop().unwrap();
         let shard = thread::spawn(move || {
             other.submit(7, |_| 8).unwrap();
             other.publish();
             assert_eq!(there.next(&mut other).ticket, 7);
         });
-        lanes[0].submit(5, |_| 6).unwrap();
-        lanes[0].publish();
-        assert_eq!(here.next(&mut lanes[0]).ticket, 5);
+        submitters[0].submit(5, |_| 6).unwrap();
+        submitters[0].publish();
+        assert_eq!(here.next(&mut submitters[0]).ticket, 5);
         shard.join().unwrap();
         pool.close();
         worker.join().unwrap();
@@ -173,16 +175,16 @@ fn two_lanes_share_a_worker() {
 fn closing_races_with_a_submission() {
     model(3, || {
         let shard_sleep = ShardSleep::new();
-        let (pool, mut lanes) = pool(&[&shard_sleep]);
+        let (pool, mut submitters) = pool(&[&shard_sleep]);
         let worker = worker(&pool);
         let closer = thread::spawn({
             let pool = pool.clone();
             move || pool.close()
         });
-        match lanes[0].submit(1, |_| 1) {
+        match submitters[0].submit(1, |_| 1) {
             Ok(_) => {
-                lanes[0].publish();
-                assert_eq!(shard_sleep.next(&mut lanes[0]).ticket, 1);
+                submitters[0].publish();
+                assert_eq!(shard_sleep.next(&mut submitters[0]).ticket, 1);
             }
             Err(SubmitError::Closed(_)) => {}
             Err(SubmitError::Full(_)) => unreachable!("one job in a queue of two"),
@@ -196,41 +198,45 @@ fn closing_races_with_a_submission() {
 const SHRINK_AFTER: Duration = Duration::from_secs(1);
 
 /// A pool of one thread that grows to two when that thread is busy.
-fn elastic(shard_sleep: &ShardSleep) -> (Pool<u64>, Lane<u64>, PoolScaler<u64>, ManualTime) {
+fn elastic(shard_sleep: &ShardSleep) -> (Pool<u64>, JobSubmitter<u64>, PoolScaler<u64>, ManualTime) {
     let (clock, manual_time) = Clock::manual();
-    let growth =
-        Growth { free_threshold: 50, threads_max: 2, shrink_after: SHRINK_AFTER, ..Growth::default() };
+    let scaling = PoolScaling {
+        free_threshold: 50,
+        threads_max: 2,
+        shrink_after: SHRINK_AFTER,
+        ..PoolScaling::default()
+    };
     let limits =
-        PoolLimits { threads: 1, queue_max: 2, age_max: Duration::MAX, growth, ..PoolLimits::default() };
-    let (pool, mut lanes) = Pool::new(limits, clock, vec![Arc::clone(&shard_sleep.wake)]);
+        PoolLimits { threads: 1, queue_max: 2, age_max: Duration::MAX, scaling, ..PoolLimits::default() };
+    let (pool, mut submitters) = Pool::new(limits, clock, vec![Arc::clone(&shard_sleep.wake)]);
     let scaler = pool.scaler().unwrap();
-    (pool, lanes.remove(0), scaler, manual_time)
+    (pool, submitters.remove(0), scaler, manual_time)
 }
 
 /// The same pool, grown to two, ready to shrink at the scaler's next run.
-fn grown(shard_sleep: &ShardSleep) -> (Pool<u64>, Lane<u64>, PoolScaler<u64>) {
-    let (pool, mut lane, mut scaler, manual_time) = elastic(shard_sleep);
-    lane.submit(9, |_| 9).unwrap();
-    lane.publish();
+fn grown(shard_sleep: &ShardSleep) -> (Pool<u64>, JobSubmitter<u64>, PoolScaler<u64>) {
+    let (pool, mut submitter, mut scaler, manual_time) = elastic(shard_sleep);
+    submitter.submit(9, |_| 9).unwrap();
+    submitter.publish();
     let running = pool.take_job().unwrap();
     scaler.scale(|| Ok(()));
     assert_eq!(pool.counters().threads, 2);
     running.run(&mut JobContext::simulated()).deliver();
-    assert!(lane.next_result().is_some());
+    assert!(submitter.next_result().is_some());
     // The job was in the first span.
     manual_time.advance(SHRINK_AFTER);
     scaler.scale(|| Ok(()));
     manual_time.advance(SHRINK_AFTER);
-    (pool, lane, scaler)
+    (pool, submitter, scaler)
 }
 
 /// Rows 4.31 and 4.38: a worker that takes a job and finds the pool short wakes the scaler, whether asleep or about to
 /// sleep; two concurrent requests wake it at least once.
 #[test]
-fn a_call_for_more_threads_is_never_lost() {
+fn a_scaling_request_is_never_lost() {
     model(2, || {
         let shard_sleep = ShardSleep::new();
-        let (pool, mut lane, scaler, _) = elastic(&shard_sleep);
+        let (pool, mut submitter, scaler, _) = elastic(&shard_sleep);
         let grown = Arc::new((Mutex::new(false), Condvar::new()));
         let scaler = thread::spawn({
             let grown = Arc::clone(&grown);
@@ -243,9 +249,9 @@ fn a_call_for_more_threads_is_never_lost() {
             }
         });
         for ticket in 0..2 {
-            lane.submit(ticket, move |_| ticket).unwrap();
+            submitter.submit(ticket, move |_| ticket).unwrap();
         }
-        lane.publish();
+        submitter.publish();
         let take = {
             let pool = pool.clone();
             move || pool.take_job().unwrap()
@@ -268,21 +274,22 @@ fn a_call_for_more_threads_is_never_lost() {
 /// Rows 4.31 and 4.38: one of two idle workers retires while a job arrives; the other worker or the retiring one takes
 /// it.
 #[test]
-fn a_worker_that_leaves_leaves_no_job_behind() {
+fn a_worker_that_retires_leaves_no_job_behind() {
     model(2, || {
         let shard_sleep = ShardSleep::new();
-        let (pool, mut lane, mut scaler) = grown(&shard_sleep);
+        let (pool, mut submitter, mut scaler) = grown(&shard_sleep);
         let workers = [worker(&pool), worker(&pool)];
         scaler.scale(|| Ok(()));
         let ran = Arc::new((Mutex::new(false), Condvar::new()));
         let ran_by_worker = Arc::clone(&ran);
-        lane.submit(1, move |_| {
-            *ran_by_worker.0.lock().unwrap() = true;
-            ran_by_worker.1.notify_one();
-            1
-        })
-        .unwrap();
-        lane.publish();
+        submitter
+            .submit(1, move |_| {
+                *ran_by_worker.0.lock().unwrap() = true;
+                ran_by_worker.1.notify_one();
+                1
+            })
+            .unwrap();
+        submitter.publish();
         let mut seen = ran.0.lock().unwrap();
         while !*seen {
             seen = ran.1.wait(seen).unwrap();
@@ -300,9 +307,9 @@ fn a_worker_that_leaves_leaves_no_job_behind() {
 fn a_pool_that_shrinks_is_not_short_unnoticed() {
     model(3, || {
         let shard_sleep = ShardSleep::new();
-        let (pool, mut lane, mut scaler) = grown(&shard_sleep);
-        lane.submit(1, |_| 1).unwrap();
-        lane.publish();
+        let (pool, mut submitter, mut scaler) = grown(&shard_sleep);
+        submitter.submit(1, |_| 1).unwrap();
+        submitter.publish();
         let looking = thread::spawn(move || {
             scaler.scale(|| Ok(()));
             scaler
@@ -319,24 +326,24 @@ fn a_pool_that_shrinks_is_not_short_unnoticed() {
     });
 }
 
-/// Row 4.26: a worker takes a job or its lane withdraws it, never both and never neither.
+/// Row 4.26: a worker takes a job or its submitter withdraws it, never both and never neither.
 #[test]
-fn a_job_is_taken_or_withdrawn() {
+fn a_job_is_started_or_withdrawn() {
     model(3, || {
         let shard_sleep = ShardSleep::new();
-        let (pool, mut lanes) = pool(&[&shard_sleep]);
+        let (pool, mut submitters) = pool(&[&shard_sleep]);
         let worker = worker(&pool);
-        let position = lanes[0].submit(1, |_| 1).unwrap();
-        lanes[0].publish();
-        let is_withdrawn = lanes[0].withdraw(position, false);
+        let position = submitters[0].submit(1, |_| 1).unwrap();
+        submitters[0].publish();
+        let is_withdrawn = submitters[0].withdraw(position, false);
         if !is_withdrawn {
-            assert_eq!(shard_sleep.next(&mut lanes[0]).position, position);
+            assert_eq!(shard_sleep.next(&mut submitters[0]).position, position);
         }
-        assert_eq!(lanes[0].outstanding(), 0);
+        assert_eq!(submitters[0].outstanding(), 0);
         pool.close();
         worker.join().unwrap();
         let counters = pool.counters();
         assert_eq!((counters.done, counters.cancelled), (u64::from(!is_withdrawn), u64::from(is_withdrawn)));
-        assert!(lanes[0].next_result().is_none());
+        assert!(submitters[0].next_result().is_none());
     });
 }

@@ -23,28 +23,29 @@ fn no_thread_is_created_after_start() {
     let limits =
         PoolLimits { threads: THREADS, queue_max: 1024, age_max: Duration::MAX, ..PoolLimits::default() };
     let before = threads();
-    let (pool, mut lanes) = Pool::<()>::new(limits, Clock::real(), vec![Arc::clone(&wake)]);
+    let (pool, mut submitters) = Pool::<()>::new(limits, Clock::real(), vec![Arc::clone(&wake)]);
     assert_eq!(threads(), before, "a pool that is not started has no threads");
     pool.start().unwrap();
     let started = threads();
     assert_eq!(started.len(), before.len() + THREADS);
 
-    let lane = &mut lanes[0];
+    let submitter = &mut submitters[0];
     let together = Arc::new(Barrier::new(THREADS));
     for round in 0..100 {
         for ticket in 0..THREADS as u64 {
             let together = Arc::clone(&together);
             // Needs every worker, otherwise no job proceeds.
-            lane.submit(ticket, move |_| {
-                together.wait();
-            })
-            .unwrap();
+            submitter
+                .submit(ticket, move |_| {
+                    together.wait();
+                })
+                .unwrap();
         }
-        lane.publish();
+        submitter.publish();
         for _ in 0..THREADS {
-            while lane.next_result().is_none() {
+            while submitter.next_result().is_none() {
                 wake.park();
-                if !lane.has_result() {
+                if !submitter.has_result() {
                     thread::park();
                 }
                 wake.unpark();

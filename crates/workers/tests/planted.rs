@@ -14,16 +14,16 @@ fn answers_are_doubled_or_lost_only_when_chosen() {
         let limits =
             PoolLimits { threads: 1, queue_max: 32, age_max: Duration::MAX, ..PoolLimits::default() };
         let wake = Arc::new(Wake::new(|| ()));
-        let (pool, mut lanes) = Pool::<u64>::new(limits, Clock::real(), vec![wake]);
+        let (pool, mut submitters) = Pool::<u64>::new(limits, Clock::real(), vec![wake]);
         for ticket in 0..32 {
-            lanes[0].submit(ticket, move |_| ticket).unwrap();
+            submitters[0].submit(ticket, move |_| ticket).unwrap();
         }
-        lanes[0].publish();
+        submitters[0].publish();
         while let Some(running) = pool.take_job() {
             running.run(&mut JobContext::simulated()).deliver();
         }
         planted::choose(None);
-        std::iter::from_fn(|| lanes[0].next_result()).count()
+        std::iter::from_fn(|| submitters[0].next_result()).count()
     };
     assert_eq!(answers(None), 32);
     assert_eq!(answers(Some("double answer")), 36);

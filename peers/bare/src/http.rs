@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_keeps_the_connection_as_the_request_asks() {
+    fn an_answer_keeps_the_connection_as_requested() {
         let check = |head: &str, expected: Option<&[u8]>| {
             assert_eq!(answer(head.as_bytes()), expected, "{head:?}");
         };

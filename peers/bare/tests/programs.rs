@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use stilling_bench::collect::{self, CollectPlan};
-use stilling_probe::{HANG, TestPeer};
+use stilling_probe::{HANG_TIMEOUT, TestPeer};
 
 const MESSAGES: u64 = 3000;
 
@@ -45,7 +45,7 @@ impl PeerProgram {
     #[track_caller]
     fn load(&self, change: impl FnOnce(&mut CollectPlan)) {
         let mut plan = CollectPlan { messages: Some(MESSAGES), span: None, ..CollectPlan::new(self.address) };
-        plan.timeout = HANG;
+        plan.timeout = HANG_TIMEOUT;
         change(&mut plan);
         let report = collect::run(&plan).expect("there is a report");
         assert!(report.is_good(), "{plan:?}: {:?} {:?}", report.evidence, report.accounting);
@@ -73,7 +73,7 @@ impl Drop for PeerProgram {
 }
 
 #[test]
-fn requests_are_answered_in_turn_and_a_connection_closes_when_it_is_asked_to() {
+fn requests_are_answered_in_turn_and_a_connection_closes_on_request() {
     let program = PeerProgram::start(&["http", "127.0.0.1:0", "2"]);
     let check = |requests: &[&str], expected: &str| {
         let mut peer = TestPeer::connect(program.address);

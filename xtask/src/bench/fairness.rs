@@ -16,7 +16,7 @@ use clap::Args;
 use super::figures::{self, PageSection, median, spread, two_places};
 use super::harness::{self, BenchOptions, is_wanted};
 use super::server::{BenchDriver, BenchServer};
-use super::{enter_namespace, machine, taken};
+use super::{copy_binary, enter_namespace, machine};
 use crate::XtaskResult;
 use crate::steps::{cargo, run};
 use crate::tree;
@@ -76,7 +76,7 @@ impl FairnessArguments {
         enter_namespace(|| run(&mut cargo(["build", "--release", "-p", "stilling-cli"])))?;
         // Not in the system's temporary folder, which may be in memory.
         let folder = tempfile::tempdir_in(tree::target().canonicalize()?)?;
-        let binary = taken("stilling", folder.path())?;
+        let binary = copy_binary("stilling", folder.path())?;
         let (mut table, mut misses) = (figures::table(HEAD), 0);
         for driver in [BenchDriver::Uring, BenchDriver::Poll] {
             let all = self.measure(&binary, folder.path(), driver)?;
@@ -86,7 +86,7 @@ impl FairnessArguments {
                 table.push(row);
             }
         }
-        let section = PageSection { title: TITLE.to_owned(), words: self.words(), table }.text();
+        let section = PageSection { title: TITLE.to_owned(), description: self.description(), table }.text();
         harness::publish(TITLE, &section, self.options.write)?;
         if misses > 0 && !self.options.quick {
             return Err(format!("{misses} cases missed their target").into());
@@ -140,7 +140,7 @@ impl FairnessArguments {
         Ok(figures)
     }
 
-    fn words(&self) -> String {
+    fn description(&self) -> String {
         let command = match self.options.quick {
             true => "--quick".to_owned(),
             false => format!("--rounds {} --seconds {}", self.options.rounds, self.seconds),
@@ -181,7 +181,7 @@ impl FairnessMeasurement {
         let (of_ack, of_delivery) = (ratio(|figures| figures.ack), ratio(|figures| figures.delivery));
         let disconnects: u64 = self.figures.iter().map(|figures| figures.disconnects).sum();
         let is_met = disconnects == 0 && of_ack <= RATIO_MAX && of_delivery <= RATIO_MAX;
-        let shown = |ratio: f64| match ratio <= RATIO_MAX {
+        let format_ratio = |ratio: f64| match ratio <= RATIO_MAX {
             true => two_places(ratio),
             false => format!("{} **missed**", two_places(ratio)),
         };
@@ -189,9 +189,9 @@ impl FairnessMeasurement {
             self.driver.name().to_owned(),
             self.name().to_owned(),
             spread(milliseconds(|figures| figures.ack), two_places),
-            shown(of_ack),
+            format_ratio(of_ack),
             spread(milliseconds(|figures| figures.delivery), two_places),
-            shown(of_delivery),
+            format_ratio(of_delivery),
             spread(milliseconds(|figures| figures.longest), two_places),
             disconnects.to_string(),
             self.evidence.clone(),

@@ -8,14 +8,14 @@ pub(super) const BARE: &str = "bare";
 /// A section of a page: a heading, text, a table.
 pub(super) struct PageSection {
     pub(super) title: String,
-    pub(super) words: String,
+    pub(super) description: String,
     pub(super) table: Vec<Vec<String>>,
 }
 
 impl PageSection {
     /// The section as Markdown; the first row is the head.
     pub(super) fn text(&self) -> String {
-        let mut text = format!("## {}\n\n{}\n\n", self.title, self.words);
+        let mut text = format!("## {}\n\n{}\n\n", self.title, self.description);
         for (at, row) in self.table.iter().enumerate() {
             text += &format!("| {} |\n", row.join(" | "));
             if at == 0 {
@@ -138,8 +138,8 @@ pub(super) fn with_ratios(series: &[Series], columns: &[Column], pairs: &[(&str,
     let is_there = |name: &str| series.iter().any(|series| series.server == name);
     for &(above, below) in pairs {
         if is_there(above) && is_there(below) {
-            let shown = |of| times(ratio(series, above, below, of));
-            let cells = columns.iter().map(|column| column.ratio_of.map_or_else(String::new, shown));
+            let format_ratio = |of| times(ratio(series, above, below, of));
+            let cells = columns.iter().map(|column| column.ratio_of.map_or_else(String::new, format_ratio));
             table.push(std::iter::once(format!("{above} ÷ {below}")).chain(cells).collect());
         }
     }
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_written_for_people() {
+    fn numbers_are_written_in_readable_form() {
         assert_eq!(thousands(1_234_567.4), "1,234,567");
         assert_eq!(thousands(999.0), "999");
         assert_eq!(thousands(-1000.0), "-1,000");
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn ratios_are_taken_within_rounds() {
+    fn ratios_are_computed_within_rounds() {
         let series = |server, rates: [f64; 3]| Series {
             server,
             samples: rates.map(|rate| BenchSample { rate, cpu_s: 1.0, ..BenchSample::default() }).to_vec(),
@@ -306,7 +306,7 @@ mod tests {
         let row = |a: &str, b: &str| vec![a.to_owned(), b.to_owned()];
         let section = PageSection {
             title: "T".into(),
-            words: "Words.".into(),
+            description: "Words.".into(),
             table: vec![row("a", "b"), row("1", "2")],
         };
         assert_eq!(section.text(), "## T\n\nWords.\n\n| a | b |\n|---|---|\n| 1 | 2 |\n");

@@ -45,14 +45,14 @@ impl HttpBench {
         for (server, runs) in servers.iter().zip(&runs) {
             table.extend((0..MULTIPLES.len()).map(|at| row(server.name, runs, at)));
         }
-        let words = format!(
+        let description = format!(
             "`{}`: at {} times what the server answers in a closed loop over as many connections. At twice the capacity \
              the generator cannot keep up either (*sent/s*): it needs the same cores. Requests that found no free \
              connection for {TIMEOUT_S} s are not sent. No server refuses anything here; the queue is in the sockets.",
-            plan(100_000.0, seconds).shown(FAST),
+            plan(100_000.0, seconds).command_line(FAST),
             MULTIPLES.map(|multiple| multiple.to_string()).join(", "),
         );
-        Ok(vec![PageSection { title: "Overload with fast requests".to_owned(), words, table }])
+        Ok(vec![PageSection { title: "Overload with fast requests".to_owned(), description, table }])
     }
 }
 

@@ -74,13 +74,13 @@ pub(super) fn run_rounds<T, R>(
     all: &[T],
     mut measure: impl FnMut(u32, &T) -> XtaskResult<R>,
 ) -> XtaskResult<Vec<Vec<R>>> {
-    let mut found: Vec<Vec<R>> = all.iter().map(|_| Vec::new()).collect();
+    let mut results: Vec<Vec<R>> = all.iter().map(|_| Vec::new()).collect();
     for round in 0..rounds {
-        for (one, found) in all.iter().zip(&mut found) {
-            found.push(measure(round, one)?);
+        for (one, results) in all.iter().zip(&mut results) {
+            results.push(measure(round, one)?);
         }
     }
-    Ok(found)
+    Ok(results)
 }
 
 /// Like [`run_rounds`] for samples, each printed as it arrives.
@@ -131,18 +131,18 @@ mod tests {
     #[test]
     fn all_take_turns_and_the_first_error_ends_them() {
         let mut order = Vec::new();
-        let found = run_rounds(2, &["a", "b"], |round, name| {
+        let results = run_rounds(2, &["a", "b"], |round, name| {
             order.push(format!("{name}{round}"));
             Ok(round)
         });
-        assert_eq!(found.expect("nothing fails"), [[0, 1], [0, 1]]);
+        assert_eq!(results.expect("nothing fails"), [[0, 1], [0, 1]]);
         assert_eq!(order, ["a0", "b0", "a1", "b1"]);
         let failed = run_rounds(2, &["a"], |_, _| -> XtaskResult { Err("no".into()) });
         assert_eq!(failed.expect_err("it fails").to_string(), "no");
     }
 
     #[test]
-    fn a_word_chooses_titles_that_contain_it() {
+    fn an_argument_selects_titles_that_contain_it() {
         let only = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
         assert!(is_wanted(&[], "any") && is_wanted(&only(&["x", "ny"]), "any"));
         assert!(!is_wanted(&only(&["x"]), "any"));

@@ -56,11 +56,15 @@ pub(crate) fn raise_descriptors() {
 pub(super) fn measure(
     server: &BenchServer,
     connections: usize,
-    place: &BenchEnvironment,
+    environment: &BenchEnvironment,
 ) -> XtaskResult<IdleMemory> {
     let at_start = server.memory();
     // Warms up buffers shared by all connections before the first reading: they are no cost of idle connections.
-    HttpLoad::Ab { requests: 20_000, connections: 100, keep: true }.measure(server, "/test/fast", place)?;
+    HttpLoad::Ab { requests: 20_000, connections: 100, keep: true }.measure(
+        server,
+        "/test/fast",
+        environment,
+    )?;
     let before = server.memory();
     let mut held = Vec::with_capacity(connections);
     for at in 0..connections {

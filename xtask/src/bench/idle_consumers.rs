@@ -17,7 +17,7 @@ use super::collect::{CollectPeer, CollectPrograms, StorageKind, tools};
 use super::fairness::PairConnection;
 use super::figures::{PageSection, spread, two_places};
 use super::{harness, isolation, machine};
-use crate::steps::{cargo, run, shown};
+use crate::steps::{cargo, command_text, run};
 use crate::{XtaskResult, go, node, python, tree};
 
 pub(super) const TITLE: &str = "Idle consumers";
@@ -84,12 +84,12 @@ impl ConsumerClient {
         let url = format!("nats://{address}");
         let mut command = match self {
             ConsumerClient::NatsPy => {
-                let mut command = Command::new(python::NATS_PY.place().join("bin/python"));
+                let mut command = Command::new(python::NATS_PY.directory().join("bin/python"));
                 command.arg(tree::root().join(python::NATS_CASES)).args([&url, "idle"]);
                 command
             }
             ConsumerClient::NatsGo => {
-                let mut command = Command::new(go::place().join("client"));
+                let mut command = Command::new(go::directory().join("client"));
                 command.args([&url, "idle"]);
                 command
             }
@@ -100,7 +100,7 @@ impl ConsumerClient {
             }
             ConsumerClient::NatsNode => {
                 let mut command = Command::new("node");
-                command.arg(node::place().join("conformance.mjs")).args([&url, "idle"]);
+                command.arg(node::directory().join("conformance.mjs")).args([&url, "idle"]);
                 command
             }
         };
@@ -121,9 +121,9 @@ struct FirstDelivery {
 impl FirstDelivery {
     /// Parses `KIND MICROSECONDS kept|reset`.
     fn parse(line: &str) -> Option<FirstDelivery> {
-        let mut words = line.split_whitespace();
-        let (kind, delay) = (words.next()?.to_owned(), Duration::from_micros(words.next()?.parse().ok()?));
-        let is_reset = match words.next()? {
+        let mut fields = line.split_whitespace();
+        let (kind, delay) = (fields.next()?.to_owned(), Duration::from_micros(fields.next()?.parse().ok()?));
+        let is_reset = match fields.next()? {
             "kept" => false,
             "reset" => true,
             _ => return None,
@@ -142,14 +142,14 @@ impl ClientProcess {
     fn start(client: ConsumerClient, address: SocketAddr, seconds: u64) -> XtaskResult<ClientProcess> {
         let mut command = client.command(address, seconds);
         let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
-        let mut child = child.map_err(|error| format!("`{}`: {error}", shown(&command)))?;
+        let mut child = child.map_err(|error| format!("`{}`: {error}", command_text(&command)))?;
         let lines = BufReader::new(child.stdout.take().expect("it is piped"));
         let mut waiting = ClientProcess { child, lines };
         let mut line = String::new();
         waiting.lines.read_line(&mut line)?;
         match line.trim() {
             "waiting" => Ok(waiting),
-            line => Err(format!("`{}` printed {line:?} first", shown(&command)).into()),
+            line => Err(format!("`{}` printed {line:?} first", command_text(&command)).into()),
         }
     }
 
@@ -180,14 +180,15 @@ impl IdleConsumersArguments {
             prepare()?;
         }
         isolation::enter_namespace()?;
-        let (_guard, place) = CollectPrograms::find()?;
+        let (_guard, programs) = CollectPrograms::find()?;
         let mut columns =
             PEERS.map(|peer| DelayColumn { peer, deliveries: vec![Vec::new(); ConsumerClient::ALL.len()] });
         for round in 0..self.rounds {
-            self.measure(&place, round, &mut columns)?;
+            self.measure(&programs, round, &mut columns)?;
         }
         let (table, misses) = table(&columns, self.rounds as usize);
-        let section = PageSection { title: TITLE.to_owned(), words: self.words(&place), table }.text();
+        let section =
+            PageSection { title: TITLE.to_owned(), description: self.description(&programs), table }.text();
         harness::publish(TITLE, &section, self.write)?;
         if misses > 0 {
             return Err(format!("{misses} consumers missed their target").into());
@@ -195,13 +196,13 @@ impl IdleConsumersArguments {
         Ok(())
     }
 
-    fn measure(&self, place: &CollectPrograms, round: u32, columns: &mut [DelayColumn]) -> XtaskResult {
+    fn measure(&self, programs: &CollectPrograms, round: u32, columns: &mut [DelayColumn]) -> XtaskResult {
         let mut running = Vec::new();
         let mut first_waits = None;
         for DelayColumn { peer, .. } in &*columns {
-            let folder = place.folder.join(format!("{}-{round}", peer.name()));
+            let folder = programs.folder.join(format!("{}-{round}", peer.name()));
             fs::create_dir_all(&folder)?;
-            let server = peer.start(place, &folder, StorageKind::Disk)?.server;
+            let server = peer.start(programs, &folder, StorageKind::Disk)?.server;
             if *peer == CollectPeer::JetStream {
                 make_stream(server.address)?;
             }
@@ -230,8 +231,8 @@ impl IdleConsumersArguments {
         Ok(())
     }
 
-    fn words(&self, place: &CollectPrograms) -> String {
-        let lines = machine::listed([tools::nats_server_version(&place.nats_server), versions()]);
+    fn description(&self, programs: &CollectPrograms) -> String {
+        let lines = machine::listed([tools::nats_server_version(&programs.nats_server), versions()]);
         format!(
             "The delay of the first message after {seconds} seconds of silence, in milliseconds, from the call that publishes it \
              to its delivery by an ordered consumer with the client's default options; heartbeats come meanwhile. Each client \
@@ -240,8 +241,8 @@ impl IdleConsumersArguments {
              is the control, {}; Stilling is run as {}. A cell has the median over the rounds and, in brackets, the least and \
              the greatest. \
              `cargo xtask bench idle-consumers --seconds {seconds} --rounds {rounds} --write` writes this section.\n\n{lines}",
-            CollectPeer::JetStream.words(),
-            CollectPeer::StillingUring.words(),
+            CollectPeer::JetStream.description(),
+            CollectPeer::StillingUring.description(),
             seconds = self.seconds,
             rounds = self.rounds,
             max = DELAY_MAX.as_millis(),
@@ -361,7 +362,7 @@ mod tests {
 
     #[test]
     fn late_missing_and_reset_are_misses_except_for_the_control() {
-        for (line, shown) in [
+        for (line, expected_cell) in [
             (Some("push 99999 kept"), "100.00"),
             (Some("push 100000 kept"), "100.00 **missed**"),
             (Some("push 900 reset"), "0.90, consumer reset **missed**"),
@@ -369,8 +370,8 @@ mod tests {
         ] {
             let (rows, misses) =
                 table(&[column(CollectPeer::StillingPoll, line), column(CollectPeer::JetStream, None)], 1);
-            assert_eq!(rows[1], ["nats.py", "push", shown, "not delivered"]);
-            assert_eq!(misses, usize::from(shown.contains("missed")), "{rows:?}");
+            assert_eq!(rows[1], ["nats.py", "push", expected_cell, "not delivered"]);
+            assert_eq!(misses, usize::from(expected_cell.contains("missed")), "{rows:?}");
             assert_eq!(rows[2..].iter().filter(|row| row[2] == "1.50").count(), 6, "{rows:?}");
         }
     }
@@ -379,7 +380,7 @@ mod tests {
     fn every_round_has_to_deliver_in_time() {
         let deliveries =
             |lines: &[&str]| lines.iter().filter_map(|line| FirstDelivery::parse(line)).collect::<Vec<_>>();
-        for (lines, shown) in [
+        for (lines, expected_cell) in [
             (&["push 1000 kept", "push 3000 kept", "push 2000 kept"][..], "2.00 (1.00 – 3.00)"),
             (&["push 1000 kept", "push 3000 kept"], "2.00 (1.00 – 3.00), 1 of 3 not delivered **missed**"),
             (&["push 1000 kept", "push 200000 kept", "push 2000 kept"], "2.00 (1.00 – 200.00) **missed**"),
@@ -387,7 +388,7 @@ mod tests {
             let mut column = column(CollectPeer::StillingUring, None);
             column.deliveries[0] = deliveries(lines);
             let (rows, _) = table(&[column], 3);
-            assert_eq!(rows[1][2], shown);
+            assert_eq!(rows[1][2], expected_cell);
         }
     }
 
@@ -420,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn other_lines_tell_of_no_delivery() {
+    fn other_lines_report_no_delivery() {
         assert!(
             ["", "waiting", "push x kept", "push 5", "push 5 lost"]
                 .iter()

@@ -8,7 +8,7 @@ use clap::Args;
 
 use super::harness::{self, BenchOptions};
 use super::machine;
-use crate::steps::{cargo, shown};
+use crate::steps::{cargo, command_text};
 use crate::{XtaskResult, tree};
 
 pub(super) const TITLE: &str = "The journal alone";
@@ -29,9 +29,9 @@ impl JournalBenchArguments {
         let mut command =
             cargo(["run", "--release", "-q", "-p", "stilling-journal", "--example", "append", "--"]);
         command.arg(target).args([mebibytes.to_string(), rounds.to_string()]).stderr(Stdio::inherit());
-        let output = command.output().map_err(|error| format!("`{}`: {error}", shown(&command)))?;
+        let output = command.output().map_err(|error| format!("`{}`: {error}", command_text(&command)))?;
         if !output.status.success() {
-            return Err(format!("`{}`: {}", shown(&command), output.status).into());
+            return Err(format!("`{}`: {}", command_text(&command), output.status).into());
         }
         let lines = machine::listed([]);
         let text = format!(

@@ -5,11 +5,11 @@ use std::process::{Child, Command, Stdio};
 
 use super::instructions::{self, Instructions};
 use super::load_generator::{LoadPlan, LoadShape};
-use super::programs::taken;
+use super::programs::copy_binary;
 use super::sample::BenchSample;
 use super::server::{BenchServer, PIPELINE};
 use crate::XtaskResult;
-use crate::steps::{run, shown};
+use crate::steps::{command_text, run};
 
 /// Environment of a generator.
 #[derive(Clone, Debug)]
@@ -24,7 +24,7 @@ impl BenchEnvironment {
     /// Creates an environment in a folder readable by all users: the workers of nginx run as another user.
     pub(super) fn of(folder: &Path) -> XtaskResult<BenchEnvironment> {
         run(Command::new("chmod").arg("755").arg(folder))?;
-        let (binary, counts_instructions) = (taken("stilling", folder)?, instructions::are_counted());
+        let (binary, counts_instructions) = (copy_binary("stilling", folder)?, instructions::are_counted());
         Ok(BenchEnvironment { folder: folder.to_owned(), binary, counts_instructions })
     }
 }
@@ -41,9 +41,9 @@ pub(crate) enum HttpLoad {
 }
 
 impl HttpLoad {
-    /// Builds the command; the generator's own files go to the folder of `place`.
-    fn command(&self, url: &str, place: &BenchEnvironment) -> XtaskResult<Command> {
-        let folder = &place.folder;
+    /// Builds the command; the generator's own files go to the folder of `environment`.
+    fn command(&self, url: &str, environment: &BenchEnvironment) -> XtaskResult<Command> {
+        let folder = &environment.folder;
         let mut command;
         match self {
             HttpLoad::Ab { requests, connections, keep } => {
@@ -64,13 +64,13 @@ impl HttpLoad {
                 std::fs::write(&script, text)?;
                 command.arg("-s").arg(script).arg(url);
             }
-            HttpLoad::Own { .. } => command = self.own().command(&place.binary, url),
+            HttpLoad::Own { .. } => command = self.own().command(&environment.binary, url),
         }
         Ok(command)
     }
 
     /// The command as a reader types it.
-    pub(crate) fn shown(&self, path: &str) -> String {
+    pub(crate) fn command_line(&self, path: &str) -> String {
         match self {
             HttpLoad::Ab { requests, connections, keep } => {
                 format!("ab -q{} -n {requests} -c {connections} URL{path}", if *keep { " -k" } else { "" })
@@ -79,7 +79,7 @@ impl HttpLoad {
                 let script = if *pipelined { " -s pipeline.lua" } else { "" };
                 format!("wrk -t1 -c{connections} -d{seconds} --latency{script} URL{path}")
             }
-            HttpLoad::Own { .. } => self.own().shown(path),
+            HttpLoad::Own { .. } => self.own().command_line(path),
         }
     }
 
@@ -100,13 +100,15 @@ impl HttpLoad {
         &self,
         server: &BenchServer,
         path: &str,
-        place: &BenchEnvironment,
+        environment: &BenchEnvironment,
     ) -> XtaskResult<BenchSample> {
-        let folder = &place.folder;
-        let counting =
-            place.counts_instructions.then(|| Instructions::of(&server.processes(), folder)).transpose()?;
+        let folder = &environment.folder;
+        let counting = environment
+            .counts_instructions
+            .then(|| Instructions::of(&server.processes(), folder))
+            .transpose()?;
         let (before, switches_before) = (server.cpu_s(), server.context_switches());
-        let sample = self.run(&server.url(path), place)?;
+        let sample = self.run(&server.url(path), environment)?;
         let used = server.cpu_s() - before;
         let switches = server.context_switches().since(&switches_before);
         let instructions = counting.and_then(Instructions::stop);
@@ -120,16 +122,16 @@ impl HttpLoad {
     ///
     /// # Errors
     /// Those of [`measure`](Self::measure).
-    pub(crate) fn run(&self, url: &str, place: &BenchEnvironment) -> XtaskResult<BenchSample> {
-        let folder = &place.folder;
-        let mut command = self.command(url, place)?;
+    pub(crate) fn run(&self, url: &str, environment: &BenchEnvironment) -> XtaskResult<BenchSample> {
+        let folder = &environment.folder;
+        let mut command = self.command(url, environment)?;
         // Output of an earlier run must not be mistaken for this one's.
         let _ = std::fs::remove_file(folder.join("ab.csv"));
-        let output = command.output().map_err(|error| format!("`{}`: {error}", shown(&command)))?;
+        let output = command.output().map_err(|error| format!("`{}`: {error}", command_text(&command)))?;
         let printed = String::from_utf8_lossy(&output.stdout);
         let unreadable = || {
             let complaint = String::from_utf8_lossy(&output.stderr);
-            format!("`{}` printed:\n{printed}{complaint}", shown(&command))
+            format!("`{}` printed:\n{printed}{complaint}", command_text(&command))
         };
         // The exit status of our own generator reports failures, which are a figure here.
         if !output.status.success() && !matches!(self, HttpLoad::Own { .. }) {
@@ -151,9 +153,9 @@ impl HttpLoad {
         &self,
         server: &BenchServer,
         path: &str,
-        place: &BenchEnvironment,
+        environment: &BenchEnvironment,
     ) -> XtaskResult<Background> {
-        let mut command = self.command(&server.url(path), place)?;
+        let mut command = self.command(&server.url(path), environment)?;
         Ok(Background(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?))
     }
 }
@@ -243,20 +245,20 @@ fn read_wrk(printed: &str, pipelined: bool) -> Option<BenchSample> {
     let failures = sockets.split([' ', ',']).filter_map(|word| word.parse::<u64>().ok()).sum();
     // `Latency  avg  stdev  max  share`
     let max_ms = printed.lines().find_map(|line| {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        (words.len() == 5 && words[0] == "Latency").then(|| milliseconds(words[3]))?
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        (fields.len() == 5 && fields[0] == "Latency").then(|| milliseconds(fields[3]))?
     })?;
     let (p50_ms, p99_ms) = (milliseconds(line("50%")?)?, milliseconds(line("99%")?)?);
     let is_possible = !pipelined && p50_ms <= p99_ms && p99_ms <= max_ms;
-    let taken = |ms: f64| is_possible.then_some(ms);
+    let if_possible = |ms: f64| is_possible.then_some(ms);
     Some(BenchSample {
         requests,
         took_s,
         rate: number(printed, "Requests/sec:")?,
-        p50_ms: taken(p50_ms),
-        p99_ms: taken(p99_ms),
-        p999_ms: line("p99.9 ").and_then(milliseconds).and_then(taken),
-        max_ms: taken(max_ms),
+        p50_ms: if_possible(p50_ms),
+        p99_ms: if_possible(p99_ms),
+        p999_ms: line("p99.9 ").and_then(milliseconds).and_then(if_possible),
+        max_ms: if_possible(max_ms),
         failures,
         refused: number(printed, "Non-2xx or 3xx responses:").unwrap_or(0.0) as u64,
         ..BenchSample::default()
@@ -347,7 +349,7 @@ Percentage of the requests served within a certain time (ms)
     }
 
     #[test]
-    fn percentiles_beyond_the_last_request_are_not_believed() {
+    fn percentiles_beyond_the_last_request_are_rejected() {
         let table = "50,0.257\n99,0.257\n";
         let read = |requests: u64| {
             let printed = format!(
@@ -413,7 +415,7 @@ p99.9 21.250ms
     }
 
     #[test]
-    fn impossible_percentiles_are_not_taken() {
+    fn impossible_percentiles_are_rejected() {
         let none = |sample: BenchSample| {
             [sample.p50_ms, sample.p99_ms, sample.p999_ms, sample.max_ms].iter().all(Option::is_none)
         };
@@ -425,8 +427,8 @@ p99.9 21.250ms
     #[test]
     fn a_load_is_shown_as_it_is_typed() {
         let load = HttpLoad::Ab { requests: 5, connections: 2, keep: true };
-        assert_eq!(load.shown("/x"), "ab -q -k -n 5 -c 2 URL/x");
+        assert_eq!(load.command_line("/x"), "ab -q -k -n 5 -c 2 URL/x");
         let load = HttpLoad::Wrk { seconds: 4, connections: 64, pipelined: true };
-        assert_eq!(load.shown("/x"), "wrk -t1 -c64 -d4 --latency -s pipeline.lua URL/x");
+        assert_eq!(load.command_line("/x"), "wrk -t1 -c64 -d4 --latency -s pipeline.lua URL/x");
     }
 }

@@ -113,7 +113,7 @@ impl LoadPlan {
     }
 
     /// The command as a reader types it.
-    pub(crate) fn shown(&self, path: &str) -> String {
+    pub(crate) fn command_line(&self, path: &str) -> String {
         format!("stilling bench http URL{path} {}", self.options().join(" "))
     }
 
@@ -144,17 +144,23 @@ mod tests {
                 LoadStep { rate: 8000.0, seconds: 5.0 },
             ]),
         };
-        assert_eq!(plan.shown("/x"), "stilling bench http URL/x -c9 --timeout=1 --steps=400:2.5,8000:5");
+        assert_eq!(
+            plan.command_line("/x"),
+            "stilling bench http URL/x -c9 --timeout=1 --steps=400:2.5,8000:5"
+        );
         let clients = LoadPlan {
             manner: LoadShape::Clients(vec![LoadStep { rate: 5.0, seconds: 1.0 }]),
             ..plan.clone()
         };
-        assert_eq!(clients.shown("/x"), "stilling bench http URL/x -c9 --timeout=1 --steps=5:1 --close");
+        assert_eq!(
+            clients.command_line("/x"),
+            "stilling bench http URL/x -c9 --timeout=1 --steps=5:1 --close"
+        );
         let closed = |close, pipeline| LoadShape::Closed { seconds: 4.0, close, pipeline };
-        let shown = |manner| LoadPlan { manner, ..plan.clone() }.shown("/x");
+        let command_line = |manner| LoadPlan { manner, ..plan.clone() }.command_line("/x");
         assert!(
-            shown(closed(true, 1)).ends_with("-d4 --close")
-                && shown(closed(false, 16)).ends_with("--pipeline=16")
+            command_line(closed(true, 1)).ends_with("-d4 --close")
+                && command_line(closed(false, 16)).ends_with("--pipeline=16")
         );
     }
 

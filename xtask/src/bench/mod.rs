@@ -33,7 +33,7 @@ use clap::{Args, Subcommand, ValueEnum};
 
 pub(crate) use app::stilling_before_node;
 pub(crate) use harness::enter_namespace;
-pub(crate) use programs::taken;
+pub(crate) use programs::copy_binary;
 
 use crate::XtaskResult;
 use crate::packages;
@@ -133,7 +133,7 @@ const PARTS: [(HttpPart, MeasurePart); 7] = [
 
 struct HttpBench {
     options: BenchOptions,
-    place: BenchEnvironment,
+    environment: BenchEnvironment,
     peer: PathBuf,
     /// The peer that does only the I/O.
     bare: PathBuf,
@@ -168,10 +168,10 @@ impl HttpBenchArguments {
         let folder = tempfile::tempdir()?;
         let bench = HttpBench {
             options,
-            place: BenchEnvironment::of(folder.path())?,
-            peer: taken("stilling-peer-hyper", folder.path())?,
-            bare: taken("stilling-peer-bare", folder.path())?,
-            inline_route: taken("examples/constant", folder.path())?,
+            environment: BenchEnvironment::of(folder.path())?,
+            peer: copy_binary("stilling-peer-hyper", folder.path())?,
+            bare: copy_binary("stilling-peer-bare", folder.path())?,
+            inline_route: copy_binary("examples/constant", folder.path())?,
             targets: BenchTargets::default(),
         };
         let introduction = bench.introduction()?;
@@ -199,11 +199,11 @@ impl HttpBenchArguments {
 
 impl HttpBench {
     fn folder(&self) -> &Path {
-        &self.place.folder
+        &self.environment.folder
     }
 
     fn binary(&self) -> &Path {
-        &self.place.binary
+        &self.environment.binary
     }
 
     fn add_target(&self, target: BenchTarget) {
@@ -226,7 +226,7 @@ impl HttpBench {
     fn introduction(&self) -> XtaskResult<String> {
         let lock = std::fs::read_to_string(tree::root().join("Cargo.lock"))?;
         let hyper = machine::locked(&lock, &PEER_LIBRARIES);
-        let instructions = if self.place.counts_instructions {
+        let instructions = if self.environment.counts_instructions {
             "Instructions are those of the server, user and kernel."
         } else {
             "This machine has no hardware counters, so instructions per request are left out."
@@ -282,14 +282,18 @@ impl HttpBench {
         let mut sections = Vec::new();
         for (title, load, cpu_factor_max) in loads {
             let series = harness::series(self.options.rounds, title, &servers, |(server, path)| {
-                load.measure(server, path, &self.place)
+                load.measure(server, path, &self.environment)
             })?;
             self.judge(title, &series, cpu_factor_max);
-            let words = format!("`{}`", load.shown("/test/fast"));
-            sections.push(PageSection { title: title.to_owned(), words, table: figures::compared(&series) });
+            let description = format!("`{}`", load.command_line("/test/fast"));
+            sections.push(PageSection {
+                title: title.to_owned(),
+                description,
+                table: figures::compared(&series),
+            });
         }
         let commands: Vec<_> = servers.iter().map(|(server, _)| format!("`{}`", server.command)).collect();
-        sections[0].words += &format!(
+        sections[0].description += &format!(
             "\n\nThe servers: {}. The inline route is `{}` of the example, the others' path is `/test/fast`. Context switches \
              (row 0.12) are those of all threads of a server, voluntary or not. server-demo itself is not at hand, only its \
              report; the peer on hyper is built like it: an event loop per core, and threads for slow work.",
@@ -341,7 +345,7 @@ impl HttpBench {
             "server | at the start | warm, without connections | bytes per connection | bytes, just answered",
         );
         for server in self.contenders()? {
-            let idle = idle::measure(&server, connections, &self.place)?;
+            let idle = idle::measure(&server, connections, &self.environment)?;
             if server.name.starts_with("stilling") {
                 let start_mb = idle.at_start as f64 / 1e6;
                 let what = format!("memory at the start, {}", server.name);
@@ -357,14 +361,14 @@ impl HttpBench {
                 figures::thousands(idle.per_fresh_connection()),
             ]);
         }
-        let words = format!(
+        let description = format!(
             "User memory (`Pss` of all processes of a server) with its default capacity: at the start, after \
              `{}`, and with {} connections that were each answered once and then rested for 7 s. The kernel's \
              own memory for sockets, about the same for all, is not in it. nginx makes room for all connections when \
              it starts, so a part of theirs stands in its first column.",
-            HttpLoad::Ab { requests: 20_000, connections: 100, keep: true }.shown("/test/fast"),
+            HttpLoad::Ab { requests: 20_000, connections: 100, keep: true }.command_line("/test/fast"),
             figures::thousands(connections as f64)
         );
-        Ok(vec![PageSection { title: "Memory".to_owned(), words, table }])
+        Ok(vec![PageSection { title: "Memory".to_owned(), description, table }])
     }
 }

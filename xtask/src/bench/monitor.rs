@@ -24,8 +24,8 @@ pub(crate) fn figure(address: SocketAddr, name: &str) -> XtaskResult<u64> {
 
 fn value(metrics: &str, name: &str) -> Option<u64> {
     metrics.lines().find_map(|line| {
-        let (found, value) = line.strip_prefix("stilling_")?.rsplit_once(' ')?;
-        (found == name).then(|| value.parse().ok())?
+        let (metric_name, value) = line.strip_prefix("stilling_")?.rsplit_once(' ')?;
+        (metric_name == name).then(|| value.parse().ok())?
     })
 }
 

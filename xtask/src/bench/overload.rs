@@ -93,7 +93,7 @@ impl HttpBench {
             table.extend((0..runs[0].steps.len()).filter_map(|at| row(contender.name, runs, at)));
         }
         self.judge_overload(&runs);
-        let words = format!(
+        let description = format!(
             "`{plan}`: kept connections and requests by the clock, at {NORMAL} × the capacity and then at {multiples} \
              times it, each time followed by {NORMAL} × again. The capacity is what the server answers to 64 clients \
              in a closed loop, measured before. Work takes {WORK_MS} ms and there are {WORKERS} workers (`-w {WORKERS} \
@@ -108,11 +108,11 @@ impl HttpBench {
              `--queue-target off`, and \
              `limit_req` lets {let_through:.0} % of the capacity through and refuses the rest: it must be configured with the \
              capacity that the others find. hyper queues without a limit (`spawn_blocking`).",
-            plan = self.overload_plan(CAPACITY).shown(SLOW),
+            plan = self.overload_plan(CAPACITY).command_line(SLOW),
             multiples = MULTIPLES.map(|multiple| multiple.to_string()).join(", "),
             let_through = ADMITTED_FACTOR * 100.0,
         );
-        Ok(vec![PageSection { title: "Overload".to_owned(), words, table }])
+        Ok(vec![PageSection { title: "Overload".to_owned(), description, table }])
     }
 
     fn overload_plan(&self, capacity: f64) -> LoadPlan {

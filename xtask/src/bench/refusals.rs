@@ -54,8 +54,8 @@ fn close_time(address: SocketAddr, request: &str) -> XtaskResult<f64> {
     stream.read_to_end(&mut answer)?;
     let took_ms = begun.elapsed().as_secs_f64() * 1e3;
     if !answer.starts_with(b"HTTP/1.1 400 ") {
-        let said = String::from_utf8_lossy(&answer);
-        return Err(format!("{address} answers {request:?} with {said:?}").into());
+        let response = String::from_utf8_lossy(&answer);
+        return Err(format!("{address} answers {request:?} with {response:?}").into());
     }
     Ok(took_ms)
 }
@@ -72,9 +72,9 @@ impl HttpBench {
             let requests = WRONG.iter().cycle().take(self.quick_or_full(REQUESTS) as usize);
             let all: XtaskResult<Vec<f64>> =
                 requests.map(|request| close_time(server.address, request)).collect();
-            let found = CloseTimes::of(all?);
-            println!("wrong requests, round {round}, {}: p50 {:.3} ms", server.name, found.p50_ms);
-            Ok(found)
+            let close_times = CloseTimes::of(all?);
+            println!("wrong requests, round {round}, {}: p50 {:.3} ms", server.name, close_times.p50_ms);
+            Ok(close_times)
         })?;
         let mut table = figures::table("server | p50 ms | p99 ms | max ms");
         for (server, times) in servers.iter().zip(&times) {
@@ -88,17 +88,22 @@ impl HttpBench {
                     self.add_target(BenchTarget::at_most(what, CLOSE_MS_MAX, Some(measured), "ms"));
                 }
             }
-            let shown = |values: Vec<f64>| figures::spread(values, |ms| format!("{ms:.3}"));
+            let format_spread = |values: Vec<f64>| figures::spread(values, |ms| format!("{ms:.3}"));
             let max = all(|times| times.max_ms);
-            table.push(vec![server.name.to_owned(), shown(p50), shown(p99), shown(max)]);
+            table.push(vec![
+                server.name.to_owned(),
+                format_spread(p50),
+                format_spread(p99),
+                format_spread(max),
+            ]);
         }
-        let words = format!(
+        let description = format!(
             "Row 4.14: {} requests with three faults (no request line, two Host fields, a negative Content-Length), one \
              after another, each on a connection of its own. Times run from the write of the last byte to the end of \
              the stream at the client. Between them lies the answer of status 400.",
             figures::thousands(self.quick_or_full(REQUESTS) as f64)
         );
-        Ok(vec![PageSection { title: "Wrong requests".to_owned(), words, table }])
+        Ok(vec![PageSection { title: "Wrong requests".to_owned(), description, table }])
     }
 }
 
@@ -110,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percentiles_are_taken_from_sorted_times() {
+    fn percentiles_are_computed_from_sorted_times() {
         let times = CloseTimes::of((0..=100).rev().map(f64::from).collect());
         assert_eq!((times.p50_ms, times.p99_ms, times.max_ms), (50.0, 99.0, 100.0));
     }

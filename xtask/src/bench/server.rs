@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use super::figures::BARE;
 use crate::XtaskResult;
-use crate::steps::shown;
+use crate::steps::command_text;
 
 /// Clock ticks per second in `/proc`: the same on every common Linux (`getconf CLK_TCK`).
 const TICKS_PER_SECOND: f64 = 100.0;
@@ -47,16 +47,17 @@ impl BenchServer {
     pub(crate) fn stilling(binary: &Path, driver: BenchDriver, options: &[&str]) -> XtaskResult<BenchServer> {
         let mut command = Command::new(binary);
         command.args(["serve", "--listen", "127.0.0.1:0", "--driver", driver.option()]).args(options);
-        let shown = ["stilling serve --driver", driver.option()].into_iter().chain(options.iter().copied());
-        BenchServer::announcing_address(driver.name(), shown.collect::<Vec<_>>().join(" "), command)
+        let command_line =
+            ["stilling serve --driver", driver.option()].into_iter().chain(options.iter().copied());
+        BenchServer::announcing_address(driver.name(), command_line.collect::<Vec<_>>().join(" "), command)
     }
 
     /// A server on the library, with [`CONSTANT`] as an ordinary inline route.
     pub(super) fn inline_route(example: &Path, driver: BenchDriver) -> XtaskResult<BenchServer> {
         let mut command = Command::new(example);
         command.args(["127.0.0.1:0", driver.option()]);
-        let shown = format!("the example `constant` with an inline route ({})", driver.option());
-        let server = BenchServer::announcing_address("stilling uring, inline route", shown, command)?;
+        let command_line = format!("the example `constant` with an inline route ({})", driver.option());
+        let server = BenchServer::announcing_address("stilling uring, inline route", command_line, command)?;
         server.answers(CONSTANT)?;
         Ok(server)
     }
@@ -65,10 +66,10 @@ impl BenchServer {
     pub(super) fn hyper(binary: &Path, workers: u64, slow_ms: u64) -> XtaskResult<BenchServer> {
         let mut command = Command::new(binary);
         command.args([workers.to_string(), slow_ms.to_string()]);
-        let shown = format!(
+        let command_line = format!(
             "stilling-peer-hyper {workers} {slow_ms} (a thread per core and {workers} for slow work)"
         );
-        BenchServer::announcing_address("hyper", shown, command)
+        BenchServer::announcing_address("hyper", command_line, command)
     }
 
     /// The peer that does only the I/O, with `threads` threads.
@@ -85,10 +86,10 @@ impl BenchServer {
     /// Starts a server that announces its address in its first line, and checks its response.
     pub(super) fn announcing_address(
         name: &'static str,
-        words: String,
+        command_line: String,
         command: Command,
     ) -> XtaskResult<BenchServer> {
-        let server = BenchServer::announced(name, words, command)?;
+        let server = BenchServer::announced(name, command_line, command)?;
         server.answers("/test/fast")?;
         Ok(server)
     }
@@ -96,7 +97,7 @@ impl BenchServer {
     /// Like [`announcing_address`](Self::announcing_address), without a check of the response.
     pub(crate) fn announced(
         name: &'static str,
-        words: String,
+        command_line: String,
         mut command: Command,
     ) -> XtaskResult<BenchServer> {
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
@@ -104,20 +105,22 @@ impl BenchServer {
         let mut line = String::new();
         stdout.read_line(&mut line)?;
         let address = line.trim().strip_prefix("listening http://").and_then(|address| address.parse().ok());
-        let address = address.ok_or_else(|| format!("`{}` said {line:?} first", shown(&command)))?;
-        Ok(BenchServer { name, address, command: words, child, has_app: false, _stdout: Some(stdout) })
+        let address =
+            address.ok_or_else(|| format!("`{}` printed {line:?} first", command_text(&command)))?;
+        Ok(BenchServer { name, address, command: command_line, child, has_app: false, _stdout: Some(stdout) })
     }
 
     /// Starts a server with a given address and returns once it listens; its response is not checked.
     pub(super) fn with_address(
         name: &'static str,
-        words: String,
+        command_line: String,
         address: SocketAddr,
         mut command: Command,
     ) -> XtaskResult<BenchServer> {
         let child = command.stdin(Stdio::null()).spawn();
-        let child = child.map_err(|error| format!("`{}`: {error}", shown(&command)))?;
-        let server = BenchServer { name, address, command: words, child, has_app: false, _stdout: None };
+        let child = child.map_err(|error| format!("`{}`: {error}", command_text(&command)))?;
+        let server =
+            BenchServer { name, address, command: command_line, child, has_app: false, _stdout: None };
         let start = Instant::now();
         while TcpStream::connect(address).is_err() {
             if start.elapsed() > READY_TIMEOUT {
@@ -142,9 +145,9 @@ impl BenchServer {
         slow: Option<SocketAddr>,
         slow_rate: Option<u32>,
     ) -> XtaskResult<BenchServer> {
-        let shown = format!("nginx, {cores} workers, reuseport, no access log");
+        let command_line = format!("nginx, {cores} workers, reuseport, no access log");
         let config = |address| nginx_slow_config(folder, cores, address, slow, slow_rate);
-        let server = BenchServer::nginx_with("nginx", shown, folder, config)?;
+        let server = BenchServer::nginx_with("nginx", command_line, folder, config)?;
         server.answers("/test/fast")?;
         Ok(server)
     }
@@ -152,7 +155,7 @@ impl BenchServer {
     /// nginx with a configuration for a free port.
     pub(super) fn nginx_with(
         name: &'static str,
-        words: String,
+        command_line: String,
         folder: &Path,
         config: impl FnOnce(SocketAddr) -> String,
     ) -> XtaskResult<BenchServer> {
@@ -162,7 +165,7 @@ impl BenchServer {
         fs::write(&file, config(address))?;
         let mut command = Command::new(nginx_binary());
         command.arg("-q").arg("-p").arg(folder).arg("-c").arg(&file);
-        BenchServer::with_address(name, words, address, command)
+        BenchServer::with_address(name, command_line, address, command)
     }
 
     pub(crate) fn url(&self, path: &str) -> String {

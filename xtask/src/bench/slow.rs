@@ -163,22 +163,27 @@ impl HttpBench {
             let load = HttpLoad::Ab { requests, connections: known.connections, keep: false };
             let title = format!("row {}", known.row);
             let series = harness::series(self.options.rounds, &title, &servers, |server| {
-                load.measure(server, known.path, &self.place)
+                load.measure(server, known.path, &self.environment)
             })?;
             for series in &series {
                 if let Some(goal) = known.goal.filter(|_| series.server.starts_with("stilling")) {
-                    let what = format!("row {}, `{}`, {}", known.row, load.shown(known.path), series.server);
+                    let what =
+                        format!("row {}, `{}`, {}", known.row, load.command_line(known.path), series.server);
                     self.add_target(goal.target(what, &series.samples));
                 }
                 table.push(reference_row(known, &load, series));
             }
         }
-        let words = "The `ab` commands of the report of server-demo, whose figures come from another, older \
+        let description = "The `ab` commands of the report of server-demo, whose figures come from another, older \
                      machine; the requirements make them targets here too (in the table of targets by their rows). nginx has no slow work and stands beside the fast ones \
                      only, hyper beside those with one client. server-demo never refuses, so rows 4.22 to 4.26 are \
                      measured with `--queue-target off`; the default answers a crowd like that of 4.25 with 503. Row 4.26 repeats 4.25 with a limit on waiting: what waited longer is answered 503, \
                      and the times are those of all answers, 503 or not.";
-        Ok(vec![PageSection { title: "The known figures".to_owned(), words: words.to_owned(), table }])
+        Ok(vec![PageSection {
+            title: "The known figures".to_owned(),
+            description: description.to_owned(),
+            table,
+        }])
     }
 
     /// Slow requests alone, and beside as many fast ones as the server can answer.
@@ -194,13 +199,13 @@ impl HttpBench {
         ];
         let slow = HttpLoad::Ab { requests: self.quick_or_full(20_000), connections: 100, keep: false };
         let fast = HttpLoad::Ab { requests: WITHOUT_END, connections: 100, keep: false };
-        let beside = BenchEnvironment { folder: self.folder().join("beside"), ..self.place.clone() };
+        let beside = BenchEnvironment { folder: self.folder().join("beside"), ..self.environment.clone() };
         std::fs::create_dir_all(&beside.folder)?;
-        let found = harness::run_rounds(self.options.rounds, &servers, |round, server| {
+        let measurements = harness::run_rounds(self.options.rounds, &servers, |round, server| {
             println!("slow beside fast, round {round}, {}", server.name);
-            let alone = slow.measure(server, SLOW, &self.place)?;
+            let alone = slow.measure(server, SLOW, &self.environment)?;
             let mut saturating = fast.run_in_background(server, FAST, &beside)?;
-            let together = slow.measure(server, SLOW, &self.place)?;
+            let together = slow.measure(server, SLOW, &self.environment)?;
             if !saturating.is_running() {
                 return Err(format!("{}: the fast load ended before the slow one", server.name).into());
             }
@@ -210,8 +215,8 @@ impl HttpBench {
             "server | p50 ms alone | p99 ms alone | p50 ms beside | p99 ms beside | added to p99 | failures",
         );
         let mut all = Vec::new();
-        for (server, found) in servers.iter().zip(found) {
-            let (alone, together) = found.into_iter().unzip();
+        for (server, measurements) in servers.iter().zip(measurements) {
+            let (alone, together) = measurements.into_iter().unzip();
             let [alone, together] = [alone, together].map(|samples| Series { server: server.name, samples });
             table.push(beside_row(&alone, &together));
             all.push(added_ms(&alone, &together));
@@ -229,15 +234,15 @@ impl HttpBench {
                 self.add_target(BenchTarget::at_most(what, nginx + SLOW_EXTRA_MS, measured, "ms"));
             }
         }
-        let words = format!(
+        let description = format!(
             "`{}` of 30 ms each: alone, and while `ab -q -c 100 URL{FAST}` (a connection per request) sends as fast \
              as it is answered. The servers have 300 worker threads (`-w 300`). nginx has no slow work, so it \
              passes these requests on to a `stilling serve --driver uring -w 300` of its own, which costs it a \
              second hop. hyper blocks 300 threads of `spawn_blocking`. Both generators run on the cores that the server runs on, so what is added includes \
              their own waiting for a core.",
-            slow.shown(SLOW)
+            slow.command_line(SLOW)
         );
-        Ok(vec![PageSection { title: "Slow requests beside fast ones".to_owned(), words, table }])
+        Ok(vec![PageSection { title: "Slow requests beside fast ones".to_owned(), description, table }])
     }
 }
 
@@ -248,7 +253,7 @@ fn reference_row(known: &ReferenceRow, load: &HttpLoad, series: &Series) -> Vec<
     let latency = |of: fn(&BenchSample) -> Option<f64>| reference_spread(samples, of);
     vec![
         known.row.to_owned(),
-        format!("`{}`", load.shown(known.path)),
+        format!("`{}`", load.command_line(known.path)),
         if server.starts_with("stilling") { known.options.join(" ") } else { String::new() },
         known.reported.to_owned(),
         (*server).to_owned(),
@@ -295,7 +300,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_fast_requests_add_to_slow_ones_is_taken_within_rounds() {
+    fn the_delay_of_slow_requests_by_fast_ones_is_computed_within_rounds() {
         let series = |p99s: [f64; 3]| Series {
             server: "one",
             samples: p99s
@@ -315,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn known_figures_are_judged_by_the_medians_of_their_rounds() {
+    fn known_figures_are_compared_by_the_medians_of_their_rounds() {
         let sample = |took_s, rate, p50_ms| BenchSample {
             took_s,
             rate,

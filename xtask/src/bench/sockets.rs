@@ -15,9 +15,9 @@ use clap::Args;
 
 use super::figures::{self, PageSection};
 use super::server::BenchServer;
-use super::{enter_namespace, harness, machine, monitor, taken};
+use super::{copy_binary, enter_namespace, harness, machine, monitor};
 use crate::XtaskResult;
-use crate::steps::{cargo, run, shown};
+use crate::steps::{cargo, command_text, run};
 
 /// Rest of the connections before the last reading: longer than a server takes to park one.
 const SETTLE_TIME: Duration = Duration::from_secs(8);
@@ -55,7 +55,7 @@ impl SocketsArguments {
     pub(super) fn run(self) -> XtaskResult {
         enter_namespace(|| run(&mut cargo(["build", "--release", "-p", "stilling-cli"])))?;
         let folder = tempfile::tempdir()?;
-        let binary = taken("stilling", folder.path())?;
+        let binary = copy_binary("stilling", folder.path())?;
         let section = self.measure(&binary)?;
         harness::publish(&section.title, &section.text(), self.write)
     }
@@ -63,7 +63,7 @@ impl SocketsArguments {
     /// Measures, and checks that all connections were held and answered.
     fn measure(&self, binary: &Path) -> XtaskResult<PageSection> {
         let server = self.server(binary);
-        let server = BenchServer::announcing_address("stilling uring", shown(&server), server)?;
+        let server = BenchServer::announcing_address("stilling uring", command_text(&server), server)?;
         let before = read_usage(&server)?;
         let mut holder = SocketHolder::start(self.load(binary, &server), self.count)?;
         let answered = read_usage(&server)?;
@@ -84,7 +84,7 @@ impl SocketsArguments {
             .map(|command| command.replace(&binary.display().to_string(), "stilling"));
         Ok(PageSection {
             title: title(self.count),
-            words: self.words(&commands),
+            description: self.description(&commands),
             table: self.table(&before, &answered, &parked),
         })
     }
@@ -115,7 +115,7 @@ impl SocketsArguments {
         command
     }
 
-    fn words(&self, [server, load]: &[String; 2]) -> String {
+    fn description(&self, [server, load]: &[String; 2]) -> String {
         let SocketsArguments { count, open_files, rings, .. } = self;
         format!(
             "One server process under a limit of {} open files (`prlimit --nofile`) holds {} live connections at \
@@ -184,19 +184,19 @@ struct SocketHolder {
 impl SocketHolder {
     /// Starts the generator; returns when all connections have been answered and are held.
     fn start(mut command: Command, count: u32) -> XtaskResult<SocketHolder> {
-        let words = shown(&command);
+        let command_line = command_text(&command);
         let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-        let mut holder = SocketHolder { child, command: words };
-        let mut told = String::new();
+        let mut holder = SocketHolder { child, command: command_line };
+        let mut stderr_text = String::new();
         let mut stderr = BufReader::new(holder.child.stderr.take().expect("it is piped"));
-        while stderr.read_line(&mut told)? > 0 {
-            if told.ends_with(&format!("holding {count} connections\n")) {
+        while stderr.read_line(&mut stderr_text)? > 0 {
+            if stderr_text.ends_with(&format!("holding {count} connections\n")) {
                 // Keeps reading, so that later output does not meet a closed pipe.
                 std::thread::spawn(move || std::io::copy(&mut stderr, &mut std::io::stderr()));
                 return Ok(holder);
             }
         }
-        Err(format!("`{}` did not hold {count} connections: {told}", holder.command).into())
+        Err(format!("`{}` did not hold {count} connections: {stderr_text}", holder.command).into())
     }
 
     /// Waits for its end, which must be a success with all connections still open.

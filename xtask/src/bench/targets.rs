@@ -67,7 +67,7 @@ impl BenchTarget {
     }
 
     fn row(&self) -> Vec<String> {
-        let shown = |value: f64| {
+        let format_bound = |value: f64| {
             let number =
                 if value.abs() >= 100.0 { figures::thousands(value) } else { figures::two_places(value) };
             if self.unit == "×" {
@@ -77,11 +77,11 @@ impl BenchTarget {
             }
         };
         let bound = match self.bound {
-            Bound::AtMost(bound) => format!("≤ {}", shown(bound)),
-            Bound::AtLeast(bound) => format!("≥ {}", shown(bound)),
-            Bound::Above(bound) => format!("> {}", shown(bound)),
+            Bound::AtMost(bound) => format!("≤ {}", format_bound(bound)),
+            Bound::AtLeast(bound) => format!("≥ {}", format_bound(bound)),
+            Bound::Above(bound) => format!("> {}", format_bound(bound)),
         };
-        let measured = self.measured.map_or_else(figures::unknown, shown);
+        let measured = self.measured.map_or_else(figures::unknown, format_bound);
         vec![self.what.clone(), bound, measured, self.verdict().to_owned()]
     }
 }
@@ -101,13 +101,13 @@ impl BenchTargets {
 
 fn section(targets: &[BenchTarget]) -> PageSection {
     let missed = targets.iter().filter(|target| target.verdict() == "**missed**").count();
-    let words = format!(
+    let description = format!(
         "{} targets, {missed} missed. Ratios are medians of the ratios within each round.",
         targets.len()
     );
     let mut table = figures::table("target | wanted | measured | verdict");
     table.extend(targets.iter().map(BenchTarget::row));
-    PageSection { title: "Targets".to_owned(), words, table }
+    PageSection { title: "Targets".to_owned(), description, table }
 }
 
 #[cfg(test)]
@@ -130,6 +130,6 @@ mod tests {
             BenchTarget::at_most("a", 1.0, Some(2.0), ""),
             BenchTarget::at_most("b", 1.0, None, ""),
         ]);
-        assert!(section.words.starts_with("2 targets, 1 missed."), "{}", section.words);
+        assert!(section.description.starts_with("2 targets, 1 missed."), "{}", section.description);
     }
 }

@@ -52,15 +52,16 @@ impl LimitsArguments {
 /// If it does not, with the command that updates it; if a limit has no description.
 pub(crate) fn check() -> XtaskResult {
     let expected = page()?;
-    let found = std::fs::read_to_string(tree::root().join(PAGE)).unwrap_or_default();
-    if expected == found {
+    let current = std::fs::read_to_string(tree::root().join(PAGE)).unwrap_or_default();
+    if expected == current {
         return Ok(());
     }
-    let line = expected.lines().zip(found.lines()).take_while(|(expected, found)| expected == found).count();
+    let line =
+        expected.lines().zip(current.lines()).take_while(|(expected, current)| expected == current).count();
     let of = |text: &str| text.lines().nth(line).unwrap_or("the end").to_owned();
-    let (expected, found) = (of(&expected), of(&found));
+    let (expected, current) = (of(&expected), of(&current));
     Err(format!(
-        "{PAGE}:{}: expected from the sources\n    {expected}\nfound\n    {found}\nrun `cargo xtask limits --write`",
+        "{PAGE}:{}: expected from the sources\n    {expected}\nfound\n    {current}\nrun `cargo xtask limits --write`",
         line + 1
     )
     .into())
@@ -81,8 +82,8 @@ fn page() -> XtaskResult<String> {
         if OPTIONS.contains(&file.path.as_str()) {
             flags.extend(source::flags(&file.text));
         }
-        let found = source::constants(&file.text, file.path.ends_with("/limits.rs"));
-        if !found.is_empty() {
+        let parsed = source::constants(&file.text, file.path.ends_with("/limits.rs"));
+        if !parsed.is_empty() {
             let crate_ = file.path.split('/').nth(1);
             if last != crate_ {
                 last = crate_;
@@ -90,7 +91,7 @@ fn page() -> XtaskResult<String> {
                 constants +=
                     "| constant | value | what it bounds, and what then | where |\n|---|---|---|---|\n";
             }
-            for constant in found {
+            for constant in parsed {
                 constants += &constant_row(&constant, &file.path)?;
             }
         }
@@ -113,27 +114,27 @@ fn page() -> XtaskResult<String> {
 }
 
 fn constant_row(constant: &ConstantLimit, path: &str) -> XtaskResult<String> {
-    let ConstantLimit { name, kind, value, words } = constant;
-    require_text(words, name, path)?;
+    let ConstantLimit { name, kind, value, description } = constant;
+    require_text(description, name, path)?;
     let computed = source::product(value).filter(|_| value.contains('*'));
     let computed = computed.map(|product| format!(" = {product}")).unwrap_or_default();
-    Ok(format!("| `{name}` | `{value}`{computed} ({kind}) | {} | `{path}` |\n", cell(words)))
+    Ok(format!("| `{name}` | `{value}`{computed} ({kind}) | {} | `{path}` |\n", cell(description)))
 }
 
 fn field_row(field: &FieldLimit, structure: &str, path: &str) -> XtaskResult<String> {
-    let FieldLimit { name, default, words } = field;
-    require_text(words, &format!("{structure}::{name}"), path)?;
-    Ok(format!("| `{name}` | `{default}` | {} |\n", cell(words)))
+    let FieldLimit { name, default, description } = field;
+    require_text(description, &format!("{structure}::{name}"), path)?;
+    Ok(format!("| `{name}` | `{default}` | {} |\n", cell(description)))
 }
 
 fn flag_row(flag: &FlagLimit) -> String {
-    let FlagLimit { name, default, range, words } = flag;
-    format!("| `--{name}` | {} | {} | {} |\n", cell(default), cell(range), cell(words))
+    let FlagLimit { name, default, range, description } = flag;
+    format!("| `--{name}` | {} | {} | {} |\n", cell(default), cell(range), cell(description))
 }
 
 /// Rejects a limit without a description: readers must learn what happens when it is reached.
-fn require_text(words: &str, name: &str, path: &str) -> XtaskResult {
-    if words.is_empty() {
+fn require_text(description: &str, name: &str, path: &str) -> XtaskResult {
+    if description.is_empty() {
         Err(format!("{path}: `{name}` has no doc comment that says what it limits").into())
     } else {
         Ok(())
@@ -163,7 +164,7 @@ mod tests {
 
     /// Invariant 4 of the design: the page lists every maximum.
     #[test]
-    fn the_page_of_limits_is_what_the_sources_say() {
+    fn the_page_of_limits_matches_the_sources() {
         if let Err(error) = check() {
             panic!("{error}");
         }
@@ -182,15 +183,15 @@ mod tests {
     }
 
     #[test]
-    fn a_maximum_without_words_is_an_error() {
-        let constant = |words: &str| ConstantLimit {
+    fn a_maximum_without_a_description_is_an_error() {
+        let constant = |description: &str| ConstantLimit {
             name: "A_MAX".to_owned(),
             kind: "usize".to_owned(),
             value: "4 * 1024".to_owned(),
-            words: words.to_owned(),
+            description: description.to_owned(),
         };
         assert!(constant_row(&constant(""), "a.rs").is_err());
-        let row = constant_row(&constant("Bytes | of [`A`]."), "a.rs").expect("it has words");
+        let row = constant_row(&constant("Bytes | of [`A`]."), "a.rs").expect("it has a description");
         assert_eq!(row, "| `A_MAX` | `4 * 1024` = 4096 (usize) | Bytes \\| of `A`. | `a.rs` |\n");
     }
 }

@@ -8,7 +8,7 @@ pub(super) struct ConstantLimit {
     pub(super) name: String,
     pub(super) kind: String,
     pub(super) value: String,
-    pub(super) words: String,
+    pub(super) description: String,
 }
 
 /// A field of a limits structure, with its default.
@@ -16,7 +16,7 @@ pub(super) struct ConstantLimit {
 pub(super) struct FieldLimit {
     pub(super) name: String,
     pub(super) default: String,
-    pub(super) words: String,
+    pub(super) description: String,
 }
 
 #[derive(PartialEq, Eq, Debug)]
@@ -24,18 +24,18 @@ pub(super) struct FlagLimit {
     pub(super) name: String,
     pub(super) default: String,
     pub(super) range: String,
-    pub(super) words: String,
+    pub(super) description: String,
 }
 
 /// Structures with limits as fields.
 const STRUCTURES: [&str; 16] = [
     "BackoffConfig",
-    "Growth",
     "HttpLimits",
     "JournalLimits",
     "LogConfig",
     "NatsLimits",
     "PoolLimits",
+    "PoolScaling",
     "ProcessLimits",
     "PublisherConfig",
     "QueueLimits",
@@ -50,8 +50,8 @@ const STRUCTURES: [&str; 16] = [
 /// The constants of one file: all of them if the file is for limits, otherwise durations and constants named like a
 /// limit. Constants inside functions and tests are skipped.
 pub(super) fn constants(text: &str, all: bool) -> Vec<ConstantLimit> {
-    let mut found = Vec::new();
-    let mut words = DocText::default();
+    let mut parsed = Vec::new();
+    let mut description = DocText::default();
     let mut lines = text.lines();
     while let Some(line) = lines.next() {
         let item = without_visibility(line).strip_prefix("const ").and_then(|rest| rest.split_once(": "));
@@ -64,22 +64,22 @@ pub(super) fn constants(text: &str, all: bool) -> Vec<ConstantLimit> {
                 rest = format!("{rest} {}", more.trim());
             }
             if let Some((kind, value)) = rest.trim_end_matches(';').split_once(" =") {
-                found.push(ConstantLimit {
+                parsed.push(ConstantLimit {
                     name: name.to_owned(),
                     kind: kind.to_owned(),
                     value: value.trim().to_owned(),
-                    words: words.take(),
+                    description: description.take(),
                 });
             }
         }
-        words.read_line(line);
+        description.read_line(line);
     }
-    found
+    parsed
 }
 
 /// Name endings of limits.
 const BOUNDS: [&str; 9] =
-    ["_MAX", "_LIMIT", "_BATCH", "_PER_TURN", "_PER_SHARD", "_SECONDS", "_KEPT", "_SLOTS", "PIECE_SIZE"];
+    ["_MAX", "_LIMIT", "_BATCH", "_PER_TURN", "_PER_SHARD", "_SECONDS", "_RESERVED", "_SLOTS", "PIECE_SIZE"];
 
 fn names_a_bound(name: &str) -> bool {
     BOUNDS.iter().any(|end| name.ends_with(end)) || name == "DEFAULT_BACKLOG"
@@ -95,7 +95,7 @@ fn without_visibility(line: &str) -> &str {
 
 /// The limits structures of one file, each with the fields that have a default.
 pub(super) fn structures(text: &str) -> Vec<(String, Vec<FieldLimit>)> {
-    let mut found = Vec::new();
+    let mut parsed = Vec::new();
     for name in STRUCTURES {
         let (Some(body), Some(defaults)) = (
             block(text, &format!("pub struct {name} {{")),
@@ -104,23 +104,23 @@ pub(super) fn structures(text: &str) -> Vec<(String, Vec<FieldLimit>)> {
             continue;
         };
         let mut fields = Vec::new();
-        let mut words = DocText::default();
+        let mut description = DocText::default();
         for line in body.lines() {
             let field = line.trim().strip_prefix("pub ").and_then(|rest| rest.split_once(": "));
             if let Some((field, _)) = field {
-                let said = words.take();
+                let doc_text = description.take();
                 let default = default_of(field, defaults);
                 fields.extend(default.map(|default| FieldLimit {
                     name: field.to_owned(),
                     default,
-                    words: said,
+                    description: doc_text,
                 }));
             }
-            words.read_line(line);
+            description.read_line(line);
         }
-        found.push((name.to_owned(), fields));
+        parsed.push((name.to_owned(), fields));
     }
-    found
+    parsed
 }
 
 /// The text after `head` at the beginning of a line, up to the closing bracket in the same column.
@@ -152,8 +152,8 @@ fn default_of(field: &str, defaults: &str) -> Option<String> {
 
 /// The options of one file that have a default or a range.
 pub(super) fn flags(text: &str) -> Vec<FlagLimit> {
-    let mut found = Vec::new();
-    let mut words = DocText::default();
+    let mut parsed = Vec::new();
+    let mut description = DocText::default();
     let mut attribute = String::new();
     for line in text.lines() {
         let trimmed = line.trim();
@@ -164,12 +164,15 @@ pub(super) fn flags(text: &str) -> Vec<FlagLimit> {
         if !attribute.is_empty()
             && let Some((field, kind)) = trimmed.split_once(": ")
         {
-            let said = words.take();
-            let (said, told) = match said.split_once(" [default: ") {
-                Some((said, told)) => (said.to_owned(), told.trim_end_matches(']').to_owned()),
-                None => (said, String::new()),
+            let doc_text = description.take();
+            let (doc_text, default_text) = match doc_text.split_once(" [default: ") {
+                Some((doc_text, default_text)) => {
+                    (doc_text.to_owned(), default_text.trim_end_matches(']').to_owned())
+                }
+                None => (doc_text, String::new()),
             };
-            let default = argument(&attribute, "default_value_t = ").map_or(told, |value| plain(&value));
+            let default =
+                argument(&attribute, "default_value_t = ").map_or(default_text, |value| plain(&value));
             let range = argument(&attribute, "value_parser = ").and_then(|parser| range_of(&parser, text));
             // A keyword such as `auto` counts only beside a numeric range.
             let word = argument(&attribute, "default_value = ").filter(|_| range.is_some());
@@ -179,13 +182,18 @@ pub(super) fn flags(text: &str) -> Vec<FlagLimit> {
             if !is_flag && !is_hidden && (!default.is_empty() || range.is_some()) {
                 let name =
                     field.trim_start_matches("pub(crate) ").trim_start_matches("pub ").replace('_', "-");
-                found.push(FlagLimit { name, default, range: range.unwrap_or_default(), words: said });
+                parsed.push(FlagLimit {
+                    name,
+                    default,
+                    range: range.unwrap_or_default(),
+                    description: doc_text,
+                });
             }
         }
         attribute.clear();
-        words.read_line(line);
+        description.read_line(line);
     }
-    found
+    parsed
 }
 
 fn is_open(attribute: &str) -> bool {
@@ -235,11 +243,11 @@ struct DocText(String);
 impl DocText {
     fn read_line(&mut self, line: &str) {
         let line = line.trim();
-        if let Some(words) = line.strip_prefix("///") {
+        if let Some(description) = line.strip_prefix("///") {
             if !self.0.is_empty() {
                 self.0.push(' ');
             }
-            self.0 += words.trim();
+            self.0 += description.trim();
         } else if !line.starts_with("#[") {
             self.0.clear();
         }

@@ -16,7 +16,7 @@ use super::{SoakVerdict, conclude, joined, page, sample_until, verdict_table, wa
 use crate::XtaskResult;
 use crate::bench::load_generator::{LoadPlan, LoadReport, LoadShape, LoadStep};
 use crate::bench::server::{BenchDriver, BenchServer};
-use crate::bench::{figures, isolation, monitor, overload, taken};
+use crate::bench::{copy_binary, figures, isolation, monitor, overload};
 
 /// The server's options: 2 I/O threads, and 4 workers with 5 ms of work per job, at most 800 jobs per second.
 const OPTIONS: [&str; 8] = ["-A", "2", "-w", "4", "-D", "5", "--queue-target", "off"];
@@ -60,7 +60,7 @@ const GAUGES: [&str; 5] = [
     "jobs_queued",
     "jobs_running",
     "http_requests_held_bytes",
-    "http_answers_held_bytes",
+    "http_responses_held_bytes",
     "output_held_bytes",
 ];
 
@@ -84,7 +84,7 @@ struct BurstObservation {
 impl BurstSoak {
     pub(super) fn soak(&self) -> XtaskResult {
         let folder = tempfile::tempdir()?;
-        let binary = taken("stilling", folder.path())?;
+        let binary = copy_binary("stilling", folder.path())?;
         println!("TCP congestion control {}", isolation::congestion());
         let mut verdicts = Vec::new();
         for driver in [BenchDriver::Uring, BenchDriver::Poll] {
@@ -94,13 +94,13 @@ impl BurstSoak {
         }
         print!("{}", verdict_table(&verdicts));
         if self.write {
-            let words = format!(
+            let description = format!(
                 "Row 5.4. `{}` on `stilling serve {}`, whose workers do at most 800 jobs per second: the queue takes the rest.",
-                plan().shown("/test/slow"),
+                plan().command_line("/test/slow"),
                 OPTIONS.join(" ")
             );
             let title = "A burst of ten times the load".to_owned();
-            page::SoakSection { title, command: "cargo xtask soak burst --write".to_owned(), words }
+            page::SoakSection { title, command: "cargo xtask soak burst --write".to_owned(), description }
                 .write(&verdicts)?;
         }
         conclude(&verdicts)
@@ -146,8 +146,8 @@ impl BurstObservation {
     fn verdicts(&self) -> Vec<SoakVerdict> {
         let name = self.driver.option();
         let mut verdicts = Vec::new();
-        let mut judge = |what: &str, limit: String, holds: bool, found: String| {
-            verdicts.push(SoakVerdict { what: format!("{name}: {what}"), limit, holds, found });
+        let mut judge = |what: &str, limit: String, holds: bool, measured: String| {
+            verdicts.push(SoakVerdict { what: format!("{name}: {what}"), limit, holds, measured });
         };
         let LoadReport { ok, shed, failures_total, steps, .. } = &self.report;
         let due: u64 = steps.iter().map(|step| step.due).sum();
@@ -192,8 +192,8 @@ impl BurstObservation {
             self.gauges.iter().all(|&value| value == 0) && self.gauges.len() == GAUGES.len(),
             format!("{:?}", self.gauges),
         );
-        let found = if self.ended_well { "status 0" } else { "it did not" };
-        judge("the server stops on SIGTERM", "status 0".to_owned(), self.ended_well, found.to_owned());
+        let measured = if self.ended_well { "status 0" } else { "it did not" };
+        judge("the server stops on SIGTERM", "status 0".to_owned(), self.ended_well, measured.to_owned());
         verdicts
     }
 }
@@ -231,7 +231,7 @@ mod tests {
 
     /// Row 5.4: each criterion is judged separately.
     #[test]
-    fn every_criterion_of_a_burst_is_judged() {
+    fn every_criterion_of_a_burst_is_checked() {
         let missed = |change: fn(&mut BurstObservation)| -> Vec<String> {
             let mut observation = observation();
             change(&mut observation);

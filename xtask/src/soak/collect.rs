@@ -27,8 +27,8 @@ use super::{
 use crate::XtaskResult;
 use crate::bench::figures::{self, median};
 use crate::bench::server::BenchServer;
-use crate::bench::{isolation, taken};
-use crate::steps::shown;
+use crate::bench::{copy_binary, isolation};
+use crate::steps::command_text;
 use crate::tree;
 
 const SEGMENT_S: u32 = 10;
@@ -124,7 +124,7 @@ impl CollectSoak {
     pub(super) fn soak(&self) -> XtaskResult {
         // Not in the system's temporary folder, which may be in memory.
         let folder = tempfile::tempdir_in(tree::target().canonicalize()?)?;
-        let binary = taken("stilling", folder.path())?;
+        let binary = copy_binary("stilling", folder.path())?;
         let (server, stage) = self.start(&binary, &folder.path().join("data"))?;
         let total_s = self.options.total_s();
         println!(
@@ -137,14 +137,14 @@ impl CollectSoak {
         let observation = watched(server, &stage, total_s)?;
         let verdicts = verdicts(&observation, total_s);
         print!("{}", tables(&observation, &verdicts, total_s));
-        let words = format!(
+        let description = format!(
             "Rows 0.17 and 0.33. Publishers that wait for nothing (`{}`) and confirmed ones with a connection per message \
              (`{}`) on `{command}`; before and after, confirmed publishers alone (`{}`).",
             FLOOD.join(" "),
             WAITING.join(" "),
             NOMINAL.join(" ")
         );
-        self.options.conclude("collect", "Publishers faster than the server", words, &verdicts)
+        self.options.conclude("collect", "Publishers faster than the server", description, &verdicts)
     }
 
     fn start(&self, binary: &Path, data: &Path) -> XtaskResult<(BenchServer, CollectServer)> {
@@ -155,11 +155,11 @@ impl CollectSoak {
         let mut command = Command::new(binary);
         command.args(["serve", "--driver", self.options.driver().option(), "--listen", "127.0.0.1:0"]);
         command.args(["--nats", &nats.to_string(), "--data", &data.display().to_string()]).args(streams);
-        let words = format!(
+        let command_line = format!(
             "stilling serve --driver {} --nats … --data … --stream …:disk:retention-bytes=1GiB",
             self.options.driver().option()
         );
-        let server = BenchServer::announced("stilling", words, command)?;
+        let server = BenchServer::announced("stilling", command_line, command)?;
         let metrics = server.url("/metrics");
         Ok((server, CollectServer { binary: binary.to_owned(), nats, metrics }))
     }
@@ -170,9 +170,9 @@ impl CollectServer {
         let mut command = Command::new(&self.binary);
         command.args(["bench", "collect", &self.nats.to_string(), "--json", "--stream", stream]);
         command.args(["--subject", stream]).args(options).stderr(Stdio::inherit());
-        let output = command.output().map_err(|error| format!("`{}`: {error}", shown(&command)))?;
+        let output = command.output().map_err(|error| format!("`{}`: {error}", command_text(&command)))?;
         serde_json::from_slice(&output.stdout)
-            .map_err(|error| format!("`{}` printed no report: {error}", shown(&command)).into())
+            .map_err(|error| format!("`{}` printed no report: {error}", command_text(&command)).into())
     }
 
     /// Runs the generator repeatedly until `over`.
@@ -288,7 +288,7 @@ fn losses(observation: &CollectObservation) -> Vec<SoakVerdict> {
             what: format!("nothing fails, and the server counts every loss: {name}"),
             limit: "0".to_owned(),
             holds: sends > 0 && failures + unexplained + invented == 0,
-            found: format!(
+            measured: format!(
                 "{sends} messages, {failures} failures, {unexplained} unexplained, {invented} invented"
             ),
         }
@@ -305,7 +305,7 @@ fn waiting(observation: &CollectObservation, total_s: f64) -> SoakVerdict {
         what: "row 0.33, latency is flat: mean wait at the end".to_owned(),
         limit: format!("≤ × {WAIT_PART} of after the warm-up"),
         holds: end <= warm * WAIT_PART,
-        found: format!("{warm:.2} ms after the warm-up, {end:.2} ms at the end"),
+        measured: format!("{warm:.2} ms after the warm-up, {end:.2} ms at the end"),
     }
 }
 
@@ -316,7 +316,7 @@ fn settling(observation: &CollectObservation) -> SoakVerdict {
         what: "all messages of each run are durable soon after its last write".to_owned(),
         limit: format!("< {CALM_WITHIN_S} s"),
         holds: settled < CALM_WITHIN_S,
-        found: format!("{settled:.2} s at the most"),
+        measured: format!("{settled:.2} s at the most"),
     }
 }
 
@@ -327,14 +327,14 @@ fn recovery(observation: &CollectObservation) -> Vec<SoakVerdict> {
         what: what.to_owned(),
         limit: format!("< {CALM_WITHIN_S} s"),
         holds: end_s.is_some_and(|end_s| end_s < CALM_WITHIN_S),
-        found: end_s.map_or_else(|| format!("not in {CALM_AWAITED_S} s"), |end_s| format!("{end_s:.2} s")),
+        measured: end_s.map_or_else(|| format!("not in {CALM_AWAITED_S} s"), |end_s| format!("{end_s:.2} s")),
     };
     let [rate_before, rate_after] = observation.nominal.each_ref().map(|report| report.rate_per_s);
     let rate = SoakVerdict {
         what: "row 0.17: the rate after the flood".to_owned(),
         limit: format!("≥ × {RATE_PART} of before"),
         holds: rate_after >= rate_before * RATE_PART,
-        found: format!(
+        measured: format!(
             "{} of {} messages/s",
             figures::thousands(rate_after),
             figures::thousands(rate_before)
@@ -355,13 +355,13 @@ fn ending(observation: &CollectObservation) -> [SoakVerdict; 2] {
         what: "all descriptors are closed, except those of three streams' segments".to_owned(),
         limit: format!("≤ {descriptors_max}"),
         holds: after.is_some_and(|after| after.descriptors <= descriptors_max),
-        found: after.map_or_else(figures::unknown, |after| format!("{} of {before}", after.descriptors)),
+        measured: after.map_or_else(figures::unknown, |after| format!("{} of {before}", after.descriptors)),
     };
     let end = SoakVerdict {
         what: "the server stops on SIGTERM".to_owned(),
         limit: "status 0".to_owned(),
         holds: observation.ended_well,
-        found: if observation.ended_well { "exit status 0" } else { "it did not" }.to_owned(),
+        measured: if observation.ended_well { "exit status 0" } else { "it did not" }.to_owned(),
     };
     [descriptors, end]
 }

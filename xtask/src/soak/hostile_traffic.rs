@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reset_is_a_reset_and_not_a_goodbye() {
+    fn a_reset_is_not_an_orderly_close() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let hostile_traffic = HostileTraffic::default();
         hostile_traffic.reset_one(listener.local_addr().unwrap(), "", 1).unwrap();
@@ -132,11 +132,11 @@ mod tests {
         let mut foe = start_trickling(listener.local_addr().unwrap()).unwrap();
         let (mut server, _) = listener.accept().unwrap();
         assert!(send_byte(&mut foe));
-        let mut said = Vec::new();
-        while !said.ends_with(b"X: x") {
+        let mut received = Vec::new();
+        while !received.ends_with(b"X: x") {
             let mut piece = [0; 64];
             let count = server.read(&mut piece).unwrap();
-            said.extend_from_slice(&piece[..count]);
+            received.extend_from_slice(&piece[..count]);
         }
         drop(server);
         // The close may take a moment to arrive; until then another byte is sent.

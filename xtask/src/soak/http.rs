@@ -27,7 +27,7 @@ use super::{
 use crate::XtaskResult;
 use crate::bench::load::BenchEnvironment;
 use crate::bench::server::{BenchDriver, BenchServer};
-use crate::bench::{figures, isolation, taken};
+use crate::bench::{copy_binary, figures, isolation};
 
 /// Descriptors that a side server may keep: connections to its worker processes and their control descriptors.
 const SIDE_SPARE: f64 = 24.0;
@@ -57,15 +57,21 @@ struct HttpObservation {
 impl HttpSoak {
     pub(super) fn soak(&self) -> XtaskResult {
         let folder = tempfile::tempdir()?;
-        let binary = taken("stilling", folder.path())?;
+        let binary = copy_binary("stilling", folder.path())?;
         let driver = self.options.driver();
         let server = BenchServer::stilling(&binary, driver, &OPTIONS)?;
-        let place = |name: &str| -> XtaskResult<BenchEnvironment> {
+        let environment = |name: &str| -> XtaskResult<BenchEnvironment> {
             let folder = folder.path().join(name);
             std::fs::create_dir(&folder)?;
             Ok(BenchEnvironment { folder, binary: binary.clone(), counts_instructions: false })
         };
-        let places = [place("slow")?, place("fast")?, place("burst")?, place("succession")?, place("side")?];
+        let environments = [
+            environment("slow")?,
+            environment("fast")?,
+            environment("burst")?,
+            environment("succession")?,
+            environment("side")?,
+        ];
         let total_s = self.options.total_s();
         println!(
             "`{}` for {} min; TCP congestion control {}",
@@ -74,40 +80,41 @@ impl HttpSoak {
             isolation::congestion()
         );
         let command = server.command.clone();
-        let observation = watched(server, &places, driver, total_s)?;
+        let observation = watched(server, &environments, driver, total_s)?;
         let verdicts = verdicts(&observation, total_s);
         print!("{}", tables(&observation, &verdicts, total_s));
-        let words = format!(
+        let description = format!(
             "Slow and fast clients, bursts, resets, connections that trickle, hand-overs and worker processes at once on \
              `{command}`."
         );
-        self.options.conclude("http", "HTTP under clients of many kinds", words, &verdicts)
+        self.options.conclude("http", "HTTP under clients of many kinds", description, &verdicts)
     }
 }
 
 /// Puts all load on the server while sampling it.
 fn watched(
     server: BenchServer,
-    places: &[BenchEnvironment; 5],
+    environments: &[BenchEnvironment; 5],
     driver: BenchDriver,
     total_s: f64,
 ) -> XtaskResult<HttpObservation> {
     let process = server.processes()[0];
     let before = ResourceSample::at(process, 0.0).ok_or("the server ended before the load began")?;
     let over = AtomicBool::new(false);
-    let sides = side::all(&places[4], driver)?;
+    let sides = side::all(&environments[4], driver)?;
     let hostile_traffic = HostileTraffic::default();
     let bursts = schedule::bursts(total_s);
     let start = Instant::now();
     let address = server.address;
     let (resource_samples, tally, succession, sides) = std::thread::scope(|threads| {
-        let slow = threads.spawn(|| well_behaved::slow(&server, &places[0], &over));
-        let fast = threads.spawn(|| well_behaved::fast(&server, &places[1], &over));
-        let burst = threads.spawn(|| well_behaved::bursts(&server, &places[2], &bursts, start, &over));
+        let slow = threads.spawn(|| well_behaved::slow(&server, &environments[0], &over));
+        let fast = threads.spawn(|| well_behaved::fast(&server, &environments[1], &over));
+        let burst = threads.spawn(|| well_behaved::bursts(&server, &environments[2], &bursts, start, &over));
         threads.spawn(|| hostile_traffic.reset(address, &over));
         threads.spawn(|| hostile_traffic.trickle(address, &over));
-        let succession = threads
-            .spawn(|| succession::run(&places[3], driver, total_s, &over).map_err(|error| error.to_string()));
+        let succession = threads.spawn(|| {
+            succession::run(&environments[3], driver, total_s, &over).map_err(|error| error.to_string())
+        });
         let over = &over;
         let sides: Vec<_> = sides
             .into_iter()
@@ -141,21 +148,21 @@ fn watched(
 
 fn verdicts(observation: &HttpObservation, total_s: f64) -> Vec<SoakVerdict> {
     let mut verdicts = Vec::new();
-    let mut judge = |what: String, limit: &str, holds: bool, found: String| {
-        verdicts.push(SoakVerdict { what, limit: limit.to_owned(), holds, found });
+    let mut judge = |what: String, limit: &str, holds: bool, measured: String| {
+        verdicts.push(SoakVerdict { what, limit: limit.to_owned(), holds, measured });
     };
     for tally in run_all_clients(observation) {
-        let broken = tally.broken.iter().map(|words| format!("; {words}")).collect::<String>();
-        let found =
+        let broken = tally.broken.iter().map(|detail| format!("; {detail}")).collect::<String>();
+        let measured =
             format!("{} of {} failed, {} refused{broken}", tally.failures, tally.requests, tally.refused);
-        judge(format!("no request fails: {}", tally.name), "0", tally.is_good(), found);
+        judge(format!("no request fails: {}", tally.name), "0", tally.is_good(), measured);
     }
     verdicts.extend(level("", &observation.resource_samples, total_s));
     for side in &observation.sides {
         verdicts.extend(level(&format!(" with {}", side.name), &side.resource_samples, total_s));
     }
-    let mut judge = |what: String, limit: &str, holds: bool, found: String| {
-        verdicts.push(SoakVerdict { what, limit: limit.to_owned(), holds, found });
+    let mut judge = |what: String, limit: &str, holds: bool, measured: String| {
+        verdicts.push(SoakVerdict { what, limit: limit.to_owned(), holds, measured });
     };
     let hostile_traffic = &observation.hostile_traffic;
     let [resets, trickled, ended, refused] = [
@@ -165,25 +172,25 @@ fn verdicts(observation: &HttpObservation, total_s: f64) -> Vec<SoakVerdict> {
         &hostile_traffic.refused,
     ]
     .map(|count| count.load(Relaxed));
-    let found = format!(
+    let measured = format!(
         "{resets} connections reset, {trickled} trickled, {ended} of them ended by the server, {refused} not accepted"
     );
-    judge("the server ends connections that trickle".to_owned(), "≥ 1", resets > 0 && ended > 0, found);
+    judge("the server ends connections that trickle".to_owned(), "≥ 1", resets > 0 && ended > 0, measured);
     let before = observation.before.descriptors;
-    let found = observation
+    let measured = observation
         .after
         .map_or("it has gone".to_owned(), |after| format!("{} of {before}", after.descriptors));
     let all_closed = observation.after.is_some_and(|after| after.descriptors <= before);
-    judge("all descriptors are closed".to_owned(), "as before", all_closed, found);
-    let found = if observation.ended_well { "exit status 0" } else { "it did not" }.to_owned();
-    judge("the server stops on SIGTERM".to_owned(), "status 0", observation.ended_well, found);
+    judge("all descriptors are closed".to_owned(), "as before", all_closed, measured);
+    let measured = if observation.ended_well { "exit status 0" } else { "it did not" }.to_owned();
+    judge("the server stops on SIGTERM".to_owned(), "status 0", observation.ended_well, measured);
     for side in &observation.sides {
         let before = side.before.descriptors + SIDE_SPARE;
-        let found =
+        let measured =
             side.after.map_or("it has gone".to_owned(), |after| format!("{} of {before}", after.descriptors));
         let is_empty = side.after.is_some_and(|after| after.descriptors <= before);
         let what = format!("{}: all descriptors are closed, and it stops on SIGTERM", side.name);
-        judge(what, "as before, with spare ones", is_empty && side.ended_well, found);
+        judge(what, "as before, with spare ones", is_empty && side.ended_well, measured);
     }
     verdicts.extend(observation.succession.iter().flat_map(HandoverObservation::verdicts));
     verdicts

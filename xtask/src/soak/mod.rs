@@ -74,12 +74,19 @@ impl SoakOptions {
     }
 
     /// Writes the section if requested, and fails with all missed verdicts.
-    fn conclude(&self, name: &str, title: &str, words: String, verdicts: &[SoakVerdict]) -> XtaskResult {
+    fn conclude(
+        &self,
+        name: &str,
+        title: &str,
+        description: String,
+        verdicts: &[SoakVerdict],
+    ) -> XtaskResult {
         if self.write {
             let driver = self.driver().option();
             let command =
                 format!("cargo xtask soak {name} --minutes {} --driver {driver} --write", self.minutes);
-            page::SoakSection { title: format!("{title}, {driver}"), command, words }.write(verdicts)?;
+            page::SoakSection { title: format!("{title}, {driver}"), command, description }
+                .write(verdicts)?;
         }
         conclude(verdicts)
     }
@@ -105,7 +112,7 @@ struct SoakVerdict {
     what: String,
     limit: String,
     holds: bool,
-    found: String,
+    measured: String,
 }
 
 impl SoakArguments {
@@ -144,7 +151,7 @@ fn sample_until(process: u32, start: Instant, total_s: f64, talks: bool) -> Vec<
         if talks && at_s as u64 / 60 >= minute {
             let row: Vec<_> = MEASURES
                 .iter()
-                .map(|measure| format!("{} {}", measure.name, measure.shown((measure.of)(&look))))
+                .map(|measure| format!("{} {}", measure.name, measure.format_value((measure.of)(&look))))
                 .collect();
             println!("minute {minute}: {}", row.join(", "));
             minute += 1;
@@ -172,12 +179,16 @@ fn level(whose: &str, resource_samples: &[ResourceSample], total_s: f64) -> Vec<
     let judged = |measure: &watch::ResourceMeasure| {
         let (warm, end) =
             (measure.median_in(resource_samples, warm), measure.median_in(resource_samples, end));
-        let bound = measure.shown(measure.bound(warm));
+        let bound = measure.format_value(measure.bound(warm));
         SoakVerdict {
             what: format!("level{whose}: {}", measure.name),
             limit: format!("≤ {bound} at the end"),
             holds: measure.is_level(warm, end),
-            found: format!("{} after the warm-up, {} at the end", measure.shown(warm), measure.shown(end)),
+            measured: format!(
+                "{} after the warm-up, {} at the end",
+                measure.format_value(warm),
+                measure.format_value(end)
+            ),
         }
     };
     MEASURES.iter().map(judged).collect()
@@ -195,11 +206,11 @@ fn resource_table(
     for measure in MEASURES {
         let most = resource_samples.iter().map(measure.of).fold(0.0, f64::max);
         let cells = [
-            measure.shown((measure.of)(before)),
-            measure.shown(measure.median_in(resource_samples, warm)),
-            measure.shown(measure.median_in(resource_samples, end)),
-            measure.shown(most),
-            after.map_or_else(figures::unknown, |after| measure.shown((measure.of)(after))),
+            measure.format_value((measure.of)(before)),
+            measure.format_value(measure.median_in(resource_samples, warm)),
+            measure.format_value(measure.median_in(resource_samples, end)),
+            measure.format_value(most),
+            after.map_or_else(figures::unknown, |after| measure.format_value((measure.of)(after))),
         ];
         text += &format!("| {} | {} |\n", measure.name, cells.join(" | "));
     }
@@ -207,10 +218,10 @@ fn resource_table(
 }
 
 fn verdict_table(verdicts: &[SoakVerdict]) -> String {
-    let mut text = "\n| judgement | limit | found | verdict |\n|---|---|---|---|\n".to_owned();
-    for SoakVerdict { what, limit, holds, found } in verdicts {
+    let mut text = "\n| criterion | limit | measured | verdict |\n|---|---|---|---|\n".to_owned();
+    for SoakVerdict { what, limit, holds, measured } in verdicts {
         let verdict = if *holds { "met" } else { "**missed**" };
-        text += &format!("| {what} | {limit} | {found} | {verdict} |\n");
+        text += &format!("| {what} | {limit} | {measured} | {verdict} |\n");
     }
     text
 }

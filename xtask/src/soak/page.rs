@@ -9,15 +9,15 @@ use crate::tree;
 
 pub(crate) const TITLE: &str = "Soaks";
 
-const WORDS: &str = "Long loads, after which resources must be back at their earlier level. Servers and generators share the machine's \
-                     cores. Each part comes from the command it names and has every judgement of that run with its \
-                     limit; a run with a missed judgement is written too.";
+const INTRODUCTION: &str = "Long loads, after which resources must be back at their earlier level. Servers and generators share the machine's \
+                     cores. Each part comes from the command it names and has every criterion of that run with its \
+                     limit; a run with a missed criterion is written too.";
 
 pub(super) struct SoakSection {
     pub(super) title: String,
     pub(super) command: String,
     /// Description of the load and of the server's options.
-    pub(super) words: String,
+    pub(super) description: String,
 }
 
 impl SoakSection {
@@ -25,9 +25,9 @@ impl SoakSection {
         let missed = verdicts.iter().filter(|verdict| !verdict.holds).count();
         let lines = machine::listed([]);
         format!(
-            "### {}\n\n{}\n\n- Command: `{}`\n{lines}\n{} judgements, {missed} missed.\n{}",
+            "### {}\n\n{}\n\n- Command: `{}`\n{lines}\n{} criteria, {missed} missed.\n{}",
             self.title,
-            self.words,
+            self.description,
             self.command,
             verdicts.len(),
             verdict_table(verdicts)
@@ -46,7 +46,8 @@ impl SoakSection {
 
 /// The page with `text` in place of the part with this title, or at the end of the section.
 fn with_part(page: &str, title: &str, text: &str) -> String {
-    let section = section_of(page, TITLE).map_or_else(|| format!("## {TITLE}\n\n{WORDS}\n"), str::to_owned);
+    let section =
+        section_of(page, TITLE).map_or_else(|| format!("## {TITLE}\n\n{INTRODUCTION}\n"), str::to_owned);
     let heading = format!("\n### {title}\n");
     let mut section = section;
     if let Some(start) = section.find(&heading).map(|at| at + 1) {
@@ -70,21 +71,24 @@ mod tests {
         assert!(page.starts_with("# Page\n\n## Other\n\nkept\n\n## Soaks\n"), "{page}");
         assert!(page.ends_with("### Two\n\nsecond\n\n### One\n\nnew\n"), "{page}");
         assert!(!page.contains("old"), "{page}");
-        assert_eq!((page.matches("## Soaks").count(), page.matches(WORDS).count()), (1, 1));
+        assert_eq!((page.matches("## Soaks").count(), page.matches(INTRODUCTION).count()), (1, 1));
     }
 
     #[test]
-    fn a_part_has_every_judgement_with_its_limit() {
+    fn a_part_has_every_criterion_with_its_limit() {
         let verdict = |holds| SoakVerdict {
             what: "rate".to_owned(),
             limit: "≥ 5/s".to_owned(),
             holds,
-            found: "4/s".to_owned(),
+            measured: "4/s".to_owned(),
         };
-        let part =
-            SoakSection { title: "One".to_owned(), command: "run".to_owned(), words: "load".to_owned() };
+        let part = SoakSection {
+            title: "One".to_owned(),
+            command: "run".to_owned(),
+            description: "load".to_owned(),
+        };
         let text = part.text(&[verdict(true), verdict(false)]);
-        assert!(text.contains("2 judgements, 1 missed."), "{text}");
+        assert!(text.contains("2 criteria, 1 missed."), "{text}");
         assert!(
             text.contains("| rate | ≥ 5/s | 4/s | met |\n| rate | ≥ 5/s | 4/s | **missed** |\n"),
             "{text}"

@@ -15,7 +15,7 @@ use crate::bench::figures;
 use crate::bench::load::{BenchEnvironment, HttpLoad};
 use crate::bench::sample::BenchSample;
 use crate::bench::server::BenchServer;
-use crate::bench::{isolation, taken};
+use crate::bench::{copy_binary, isolation};
 
 /// The server's options in rows 4.27 and 4.28.
 const OPTIONS: [&str; 4] = ["-C", "1000", "-w", "300"];
@@ -50,10 +50,11 @@ pub(super) struct ParallelSoak {
 impl ParallelSoak {
     pub(super) fn soak(&self) -> XtaskResult {
         let folder = tempfile::tempdir()?;
-        let binary = taken("stilling", folder.path())?;
+        let binary = copy_binary("stilling", folder.path())?;
         let server = BenchServer::stilling(&binary, self.options.driver(), &OPTIONS)?;
         let (command, total_s) = (server.command.clone(), self.options.total_s());
-        let place = BenchEnvironment { folder: folder.path().to_owned(), binary, counts_instructions: false };
+        let environment =
+            BenchEnvironment { folder: folder.path().to_owned(), binary, counts_instructions: false };
         println!(
             "`{command}` for {} min; TCP congestion control {}",
             self.options.minutes,
@@ -66,8 +67,8 @@ impl ParallelSoak {
         let start = Instant::now();
         let (resource_samples, samples) = std::thread::scope(|threads| {
             let generators = ROWS.map(|row| {
-                let (load, place, url) = (&load, &place, server.url(row.path));
-                threads.spawn(move || load.run(&url, place).map_err(|error| error.to_string()))
+                let (load, environment, url) = (&load, &environment, server.url(row.path));
+                threads.spawn(move || load.run(&url, environment).map_err(|error| error.to_string()))
             });
             let resource_samples = sample_until(process, start, total_s, true);
             (resource_samples, generators.map(joined))
@@ -83,37 +84,38 @@ impl ParallelSoak {
             what: "the server stops on SIGTERM".to_owned(),
             limit: "status 0".to_owned(),
             holds: ended_well,
-            found: if ended_well { "status 0" } else { "it did not" }.to_owned(),
+            measured: if ended_well { "status 0" } else { "it did not" }.to_owned(),
         });
         print!(
             "{}{}",
             resource_table(&before, &resource_samples, after.as_ref(), total_s),
             verdict_table(&verdicts)
         );
-        let words = format!(
+        let description = format!(
             "Rows 4.27 and 4.28: server-demo's own test, whose figures are the limits. 100 clients send a slow request \
              (30 ms) and 100 others for a fast one, each request over a connection of its own \
              (`{}`, and the same for {}), on `{command}`. The server and both generators share this machine's cores.",
-            load.shown(ROWS[0].path),
+            load.command_line(ROWS[0].path),
             ROWS[1].path
         );
-        self.options.conclude("parallel", "Slow and fast requests in parallel", words, &verdicts)
+        self.options.conclude("parallel", "Slow and fast requests in parallel", description, &verdicts)
     }
 }
 
 impl ParallelTarget {
     fn verdicts(&self, sample: &BenchSample) -> Vec<SoakVerdict> {
         let name = format!("row {}, {}", self.number, self.path);
-        let judged = |what: &str, limit: String, holds: bool, found: String| SoakVerdict {
+        let judged = |what: &str, limit: String, holds: bool, measured: String| SoakVerdict {
             what: format!("{name}: {what}"),
             limit,
             holds,
-            found,
+            measured,
         };
-        let at_most = |what: &str, limit_ms: f64, found: Option<f64>| {
-            let holds = found.is_some_and(|ms| ms <= limit_ms);
-            let found = found.map_or_else(figures::unknown, |ms| format!("{} ms", figures::two_places(ms)));
-            judged(what, format!("≤ {limit_ms} ms"), holds, found)
+        let at_most = |what: &str, limit_ms: f64, measured: Option<f64>| {
+            let holds = measured.is_some_and(|ms| ms <= limit_ms);
+            let measured =
+                measured.map_or_else(figures::unknown, |ms| format!("{} ms", figures::two_places(ms)));
+            judged(what, format!("≤ {limit_ms} ms"), holds, measured)
         };
         let bad = sample.failures + sample.refused;
         let mut verdicts = vec![
@@ -142,7 +144,7 @@ mod tests {
 
     /// Rows 4.27 and 4.28: each figure of the row is judged separately, and a generator without figures misses all.
     #[test]
-    fn every_figure_of_a_row_is_judged() {
+    fn every_figure_of_a_row_is_checked() {
         let good = BenchSample {
             requests: 9,
             rate: 40_184.0,

@@ -25,7 +25,7 @@ pub(super) struct SideServer {
     name: &'static str,
     server: BenchServer,
     path: &'static str,
-    place: BenchEnvironment,
+    environment: BenchEnvironment,
 }
 
 pub(super) struct SideObservation {
@@ -38,25 +38,25 @@ pub(super) struct SideObservation {
 }
 
 /// The side servers of a soak on this driver.
-pub(super) fn all(place: &BenchEnvironment, driver: BenchDriver) -> XtaskResult<Vec<SideServer>> {
+pub(super) fn all(environment: &BenchEnvironment, driver: BenchDriver) -> XtaskResult<Vec<SideServer>> {
     let place_of = |name: &str| -> XtaskResult<BenchEnvironment> {
-        let folder = place.folder.join(name);
+        let folder = environment.folder.join(name);
         std::fs::create_dir(&folder)?;
-        Ok(BenchEnvironment { folder, ..place.clone() })
+        Ok(BenchEnvironment { folder, ..environment.clone() })
     };
     let (app, direct) = (place_of("app")?, place_of("direct")?);
     let mut sides = vec![SideServer {
         name: "--app",
         server: stilling_before_node(&app, driver, &APP_OPTIONS)?,
         path: "/",
-        place: app,
+        environment: app,
     }];
     if driver == BenchDriver::Uring {
         sides.push(SideServer {
             name: "--direct-descriptors",
             server: BenchServer::stilling(&direct.binary, driver, &DIRECT_OPTIONS)?,
             path: "/test/fast",
-            place: direct,
+            environment: direct,
         });
     }
     Ok(sides)
@@ -86,7 +86,7 @@ impl SideServer {
         let url = self.server.url(self.path);
         let mut turn = 0;
         while !over.load(Relaxed) {
-            tally[turn % 2].run_at(&loads[turn % 2], &url, &self.place);
+            tally[turn % 2].run_at(&loads[turn % 2], &url, &self.environment);
             turn += 1;
         }
         tally

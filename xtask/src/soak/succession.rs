@@ -56,22 +56,22 @@ fn every(total_s: f64) -> Duration {
 }
 
 pub(super) fn run(
-    place: &BenchEnvironment,
+    environment: &BenchEnvironment,
     driver: BenchDriver,
     total_s: f64,
     over: &AtomicBool,
 ) -> XtaskResult<HandoverObservation> {
-    let control = place.folder.join("control");
+    let control = environment.folder.join("control");
     let control = control.to_str().ok_or("the path of the temporary folder is not UTF-8")?;
     let options: Vec<&str> = OPTIONS.into_iter().chain(["--take-over", control]).collect();
-    let first = BenchServer::stilling(&place.binary, driver, &options)?;
+    let first = BenchServer::stilling(&environment.binary, driver, &options)?;
     let (fast, slow) = (first.url("/test/fast"), first.url("/test/slow"));
     let process = Mutex::new(first.first_process());
     let workers_grown = Mutex::new(0.0_f64);
     let place_of = |name: &str| -> XtaskResult<BenchEnvironment> {
-        let folder = place.folder.join(name);
+        let folder = environment.folder.join(name);
         std::fs::create_dir(&folder)?;
-        Ok(BenchEnvironment { folder, ..place.clone() })
+        Ok(BenchEnvironment { folder, ..environment.clone() })
     };
     let (closed, waves) = (place_of("closed")?, place_of("waves")?);
     let mut chain = ServerChain { processes: Vec::new(), ended_well: true };
@@ -79,7 +79,7 @@ pub(super) fn run(
         let fast = threads.spawn(|| fast_requests(&fast, &closed, over));
         let slow = threads.spawn(|| slow_waves(&slow, &waves, over));
         threads.spawn(|| watch_threads(&process, &workers_grown, over));
-        let next = || BenchServer::stilling(&place.binary, driver, &options);
+        let next = || BenchServer::stilling(&environment.binary, driver, &options);
         let last = chain.replace_until(first, &process, next, every(total_s), over);
         // The last server has no successor: no request may be in flight when it ends.
         let mut tally = super::joined(fast);
@@ -134,7 +134,7 @@ impl ServerChain {
 }
 
 /// Runs fast requests with a connection each and on kept connections, alternately: `ab` counts every failure.
-fn fast_requests(url: &str, place: &BenchEnvironment, over: &AtomicBool) -> Vec<RequestTally> {
+fn fast_requests(url: &str, environment: &BenchEnvironment, over: &AtomicBool) -> Vec<RequestTally> {
     let mut tally = [
         RequestTally::new("hand-overs: fast, c=20 (ab)"),
         RequestTally::new("hand-overs: fast, kept, c=20 (ab)"),
@@ -142,18 +142,18 @@ fn fast_requests(url: &str, place: &BenchEnvironment, over: &AtomicBool) -> Vec<
     let loads = [false, true].map(|keep| HttpLoad::Ab { requests: 10_000, connections: 20, keep });
     let mut turn = 0;
     while !over.load(Relaxed) {
-        tally[turn % 2].run_at(&loads[turn % 2], url, place);
+        tally[turn % 2].run_at(&loads[turn % 2], url, environment);
         turn += 1;
     }
     tally.to_vec()
 }
 
 /// Runs slow requests in waves, with rests in which the pool shrinks.
-fn slow_waves(url: &str, place: &BenchEnvironment, over: &AtomicBool) -> RequestTally {
+fn slow_waves(url: &str, environment: &BenchEnvironment, over: &AtomicBool) -> RequestTally {
     let mut tally = RequestTally::new("hand-overs: slow, c=60 in waves (stilling bench)");
     let load = HttpLoad::Own { seconds: WAVE_S, connections: 60, close: true, pipeline: 1 };
     while !over.load(Relaxed) {
-        tally.run_at(&load, url, place);
+        tally.run_at(&load, url, environment);
         let rest = Instant::now() + Duration::from_secs(WAVE_S.into());
         while !over.load(Relaxed) && Instant::now() < rest {
             std::thread::sleep(Duration::from_millis(100));
@@ -182,13 +182,13 @@ fn watch_threads(process: &Mutex<u32>, workers_grown: &Mutex<f64>, over: &Atomic
 impl HandoverObservation {
     pub(super) fn verdicts(&self) -> Vec<SoakVerdict> {
         let hand_overs = self.processes.len().saturating_sub(1);
-        let broken = self.broken.as_ref().map(|words| format!("; {words}")).unwrap_or_default();
+        let broken = self.broken.as_ref().map(|detail| format!("; {detail}")).unwrap_or_default();
         let mut verdicts = vec![
             SoakVerdict {
                 what: "servers succeed each other".to_owned(),
                 limit: format!("≥ {} hand-overs, all ended well", HAND_OVERS_MIN - 2.0),
                 holds: hand_overs as f64 >= HAND_OVERS_MIN - 2.0 && self.broken.is_none() && self.ended_well,
-                found: format!(
+                measured: format!(
                     "{hand_overs} hand-overs; all ended {}{broken}",
                     if self.ended_well { "well" } else { "**not** well" }
                 ),
@@ -197,7 +197,7 @@ impl HandoverObservation {
                 what: "the pool grows and shrinks".to_owned(),
                 limit: format!("≥ {WORKERS_GROWN_MIN} threads"),
                 holds: self.workers_grown >= WORKERS_GROWN_MIN,
-                found: format!("{} threads came and went in one server", self.workers_grown),
+                measured: format!("{} threads came and went in one server", self.workers_grown),
             },
         ];
         // The last samples fall into different parts of a wave, so the smallest ones of each half are compared.
@@ -210,12 +210,12 @@ impl HandoverObservation {
                 (least(&self.processes[..half], measure.of), least(&self.processes[half..], measure.of));
             verdicts.push(SoakVerdict {
                 what: format!("level over all servers: {}", measure.name),
-                limit: format!("≤ {} with the last ones", measure.shown(measure.bound(early))),
+                limit: format!("≤ {} with the last ones", measure.format_value(measure.bound(early))),
                 holds: measure.is_level(early, late),
-                found: format!(
+                measured: format!(
                     "{} with the first ones, {} with the last ones",
-                    measure.shown(early),
-                    measure.shown(late)
+                    measure.format_value(early),
+                    measure.format_value(late)
                 ),
             });
         }

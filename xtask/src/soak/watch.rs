@@ -91,7 +91,7 @@ impl ResourceMeasure {
         warm * (1.0 + self.part) + self.extra
     }
 
-    pub(super) fn shown(&self, value: f64) -> String {
+    pub(super) fn format_value(&self, value: f64) -> String {
         let places = if self.unit > 1.0 { 1 } else { 0 };
         format!("{:.places$} {}", value / self.unit, self.unit_name).trim_end().to_owned()
     }
@@ -120,6 +120,9 @@ mod tests {
         let memory = MEASURES[0];
         assert!(memory.is_level(100.0 * MIB, 106.0 * MIB) && !memory.is_level(100.0 * MIB, 106.1 * MIB));
         assert!(!memory.is_level(f64::NAN, 1.0), "nothing seen is nothing proven");
-        assert_eq!((memory.shown(1.5 * MIB), threads.shown(7.0)), ("1.5 MiB".to_owned(), "7".to_owned()));
+        assert_eq!(
+            (memory.format_value(1.5 * MIB), threads.format_value(7.0)),
+            ("1.5 MiB".to_owned(), "7".to_owned())
+        );
     }
 }

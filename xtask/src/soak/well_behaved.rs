@@ -53,13 +53,13 @@ impl RequestTally {
         self.took_s += sample.took_s;
     }
 
-    fn run(&mut self, load: &HttpLoad, server: &BenchServer, path: &str, place: &BenchEnvironment) {
-        self.run_at(load, &server.url(path), place);
+    fn run(&mut self, load: &HttpLoad, server: &BenchServer, path: &str, environment: &BenchEnvironment) {
+        self.run_at(load, &server.url(path), environment);
     }
 
     /// Runs a generator once against the server at `url`.
-    pub(super) fn run_at(&mut self, load: &HttpLoad, url: &str, place: &BenchEnvironment) {
-        match load.run(url, place) {
+    pub(super) fn run_at(&mut self, load: &HttpLoad, url: &str, environment: &BenchEnvironment) {
+        match load.run(url, environment) {
             Ok(sample) => self.add(&sample),
             Err(error) => {
                 self.broken.insert(error.to_string());
@@ -71,17 +71,21 @@ impl RequestTally {
 }
 
 /// Slow requests over 100 connections, a connection each: the load of row 4.27.
-pub(super) fn slow(server: &BenchServer, place: &BenchEnvironment, over: &AtomicBool) -> RequestTally {
+pub(super) fn slow(server: &BenchServer, environment: &BenchEnvironment, over: &AtomicBool) -> RequestTally {
     let mut tally = RequestTally::new("slow, c=100 (stilling bench)");
     let load = HttpLoad::Own { seconds: SEGMENT_S, connections: 100, close: true, pipeline: 1 };
     while !over.load(Relaxed) {
-        tally.run(&load, server, "/test/slow", place);
+        tally.run(&load, server, "/test/slow", environment);
     }
     tally
 }
 
 /// Fast requests over 100 connections, a connection each and kept, alternately: the load of row 4.28 and its kept form.
-pub(super) fn fast(server: &BenchServer, place: &BenchEnvironment, over: &AtomicBool) -> [RequestTally; 2] {
+pub(super) fn fast(
+    server: &BenchServer,
+    environment: &BenchEnvironment,
+    over: &AtomicBool,
+) -> [RequestTally; 2] {
     let mut tally = [RequestTally::new("fast, c=100 (ab)"), RequestTally::new("fast, kept, c=100 (wrk)")];
     let loads = [
         HttpLoad::Ab { requests: SEGMENT_REQUESTS, connections: 100, keep: false },
@@ -89,7 +93,7 @@ pub(super) fn fast(server: &BenchServer, place: &BenchEnvironment, over: &Atomic
     ];
     let mut turn = 0;
     while !over.load(Relaxed) {
-        tally[turn % 2].run(&loads[turn % 2], server, "/test/fast", place);
+        tally[turn % 2].run(&loads[turn % 2], server, "/test/fast", environment);
         turn += 1;
     }
     tally
@@ -98,7 +102,7 @@ pub(super) fn fast(server: &BenchServer, place: &BenchEnvironment, over: &Atomic
 /// Nine times as many additional slow clients in each burst: ten times as many in total.
 pub(super) fn bursts(
     server: &BenchServer,
-    place: &BenchEnvironment,
+    environment: &BenchEnvironment,
     bursts: &[SoakWindow],
     start: Instant,
     over: &AtomicBool,
@@ -113,7 +117,7 @@ pub(super) fn bursts(
         }
         let seconds = (burst.to_s - burst.from_s).ceil().max(1.0) as u32;
         let load = HttpLoad::Own { seconds, connections: 900, close: true, pipeline: 1 };
-        tally.run(&load, server, "/test/slow", place);
+        tally.run(&load, server, "/test/slow", environment);
     }
     tally
 }

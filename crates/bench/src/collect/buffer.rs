@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_not_taken_stays_in_order_across_reads() {
+    fn unconsumed_bytes_stay_in_order_across_reads() {
         let mut buffer = ReceiveBuffer::default();
         let mut from: &[u8] = b"abc";
         assert_eq!(buffer.fill(&mut from).expect("it reads"), 3);

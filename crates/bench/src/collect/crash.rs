@@ -135,8 +135,8 @@ pub struct CrashReport {
     pub kills: u32,
     /// Acknowledged messages.
     pub acknowledged: u64,
-    /// Messages found in the stream.
-    pub found: u64,
+    /// Messages in the stream.
+    pub stored: u64,
     /// Acknowledged messages that are missing, and bytes that retention should have kept.
     pub lost: u64,
     /// Messages that no client sent, or with wrong content.
@@ -216,8 +216,8 @@ impl CrashReport {
     }
 
     /// Messages that were stored without an acknowledgement.
-    pub fn found_unacknowledged(&self) -> u64 {
-        self.found.saturating_sub(self.acknowledged)
+    pub fn stored_unacknowledged(&self) -> u64 {
+        self.stored.saturating_sub(self.acknowledged)
     }
 
     /// Compares resident memory after two equal loads of `messages` messages.

@@ -115,7 +115,7 @@ impl Nats {
         }
         match PubAckResponse::parse(payload) {
             Err(error) => bad(MessageFailure::BadAcknowledgement, format!("{error} in {:?}", answer())),
-            Ok(PubAckResponse::Refused(refusal)) => {
+            Ok(PubAckResponse::Rejected(refusal)) => {
                 bad(MessageFailure::Refused, format!("{} {}", refusal.code, refusal.description))
             }
             Ok(PubAckResponse::Stored(ack))

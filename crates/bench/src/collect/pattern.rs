@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn payloads_of_neighbours_are_not_taken_for_each_other() {
+    fn payloads_with_adjacent_numbers_differ() {
         let pattern = Pattern::new(64);
         let of = |client, counter| {
             let mut payload = Vec::new();

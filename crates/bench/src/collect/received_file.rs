@@ -38,8 +38,8 @@ pub(super) fn count_received_lines(
     while lines.read_until(b'\n', &mut line).map_err(local)? > 0 {
         let text = line.trim_ascii();
         let id = run.pattern.check(text).filter(|id| id.counter < tally.queued);
-        let place = id.and_then(|id| Some((received.get_mut(usize::from(id.client))?, id.counter)));
-        match place {
+        let counter_slot = id.and_then(|id| Some((received.get_mut(usize::from(id.client))?, id.counter)));
+        match counter_slot {
             None => tally.fault(MessageFailure::WrongPayload, 1, || {
                 format!("a line of {} bytes in {}", text.len(), path.display())
             }),

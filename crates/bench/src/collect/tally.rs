@@ -204,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_failure_stands_at_its_number_with_the_name_it_has_in_json() {
+    fn every_failure_has_its_index_and_its_json_name() {
         for (number, failure) in MessageFailure::ALL.iter().enumerate() {
             assert_eq!(*failure as usize, number);
             assert_eq!(serde_json::to_string(failure).unwrap(), format!("\"{}\"", failure.name()));
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_add_up_and_what_is_told_one_by_one_is_bounded() {
+    fn thread_counts_add_up_and_individual_reports_are_bounded() {
         let (mut one, mut other) = (CollectTally::new(), CollectTally::new());
         one.fail(1, MessageFailure::Broken, 60, Some(32), || "first".to_owned());
         other.fail(2, MessageFailure::Broken, 1000, None, || "second".to_owned());

@@ -46,7 +46,7 @@ mod tests {
     use crate::http::HttpPlan;
 
     #[test]
-    fn a_request_says_what_the_plan_says() {
+    fn a_request_follows_the_plan() {
         let check = |url: &str, change: fn(&mut HttpPlan), expected: &str| {
             let mut plan = HttpPlan::new(Url::parse(url).unwrap());
             change(&mut plan);

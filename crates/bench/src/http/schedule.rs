@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn every_scheduled_request_is_taken_or_counted() {
+    fn every_scheduled_request_is_started_or_counted() {
         let mut backlog = backlog(1000.0, 100, 5);
         let mut taken = 0;
         for millis in [0, 3, 20, 21, 40] {

@@ -189,7 +189,7 @@ fn simulate(change: fn(&mut HttpPlan), action_script: ServerActionScript) -> Sim
     let mut shard = Shard::new(driver, generator, config, clock, wake, Arc::default());
     shard.turn(false).expect("a turn");
     shard.run().expect("the world goes on");
-    assert_eq!(shard.open(), 0);
+    assert_eq!(shard.open_connections(), 0);
     shard.audit().expect("nothing is left");
     shard.driver().assert_drained();
     let dropped = shard.service().dropped();

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_end_in_the_order_in_which_they_began_and_are_taken_back_in_reverse() {
+    fn requests_end_in_start_order_and_are_requeued_in_reverse() {
         let mut slots = ConnectionSlots::new(2, 3);
         slots.open(1, Token::new(20, 0));
         for round in 0..5 {

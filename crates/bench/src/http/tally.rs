@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_failure_stands_at_its_number_with_the_name_it_has_in_json() {
+    fn every_failure_has_its_index_and_its_json_name() {
         for (number, failure) in RequestFailure::ALL.into_iter().enumerate() {
             assert_eq!(failure as usize, number);
             assert_eq!(serde_json::to_string(&failure).unwrap(), format!("\"{}\"", failure.name()));

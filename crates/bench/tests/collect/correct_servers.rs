@@ -23,7 +23,7 @@ fn check(messages: u64, change: impl FnOnce(&mut CollectPlan)) -> CollectRunRepo
 
 /// Rows 0.23 and 0.32: queued messages = sends = receives.
 #[test]
-fn every_manner_of_sending_is_accounted_for() {
+fn every_send_mode_is_accounted_for() {
     for confirmed in [true, false] {
         for (clients, threads, size, window) in [(1, 1, 16, 1), (4, 1, 4096, 256), (9, 2, 128, 7)] {
             let report = check(500, |plan| {
@@ -95,7 +95,7 @@ fn a_client_waits_for_the_server_to_exist() {
 }
 
 #[test]
-fn nobody_there_is_an_error_with_the_address() {
+fn a_refused_connection_is_an_error_with_the_address() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("it is bound");
     drop(listener);

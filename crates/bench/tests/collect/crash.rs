@@ -32,7 +32,7 @@ fn run(fault: CollectFault, kills: u32, clients: u16) -> CrashReport {
 fn a_correct_server_passes() {
     let report = run(CollectFault::Nothing, 10, 4);
     assert!(report.is_good(), "{report:?}");
-    assert_eq!((report.kills, report.acknowledged + report.found_unacknowledged()), (10, report.found));
+    assert_eq!((report.kills, report.acknowledged + report.stored_unacknowledged()), (10, report.stored));
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn each_violation_is_reported_by_name() {
 }
 
 #[test]
-fn a_server_that_ends_by_itself_is_told_with_its_command() {
+fn a_server_that_exits_is_reported_with_its_command() {
     let address = SocketAddr::from(([127, 0, 0, 1], 1));
     let mut target = TargetProcess::new(
         &["false".to_owned(), "{port}".to_owned()],

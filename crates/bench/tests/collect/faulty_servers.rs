@@ -56,7 +56,7 @@ fn an_acknowledgement_too_many_is_a_failure_beside_the_right_ones() {
 }
 
 #[test]
-fn a_broken_connection_fails_what_was_in_flight_and_the_next_one_goes_on() {
+fn a_broken_connection_fails_what_was_in_flight_and_the_next_one_continues() {
     for fault in [CollectFault::Close(5), CollectFault::Error(5)] {
         let report = run(fault, |_| {});
         let accounting = report.accounting;
@@ -108,7 +108,7 @@ fn an_acknowledged_message_that_was_not_kept_is_unexplained() {
 
 /// Row 0.17: the time until all messages are stored counts from the last write, not from the end of the last publisher.
 #[test]
-fn what_a_server_takes_its_time_for_counts_from_the_last_write() {
+fn the_progress_timeout_counts_from_the_last_write() {
     let report = run(CollectFault::NoPong, |plan| (plan.confirmed, plan.timeout) = (false, SHORT_TIMEOUT));
     assert_eq!(
         (report.accounting.received, report.failed(MessageFailure::Unacknowledged)),

@@ -155,7 +155,7 @@ fn what_is_no_http_is_a_bad_response() {
 
 /// Row 4.26: shed requests are neither failures nor successes.
 #[test]
-fn shed_answers_stand_on_their_own_line() {
+fn shed_answers_have_their_own_line() {
     for driver in DRIVERS {
         let shed = FakeResponse::Bytes(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 4\r\n\r\nbusy");
         let fake = FakeHttpServer::start(&[shed, shed, FakeResponse::Bytes(CORRECT_RESPONSE)]);
@@ -238,7 +238,7 @@ fn a_first_answer_that_is_not_right_ends_the_run_with_its_name() {
 }
 
 #[test]
-fn nobody_listening_is_said_at_once() {
+fn a_refused_connection_is_reported_at_once() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("it is bound");
     drop(listener);

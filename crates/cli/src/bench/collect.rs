@@ -104,8 +104,8 @@ pub(super) enum StorageOption {
 }
 
 impl From<StorageOption> for CollectStorage {
-    fn from(kept: StorageOption) -> CollectStorage {
-        match kept {
+    fn from(storage: StorageOption) -> CollectStorage {
+        match storage {
             StorageOption::File => CollectStorage::File,
             StorageOption::Memory => CollectStorage::Memory,
         }
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_does_not_tell_is_no_zero() {
+    fn a_missing_server_counter_is_not_zero() {
         let mut report = report();
         (report.server, report.accounting.received) = (None, None);
         let text = lines(&report);

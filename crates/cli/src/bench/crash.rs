@@ -129,8 +129,8 @@ fn table(report: &CrashReport) -> String {
     let rows = [
         ("kills", u64::from(report.kills)),
         ("acknowledged", report.acknowledged),
-        ("found", report.found),
-        ("found unacknowledged", report.found_unacknowledged()),
+        ("stored", report.stored),
+        ("stored unacknowledged", report.stored_unacknowledged()),
         ("lost", report.lost),
         ("invented", report.invented),
         ("reordered", report.reordered),

@@ -85,7 +85,7 @@ impl CatArguments {
             0 => Ok(()),
             missing => Err(JournalError::Damaged(Some(format!(
                 "{missing} records cannot be shown because they are damaged: `stilling journal verify {}` reports where",
-                stream.place()
+                stream.location()
             )))),
         }
     }
@@ -138,7 +138,7 @@ impl CatArguments {
                 Err(error) => {
                     return Err(JournalError::Unreadable(format!(
                         "{} cannot be read: {error}",
-                        stream.place()
+                        stream.location()
                     )));
                 }
             };

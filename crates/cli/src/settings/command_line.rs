@@ -11,11 +11,12 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, Command, Id};
 
 use super::definitions::SettingDefinition;
+use super::nearest::nearest;
 use super::{Diagnostic, SettingOrigin, SettingsError};
 
 pub(super) struct CommandLine {
     /// The command line without the refused options.
-    pub(super) words: Vec<OsString>,
+    pub(super) arguments: Vec<OsString>,
     pub(super) names: HashSet<String>,
     pub(super) config: Option<PathBuf>,
 }
@@ -28,7 +29,7 @@ pub(super) struct CommandLine {
 pub(super) fn read(
     root: &Command,
     name: &str,
-    mut words: Vec<OsString>,
+    mut arguments: Vec<OsString>,
     definitions: &[SettingDefinition<'_>],
     wrong: &mut Vec<Diagnostic>,
 ) -> Result<CommandLine, SettingsError> {
@@ -37,7 +38,7 @@ pub(super) fn read(
         .clone()
         .mut_subcommand(name, |command| command.mut_args(|arg| arg.requires(none()).conflicts_with(none())));
     loop {
-        match lenient.clone().try_get_matches_from(&words) {
+        match lenient.clone().try_get_matches_from(&arguments) {
             Ok(matches) => {
                 let (_, matches) = matches.subcommand().expect("the command is there");
                 let is_typed = |matches: &ArgMatches, id: &str| {
@@ -46,12 +47,12 @@ pub(super) fn read(
                 let names = definitions.iter().filter(|definition| is_typed(matches, definition.id()));
                 let names = names.map(|definition| definition.name.to_owned()).collect();
                 let config = matches.get_one::<PathBuf>("config").cloned();
-                return Ok(CommandLine { words, names, config });
+                return Ok(CommandLine { arguments, names, config });
             }
-            Err(error) => match refusal(&error, &words, definitions) {
+            Err(error) => match refusal(&error, &arguments, definitions) {
                 Some(RefusedOption { diagnostic, first, count }) => {
                     wrong.push(diagnostic);
-                    words.drain(first..first + count);
+                    arguments.drain(first..first + count);
                 }
                 None => return Err(SettingsError::Usage(Box::new(error), String::new())),
             },
@@ -68,7 +69,7 @@ struct RefusedOption {
 /// Finds the words that cause a parser error; `None` if the error is about no option or is a request for help.
 fn refusal(
     error: &clap::Error,
-    words: &[OsString],
+    arguments: &[OsString],
     definitions: &[SettingDefinition<'_>],
 ) -> Option<RefusedOption> {
     let text = |kind| match error.get(kind) {
@@ -86,12 +87,14 @@ fn refusal(
             let is_it = |word: &str| {
                 word == option || word.strip_prefix(option).is_some_and(|rest| rest.starts_with('='))
             };
-            let first = position(words, known, is_it)?;
+            let first = position(arguments, known, is_it)?;
             let has_value = option.starts_with('-')
-                && !words[first].to_string_lossy().contains('=')
-                && words.get(first + 1).is_some_and(|next| !next.to_string_lossy().starts_with('-'));
-            let reason = match text(ContextKind::SuggestedArg) {
-                Some(meant) => format!("`{option}`: no such option; did you mean `{meant}`?"),
+                && !arguments[first].to_string_lossy().contains('=')
+                && arguments.get(first + 1).is_some_and(|next| !next.to_string_lossy().starts_with('-'));
+            let names = definitions.iter().filter(|one| !one.is_hidden()).map(|one| one.name);
+            let suggestion = option.strip_prefix("--").and_then(|name| nearest(name, names));
+            let reason = match suggestion {
+                Some(name) => format!("`{option}`: no such option; did you mean `--{name}`?"),
                 None if option.starts_with('-') => format!("`{option}`: no such option"),
                 None => format!("`{option}`: not expected here"),
             };
@@ -102,7 +105,7 @@ fn refusal(
             let value = text(ContextKind::InvalidValue)?;
             let definition =
                 definitions.iter().find(|definition| option == format!("--{}", definition.name))?;
-            let (first, count) = assignment(definition, value, words, known)?;
+            let (first, count) = assignment(definition, value, arguments, known)?;
             let origin = SettingOrigin::Flag(definition.name.to_owned());
             let reason = match (value.is_empty(), definition.accepts(value)) {
                 (true, _) => "it needs a value".to_owned(),
@@ -120,7 +123,7 @@ fn refusal(
 fn assignment(
     definition: &SettingDefinition<'_>,
     value: &str,
-    words: &[OsString],
+    arguments: &[OsString],
     from: usize,
 ) -> Option<(usize, usize)> {
     let long = format!("--{}", definition.name);
@@ -131,14 +134,19 @@ fn assignment(
         .chain(short.iter().flat_map(|short| [format!("{short}{value}"), format!("{short}={value}")]))
         .collect();
     let separate =
-        words.windows(2).enumerate().skip(from).find_map(|(at, pair)| {
+        arguments.windows(2).enumerate().skip(from).find_map(|(at, pair)| {
             (is_name(pair[0].to_str()?) && pair[1].to_str()? == value).then_some((at, 2))
         });
     separate
-        .or_else(|| Some((position(words, from, |word| joined.iter().any(|one| one == word))?, 1)))
-        .or_else(|| Some((position(words, from, |word| value.is_empty() && is_name(word))?, 1)))
+        .or_else(|| Some((position(arguments, from, |word| joined.iter().any(|one| one == word))?, 1)))
+        .or_else(|| Some((position(arguments, from, |word| value.is_empty() && is_name(word))?, 1)))
 }
 
-fn position(words: &[OsString], from: usize, is_it: impl Fn(&str) -> bool) -> Option<usize> {
-    words.iter().enumerate().skip(from).find(|(_, word)| word.to_str().is_some_and(&is_it)).map(|(at, _)| at)
+fn position(arguments: &[OsString], from: usize, is_it: impl Fn(&str) -> bool) -> Option<usize> {
+    arguments
+        .iter()
+        .enumerate()
+        .skip(from)
+        .find(|(_, word)| word.to_str().is_some_and(&is_it))
+        .map(|(at, _)| at)
 }

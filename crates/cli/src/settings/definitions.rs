@@ -104,7 +104,13 @@ impl<'a> SettingDefinition<'a> {
         outcome.map(drop).map_err(|error| match error.source() {
             Some(reason) => match reason.downcast_ref::<ParseIntError>().map(ParseIntError::kind) {
                 Some(IntErrorKind::InvalidDigit | IntErrorKind::Empty) => "not a whole number".to_owned(),
-                _ => reason.to_string(),
+                // The parser prints a range as `1..=10`.
+                _ => match reason.to_string().split_once("..=") {
+                    Some((least, most)) => {
+                        format!("{} to {most}", least.replace("not in", "not in the range"))
+                    }
+                    None => reason.to_string(),
+                },
             },
             None => {
                 let possible = self.arg.get_possible_values();
@@ -165,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_judged_by_the_parser_of_its_option() {
+    fn a_value_is_checked_by_the_parser_of_its_option() {
         let command = serve();
         let definitions = definitions(&command);
         let definition =
@@ -177,7 +183,7 @@ mod tests {
         }
         for (name, value, reason) in [
             ("demo", "yes", "it is true or false"),
-            ("max-queue", "0", "0 is not in 1..=1000000"),
+            ("max-queue", "0", "0 is not in the range 1 to 1000000"),
             ("max-queue", "", "not a whole number"),
             ("driver", "kqueue", "it is one of auto, uring, poll"),
             (

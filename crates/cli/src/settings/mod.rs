@@ -121,19 +121,19 @@ pub(crate) enum SettingsError {
 
 /// Reads the command line, and the other sources for commands that use settings.
 pub(crate) fn load_settings(
-    words: Vec<OsString>,
+    arguments: Vec<OsString>,
     variables: &[(OsString, OsString)],
 ) -> Result<(StillingArguments, SettingSources), SettingsError> {
-    let name = words.get(1).and_then(|word| word.to_str()).unwrap_or_default().to_owned();
+    let name = arguments.get(1).and_then(|word| word.to_str()).unwrap_or_default().to_owned();
     let name = name.as_str();
     let root = StillingArguments::command();
     let Some(command) = root.find_subcommand(name).filter(|_| COMMANDS.contains(&name)) else {
-        return Ok((parse(words, &SettingSources::default())?.0, SettingSources::default()));
+        return Ok((parse(arguments, &SettingSources::default())?.0, SettingSources::default()));
     };
     let definitions = definitions(command);
     let mut sources = SettingSources::default();
     let mut wrong = Vec::new();
-    let command_line = command_line::read(&root, name, words, &definitions, &mut wrong)?;
+    let command_line = command_line::read(&root, name, arguments, &definitions, &mut wrong)?;
     let mut entries = environment::read(variables, &definitions, &mut wrong, &mut sources.warnings);
     if let Some((path, origin)) = path(&command_line, &entries) {
         let content =
@@ -154,7 +154,7 @@ pub(crate) fn load_settings(
     let untyped = by_precedence(entries, &command_line);
     sources.origins =
         command_line.names.iter().map(|name| (name.clone(), SettingOrigin::Flag(name.clone()))).collect();
-    let mut all = command_line.words;
+    let mut all = command_line.arguments;
     let mut at = 2;
     for SettingEntry { name, values, origin } in untyped {
         let definition = definitions
@@ -220,10 +220,10 @@ fn by_precedence(entries: Vec<SettingEntry>, command_line: &CommandLine) -> Vec<
 
 /// Parses the complete command line.
 fn parse(
-    words: Vec<OsString>,
+    arguments: Vec<OsString>,
     sources: &SettingSources,
 ) -> Result<(StillingArguments, ArgMatches), SettingsError> {
-    let parsed = StillingArguments::command().try_get_matches_from(words).and_then(|matches| {
+    let parsed = StillingArguments::command().try_get_matches_from(arguments).and_then(|matches| {
         let cli = StillingArguments::from_arg_matches(&matches)
             .map_err(|error| error.format(&mut StillingArguments::command()))?;
         Ok((cli, matches))

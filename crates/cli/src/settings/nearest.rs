@@ -2,9 +2,9 @@
 
 /// The nearest known name, if its distance is 1 or at most a third of the name's length.
 pub(crate) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let slips = |known: &&str| strsim::osa_distance(name, known);
-    let most = (name.len() / 3).max(1);
-    known.into_iter().min_by_key(slips).filter(|known| slips(known) <= most)
+    let distance = |known: &&str| strsim::osa_distance(name, known);
+    let distance_max = (name.len() / 3).max(1);
+    known.into_iter().min_by_key(distance).filter(|known| distance(known) <= distance_max)
 }
 
 #[cfg(test)]
@@ -12,7 +12,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slip_of_the_finger_is_understood_and_a_guess_is_not_made() {
+    fn small_misspellings_get_a_suggestion_and_others_none() {
         let known = ["nats", "syslog-udp", "max-queue", "max-body-size"];
         for (name, expected) in [
             ("nast", Some("nats")),

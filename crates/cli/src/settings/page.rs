@@ -103,7 +103,7 @@ pub(crate) fn page() -> String {
 }
 
 fn row(definition: &SettingDefinition<'_>) -> String {
-    let (words, default) = definition.help_text();
+    let (description, default) = definition.help_text();
     let key = if definition.is_key() {
         format!("`{}`", definition.name)
     } else {
@@ -119,14 +119,14 @@ fn row(definition: &SettingDefinition<'_>) -> String {
         definition.variable,
         cell(&value),
         cell(&default),
-        cell(&words)
+        cell(&description)
     )
 }
 
 fn keys<D>(keys: &[TableKey<D>]) -> String {
     let mut table = "\n| key | value | default | what it is |\n|---|---|---|---|\n".to_owned();
-    for TableKey { name, value, default, words, .. } in keys {
-        let _ = writeln!(table, "| `{name}` | {} | {} | {} |", cell(value), cell(default), cell(words));
+    for TableKey { name, value, default, description, .. } in keys {
+        let _ = writeln!(table, "| `{name}` | {} | {} | {} |", cell(value), cell(default), cell(description));
     }
     table
 }

@@ -55,7 +55,7 @@ pub(super) struct TableKey<D> {
     pub(super) name: &'static str,
     pub(super) value: &'static str,
     pub(super) default: &'static str,
-    pub(super) words: &'static str,
+    pub(super) description: &'static str,
     set: fn(&mut D, &SettingEntry) -> Result<(), String>,
 }
 
@@ -77,14 +77,14 @@ pub(super) const STREAM_KEYS: [TableKey<StreamDraft>; 9] = [
         name: "name",
         value: "NAME",
         default: "",
-        words: "Its name, and that of its folder: letters, digits, - and _",
+        description: "Its name, and that of its folder: letters, digits, - and _",
         set: |stream, entry| entry.one().map(|name| stream.name = name.to_owned()),
     },
     TableKey {
         name: "subjects",
         value: "FILTERS",
         default: "",
-        words: "Its subjects, or filters with * for one token and > for all that follow. A subject belongs to one stream",
+        description: "Its subjects, or filters with * for one token and > for all that follow. A subject belongs to one stream",
         set: |stream, entry| {
             stream.subjects.clone_from(&entry.values);
             Ok(())
@@ -94,42 +94,42 @@ pub(super) const STREAM_KEYS: [TableKey<StreamDraft>; 9] = [
         name: "durability",
         value: "disk|memory|none",
         default: "disk",
-        words: "When a message is acknowledged: disk: when it is on disk; memory: when it is in memory; none: when it is sent to subscribers, without being stored",
+        description: "When a message is acknowledged: disk: when it is on disk; memory: when it is in memory; none: when it is sent to subscribers, without being stored",
         set: |stream, entry| entry.one()?.parse().map(|durability| stream.durability = durability),
     },
     TableKey {
         name: "retention-bytes",
         value: "BYTES",
         default: "10GiB, in memory 64MiB",
-        words: "Maximum bytes, with precedence over the other bounds; the oldest records are removed first",
+        description: "Maximum bytes, with precedence over the other bounds; the oldest records are removed first",
         set: |stream, entry| read_bytes(entry.one()?).map(|bytes| stream.retention_bytes = Some(bytes)),
     },
     TableKey {
         name: "retention-records",
         value: "N",
         default: "none",
-        words: "Minimum records to keep: older ones may be removed",
+        description: "Minimum records to keep: older ones may be removed",
         set: |stream, entry| entry.number().map(|records| stream.retention_records = Some(records)),
     },
     TableKey {
         name: "retention-age",
         value: "TIME",
         default: "none",
-        words: "Minimum time to keep a record: older ones may be removed",
+        description: "Minimum time to keep a record: older ones may be removed",
         set: |stream, entry| read_duration(entry.one()?).map(|age| stream.retention_age = Some(age)),
     },
     TableKey {
         name: "dedup-time",
         value: "TIME",
         default: "2m",
-        words: "How long a message id (Nats-Msg-Id) is recognised, so that a message sent twice is stored once; at most 1,000,000 ids of 32 bytes each; after a restart only ids of records that retention has kept, and the time without a server does not count; 0: never",
+        description: "How long a message id (Nats-Msg-Id) is recognised, so that a message sent twice is stored once; at most 1,000,000 ids of 32 bytes each; after a restart only ids of records that retention has kept, and the time without a server does not count; 0: never",
         set: |stream, entry| read_duration(entry.one()?).map(|time| stream.dedup_time = Some(time)),
     },
     TableKey {
         name: "max-message-size",
         value: "BYTES",
         default: "1MiB",
-        words: "Maximum bytes of a message with its headers; longer ones are rejected",
+        description: "Maximum bytes of a message with its headers; longer ones are rejected",
         set: |stream, entry| {
             let bytes = read_bytes(entry.one()?)?;
             // A size above every limit, which the check of the limit reports.
@@ -141,7 +141,7 @@ pub(super) const STREAM_KEYS: [TableKey<StreamDraft>; 9] = [
         name: "max-pending",
         value: "N",
         default: "262144",
-        words: "Maximum messages that wait for the disk; then publishers to the stream are not read until it has written",
+        description: "Maximum messages that wait for the disk; then publishers to the stream are not read until it has written",
         set: |stream, entry| entry.number().map(|messages| stream.pending_max = Some(messages)),
     },
 ];
@@ -221,14 +221,14 @@ pub(super) const USER_KEYS: [TableKey<UserDraft>; 9] = [
         name: "name",
         value: "NAME",
         default: "",
-        words: "The name to sign in with; with a token it is only a label",
+        description: "The name to sign in with; with a token it is only a label",
         set: |user, entry| entry.one().map(|name| user.name = name.to_owned()),
     },
     TableKey {
         name: "password",
         value: "TEXT",
         default: "",
-        words: "The password in plain text; each user has exactly one of these six keys",
+        description: "The password in plain text; each user has exactly one of these six keys",
         set: |user, entry| {
             let secret = user.inline_secret(entry)?;
             user.add_credential(entry, Credential::Password(secret));
@@ -239,7 +239,7 @@ pub(super) const USER_KEYS: [TableKey<UserDraft>; 9] = [
         name: "password-env",
         value: "VARIABLE",
         default: "",
-        words: "The variable of the environment that holds the password",
+        description: "The variable of the environment that holds the password",
         set: |user, entry| {
             user.add_credential(entry, Credential::Password(secret_from_variable(entry)?));
             Ok(())
@@ -249,7 +249,7 @@ pub(super) const USER_KEYS: [TableKey<UserDraft>; 9] = [
         name: "password-file",
         value: "PATH",
         default: "",
-        words: "The file that holds the password on its only line",
+        description: "The file that holds the password on its only line",
         set: |user, entry| {
             let secret = user.secret_from_file(entry)?;
             user.add_credential(entry, Credential::Password(secret));
@@ -260,7 +260,7 @@ pub(super) const USER_KEYS: [TableKey<UserDraft>; 9] = [
         name: "token",
         value: "TEXT",
         default: "",
-        words: "A token in plain text, which signs in without a name",
+        description: "A token in plain text, which signs in without a name",
         set: |user, entry| {
             let secret = user.inline_secret(entry)?;
             user.add_credential(entry, Credential::Token(secret));
@@ -271,7 +271,7 @@ pub(super) const USER_KEYS: [TableKey<UserDraft>; 9] = [
         name: "token-env",
         value: "VARIABLE",
         default: "",
-        words: "The variable of the environment that holds the token",
+        description: "The variable of the environment that holds the token",
         set: |user, entry| {
             user.add_credential(entry, Credential::Token(secret_from_variable(entry)?));
             Ok(())
@@ -281,7 +281,7 @@ pub(super) const USER_KEYS: [TableKey<UserDraft>; 9] = [
         name: "token-file",
         value: "PATH",
         default: "",
-        words: "The file that holds the token on its only line",
+        description: "The file that holds the token on its only line",
         set: |user, entry| {
             let secret = user.secret_from_file(entry)?;
             user.add_credential(entry, Credential::Token(secret));
@@ -292,7 +292,7 @@ pub(super) const USER_KEYS: [TableKey<UserDraft>; 9] = [
         name: "publish",
         value: "FILTERS",
         default: ">",
-        words: "Subjects that the user may publish to; an empty list: none",
+        description: "Subjects that the user may publish to; an empty list: none",
         set: |user, entry| {
             user.publish = Some(entry.values.clone());
             Ok(())
@@ -302,7 +302,7 @@ pub(super) const USER_KEYS: [TableKey<UserDraft>; 9] = [
         name: "subscribe",
         value: "FILTERS",
         default: ">",
-        words: "Subjects that the user may subscribe to; an empty list: none",
+        description: "Subjects that the user may subscribe to; an empty list: none",
         set: |user, entry| {
             user.subscribe = Some(entry.values.clone());
             Ok(())
@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_is_one_word() {
+    fn a_stream_is_one_argument() {
         assert_eq!(stream("events=events.>"), Ok(StreamConfig::new("events", ["events.>"])));
         let mut all = StreamConfig::new("o", ["orders.>", "returns.*"]);
         all.durability = Durability::Memory;
@@ -506,7 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_is_one_word() {
+    fn a_user_is_one_argument() {
         let ann = user("ann:password=x").expect("a user");
         assert_eq!(ann, UserConfig::new("ann", Credential::Password(Secret::new("x"))));
         let bo = user("bo:token=y:publish=:subscribe=a.>,b").expect("a user");

@@ -57,7 +57,7 @@ fn each_source_wins_over_the_one_before() {
 }
 
 #[test]
-fn a_list_is_taken_whole_from_the_strongest_source() {
+fn a_list_comes_whole_from_the_source_with_the_highest_precedence() {
     let ports =
         |config: ServeConfig| config.listen.iter().map(std::net::SocketAddr::port).collect::<Vec<_>>();
     let (variable, file) = (
@@ -226,7 +226,10 @@ fn a_variable_that_is_no_setting_is_a_warning() {
 #[test]
 fn a_wrong_value_is_refused_with_its_place_and_what_is_allowed() {
     for (file, reason) in [
-        ("accept-threads = 0", "FILE:1: accept-threads = `0` is refused: 0 is not in 1..=16000000"),
+        (
+            "accept-threads = 0",
+            "FILE:1: accept-threads = `0` is refused: 0 is not in the range 1 to 16000000",
+        ),
         ("driver = 'kqueue'", "FILE:1: driver = `kqueue` is refused: it is one of auto, uring, poll"),
         ("demo = 'yes'", "FILE:1: demo = `yes` is refused: it is true or false"),
         (
@@ -260,7 +263,7 @@ fn a_wrong_value_is_refused_with_its_place_and_what_is_allowed() {
 
 /// One run of the command reports all errors.
 #[test]
-fn everything_that_is_wrong_is_said_at_once() {
+fn all_errors_are_reported_at_once() {
     let file = "demo = 'x'\nmax-queue = 1\nport = 0\n[[stream]]\nsubject = 'x'\n";
     let error = resolve("serve", &[("STILLING_DRIVER", "x")], file).err().expect("nothing of it is right");
     let places: Vec<_> = error
@@ -275,7 +278,7 @@ fn everything_that_is_wrong_is_said_at_once() {
         file,
         &[
             "FILE:6: `*` of the stream `b` overlaps `a` of the stream `a`; a subject belongs to one stream",
-            "FILE:7: 0 is not in 1..=8388608",
+            "FILE:7: 0 is not in the range 1 to 8388608",
         ],
     );
 }
@@ -291,8 +294,8 @@ fn every_wrong_option_is_reported_in_one_run() {
         "`extra`: not expected here",
         "FILE:1: max-queue = `few` is refused: not a whole number",
         "STILLING_MAX_QUEUE: `many` is refused: not a whole number",
-        "--accept-capacity: `0` is refused: 0 is not in 1..=16000000",
-        "--accept-threads: `0` is refused: 0 is not in 1..=16000000",
+        "--accept-capacity: `0` is refused: 0 is not in the range 1 to 16000000",
+        "--accept-threads: `0` is refused: 0 is not in the range 1 to 16000000",
         "--drain-timeout: it needs a value",
         "--driver: `kqueue` is refused: it is one of auto, uring, poll",
         "--nats: `here` is refused: it must be an IP address and a port",
@@ -319,7 +322,7 @@ fn an_error_that_follows_from_another_is_not_reported() {
 }
 
 #[test]
-fn streams_and_users_come_from_tables_or_words() {
+fn streams_and_users_come_from_tables_or_arguments() {
     assert_eq!(config("serve", &[], "").hub.streams, [StreamConfig::new("events", ["events.>"])]);
     let file = "
         data = 'somewhere'

@@ -69,7 +69,7 @@ pub(crate) fn bytes(range: impl RangeBounds<u64>) -> impl TypedValueParser<Value
         if (least..=most).contains(&bytes) {
             Ok(bytes)
         } else {
-            Err(format!("{bytes} is not in {least}..={most}"))
+            Err(format!("{bytes} is not in the range {least} to {most}"))
         }
     })
 }

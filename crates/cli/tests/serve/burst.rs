@@ -24,8 +24,8 @@ fn run(server: &ServerUnderTest, steps: &str) -> Value {
     command.args(["bench", "http", &server.url("/test/slow"), "--close", "-c", "1000", "--timeout", "60"]);
     command.args(["--steps", steps, "--json"]);
     let output = command.stdin(Stdio::null()).output().expect("the generator starts");
-    let said = String::from_utf8_lossy(&output.stderr);
-    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {said}"))
+    let stderr_text = String::from_utf8_lossy(&output.stderr);
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {stderr_text}"))
 }
 
 fn resident(server: &ServerUnderTest) -> u64 {
@@ -57,7 +57,7 @@ fn a_burst_below_the_limits_is_answered_and_leaves_nothing(driver: DriverUnderTe
         "jobs_queued",
         "jobs_running",
         "http_requests_held_bytes",
-        "http_answers_held_bytes",
+        "http_responses_held_bytes",
         "input_held_bytes",
         "output_held_bytes",
     ] {

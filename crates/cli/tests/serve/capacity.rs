@@ -82,10 +82,11 @@ fn limited(descriptors: u32, driver: DriverUnderTest) -> std::process::Command {
 /// Row 3.27: the server reads the limit of open files at the start, reports it, and keeps it.
 fn few_descriptors_mean_less_capacity(driver: DriverUnderTest) {
     let server = ServerUnderTest::spawn(limited(100, driver));
-    let told = server.banner_line("shards 1, worker threads 1, capacity ");
-    let capacity = told.strip_suffix(" connections per shard (limited by open files)");
-    let capacity: usize = capacity.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{told}"));
-    assert!((10..100).contains(&capacity), "{told}");
+    let banner = server.banner_line("shards 1, worker threads 1, capacity ");
+    let capacity = banner.strip_suffix(" connections per shard (limited by open files)");
+    let capacity: usize =
+        capacity.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{banner}"));
+    assert!((10..100).contains(&capacity), "{banner}");
     let crowd: Vec<TestPeer> = (0..100).map(|_| server.connect()).collect();
     thread::scope(|scope| {
         for mut peer in crowd {
@@ -101,10 +102,11 @@ fn few_descriptors_mean_less_capacity(driver: DriverUnderTest) {
 
     let outcome = limited(40, driver).output().expect("bash runs");
     assert_eq!(outcome.status.code(), Some(1));
-    let said = String::from_utf8_lossy(&outcome.stderr).into_owned();
+    let stderr_text = String::from_utf8_lossy(&outcome.stderr).into_owned();
     assert!(
-        said.contains("the limit of 40 open files leaves no room") && said.contains("ulimit -n"),
-        "{said}"
+        stderr_text.contains("the limit of 40 open files leaves no room")
+            && stderr_text.contains("ulimit -n"),
+        "{stderr_text}"
     );
 }
 
@@ -112,9 +114,9 @@ fn few_descriptors_mean_less_capacity(driver: DriverUnderTest) {
 fn a_connection_without_a_descriptor_at_the_end_is_counted(driver: DriverUnderTest) {
     const CROWD: usize = 150;
     let server = ServerUnderTest::spawn(limited(100, driver));
-    let told = server.banner_line("shards 1, worker threads 1, capacity ");
-    let capacity = told.split(' ').next().and_then(|number| number.parse().ok());
-    let capacity: usize = capacity.unwrap_or_else(|| panic!("{told}"));
+    let banner = server.banner_line("shards 1, worker threads 1, capacity ");
+    let capacity = banner.split(' ').next().and_then(|number| number.parse().ok());
+    let capacity: usize = capacity.unwrap_or_else(|| panic!("{banner}"));
     let mut inside: Vec<TestPeer> = (0..capacity).map(|_| server.connect()).collect();
     for peer in &mut inside {
         assert_eq!(peer.ask(FAST).status, 200);

@@ -20,15 +20,17 @@ fn curl(arguments: &str) -> String {
 fn curl_is_served_in_all_its_ways(driver: DriverUnderTest) {
     let server = ServerUnderTest::start(driver, "-D 1");
     let (fast, slow, live) = (server.url("/test/fast"), server.url("/test/slow"), server.url("/livez"));
-    let told = "--output /dev/null --write-out %{http_code},%{num_connects},%{http_version};";
+    let write_out = "--output /dev/null --write-out %{http_code},%{num_connects},%{http_version};";
     // Two requests, the second one on the connection of the first.
-    assert_eq!(curl(&format!("{told} {fast} {told} {slow}")), "200,1,1.1;200,0,1.1;");
-    assert_eq!(curl(&format!("{told} --http1.0 {fast}")), "200,1,1.1;");
+    assert_eq!(curl(&format!("{write_out} {fast} {write_out} {slow}")), "200,1,1.1;200,0,1.1;");
+    assert_eq!(curl(&format!("{write_out} --http1.0 {fast}")), "200,1,1.1;");
     assert_eq!(curl(&live), "alive\n");
     let head = curl(&format!("--head {live}"));
     assert!(head.starts_with("HTTP/1.1 200 OK\r\n") && head.contains("Content-Length: 6\r\n"), "{head}");
     assert_eq!(
-        curl(&format!("{told} --data a=b {slow} {told} --next {told} {fast}")).matches("200").count(),
+        curl(&format!("{write_out} --data a=b {slow} {write_out} --next {write_out} {fast}"))
+            .matches("200")
+            .count(),
         2
     );
     let body = "x".repeat(100_000);
@@ -37,9 +39,9 @@ fn curl_is_served_in_all_its_ways(driver: DriverUnderTest) {
         let tool = tool.arg("--write-out").arg("%{http_code}").arg("--header").arg(how);
         assert_eq!(tool.arg("--data-binary").arg(&body).arg(&fast).output(), "200", "{how}");
     }
-    assert_eq!(curl(&format!("{told} {}", server.url("/nothing"))), "404,1,1.1;");
+    assert_eq!(curl(&format!("{write_out} {}", server.url("/nothing"))), "404,1,1.1;");
     let metrics = server.finish();
-    assert!(metrics.answers(100) >= 1, "nobody was told to continue: {metrics:?}");
+    assert!(metrics.answers(100) >= 1, "no client got 100 Continue: {metrics:?}");
     assert_eq!(metrics.answers(400), 0);
 }
 
@@ -116,7 +118,7 @@ fn wrk_pipelines_without_a_failure(driver: DriverUnderTest) {
     std::fs::remove_file(&script).expect("it is ours");
     let metrics = server.finish();
     assert!(metrics.answers(200) > 100, "{metrics:?}");
-    assert_eq!(metrics.answers(200), metrics.value("http_answers_total"));
+    assert_eq!(metrics.answers(200), metrics.value("http_responses_total"));
 }
 
 /// Row 4.15: Python's own client keeps its connection and sends bodies in both forms.

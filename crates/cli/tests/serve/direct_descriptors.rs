@@ -33,9 +33,9 @@ fn more_connections_than_open_files_are_held_and_answered() {
         .args(["--connections", &CONNECTIONS.to_string(), "--threads", RINGS, "--hold", "0.1"])
         .output()
         .expect("bash runs");
-    let said = String::from_utf8_lossy(&outcome.stderr);
-    assert!(outcome.status.success(), "{said}");
-    assert!(said.contains(&format!("holding {CONNECTIONS} connections")), "{said}");
+    let stderr_text = String::from_utf8_lossy(&outcome.stderr);
+    assert!(outcome.status.success(), "{stderr_text}");
+    assert!(stderr_text.contains(&format!("holding {CONNECTIONS} connections")), "{stderr_text}");
     let report: serde_json::Value = serde_json::from_slice(&outcome.stdout).expect("one JSON value");
     assert_eq!((&report["ok"], &report["held"]), (&CONNECTIONS.into(), &CONNECTIONS.into()), "{report}");
     assert_eq!((&report["driver"], &report["failures_total"]), (&"uring-direct".into(), &0.into()));
@@ -58,8 +58,8 @@ fn few_slots_mean_less_capacity_and_no_lost_connection() {
         .args(["serve", "--listen", "127.0.0.1:0", "-A", "1"])
         .args(DriverUnderTest::UringDirect.options());
     let server = ServerUnderTest::spawn(command);
-    let told = server.banner_line("shards 1, worker threads 1, capacity ");
-    assert_eq!(told, "36 connections per shard (limited by open files)");
+    let banner = server.banner_line("shards 1, worker threads 1, capacity ");
+    assert_eq!(banner, "36 connections per shard (limited by open files)");
     let crowd: Vec<TestPeer> = (0..100).map(|_| server.connect()).collect();
     thread::scope(|scope| {
         for mut peer in crowd {
@@ -80,11 +80,11 @@ fn direct_descriptors_on_the_wrong_driver_are_an_error() {
     let check = |arguments: &str, advice: &str| {
         let mut command = binary();
         let outcome = command.args(arguments.split_whitespace()).output().expect("the binary runs");
-        let said = String::from_utf8_lossy(&outcome.stderr).into_owned();
-        assert_eq!(outcome.status.code(), Some(1), "{said}");
+        let stderr_text = String::from_utf8_lossy(&outcome.stderr).into_owned();
+        assert_eq!(outcome.status.code(), Some(1), "{stderr_text}");
         let why = "direct descriptors are not available here: they are slots of an io_uring ring, which the driver \
                    poll does not have; ";
-        assert_eq!(said, format!("stilling: {why}{advice}\n"));
+        assert_eq!(stderr_text, format!("stilling: {why}{advice}\n"));
     };
     let wrong = "--direct-descriptors --driver poll";
     check(&format!("serve --listen 127.0.0.1:0 {wrong}"), "serve without --direct-descriptors");
@@ -98,10 +98,10 @@ fn direct_descriptors_without_io_uring_are_an_error() {
     let mut command = Tool::new("strace", arguments).arg(binary().get_program()).into_command();
     let outcome = command.args(["serve", "--listen", "127.0.0.1:0", "--direct-descriptors"]).output();
     let outcome = outcome.expect("strace runs; install it (`cargo xtask test` does)");
-    let said = String::from_utf8_lossy(&outcome.stderr);
-    assert_eq!(outcome.status.code(), Some(1), "{said}");
+    let stderr_text = String::from_utf8_lossy(&outcome.stderr);
+    assert_eq!(outcome.status.code(), Some(1), "{stderr_text}");
     assert!(
-        said.starts_with("stilling: direct descriptors are not available here: Operation not perm"),
-        "{said}"
+        stderr_text.starts_with("stilling: direct descriptors are not available here: Operation not perm"),
+        "{stderr_text}"
     );
 }

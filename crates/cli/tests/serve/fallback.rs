@@ -13,7 +13,7 @@ fn refused(error: &str, driver: &str) -> std::process::Command {
 
 /// Row 5.2: without io_uring the server uses epoll and reports the reason.
 #[test]
-fn without_io_uring_the_server_falls_back_and_says_so() {
+fn without_io_uring_the_server_falls_back_and_reports_it() {
     for (error, text) in [("EPERM", "Operation not permitted"), ("ENOSYS", "Function not implemented")] {
         let server = ServerUnderTest::spawn(refused(error, "auto"));
         let driver = server.banner_line("driver ");
@@ -37,15 +37,15 @@ fn a_demanded_driver_that_is_missing_is_an_error() {
         let outcome = refused(error, "uring").output();
         let outcome = outcome.expect("strace runs; install it (`cargo xtask test` does)");
         assert_eq!(outcome.status.code(), Some(1), "{error}");
-        let said = String::from_utf8_lossy(&outcome.stderr);
-        assert!(said.starts_with("stilling: io_uring is not available here ("), "{said}");
-        assert!(said.ends_with("use --driver poll, or auto\n"), "{said}");
+        let stderr_text = String::from_utf8_lossy(&outcome.stderr);
+        assert!(stderr_text.starts_with("stilling: io_uring is not available here ("), "{stderr_text}");
+        assert!(stderr_text.ends_with("use --driver poll, or auto\n"), "{stderr_text}");
     }
 }
 
 /// Row 5.2: where io_uring is available, `auto` uses it without a message.
 #[test]
-fn where_io_uring_is_granted_auto_takes_it() {
+fn auto_uses_io_uring_where_it_is_allowed() {
     let mut command = binary();
     command.args(["serve", "--listen", "127.0.0.1:0"]);
     let server = ServerUnderTest::spawn(command);

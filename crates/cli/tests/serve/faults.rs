@@ -42,8 +42,8 @@ fn state(random: &mut SplitMix64) -> (usize, String) {
         (2, &[FAST, FAST, FAST, FAST, SLOW, FAST]),
         (0, &[FAST, FAST, FAST, BODY]),
     ];
-    let (answers, said) = choices[random.index(choices.len())];
-    (answers, said.concat())
+    let (answers, request_bytes) = choices[random.index(choices.len())];
+    (answers, request_bytes.concat())
 }
 
 /// One thread's share of the clients, from a source address of its own so that ports suffice.
@@ -53,8 +53,8 @@ fn vanish(server: SocketAddr, thread: usize) {
     for at in 0..FAULTS / THREADS {
         let source = Ipv4Addr::new(127, 0, 1 + thread as u8, 1 + (at % 200) as u8);
         let mut peer = TestPeer::connect_from(source, server);
-        let (answers, said) = state(&mut random);
-        peer.send(&said);
+        let (answers, request_bytes) = state(&mut random);
+        peer.send(&request_bytes);
         for _ in 0..answers {
             assert_eq!(peer.answer().status, 200);
         }

@@ -35,7 +35,7 @@ on_both_drivers!(
     a_successor_that_dies_at_any_step_changes_nothing,
     an_old_server_that_dies_at_any_step_is_succeeded,
     servers_that_are_killed_leave_one_that_works,
-    an_old_server_that_is_told_to_end_leaves_its_place_to_the_successor,
+    an_old_server_stopped_during_the_hand_over_yields_to_the_successor,
     an_old_server_that_refuses_late_ends_its_successor_also_during_its_hand_over,
     a_successor_of_a_just_succeeded_server_is_redirected,
     a_successor_that_is_too_late_cannot_take_the_path_any_more,
@@ -97,9 +97,9 @@ impl ControlFolder {
 
 #[track_caller]
 fn expect_failure(outcome: &Output, reason: &str) {
-    let said = String::from_utf8_lossy(&outcome.stderr);
-    assert_eq!(outcome.status.code(), Some(1), "{said}");
-    assert!(said.contains(reason), "{said}");
+    let stderr_text = String::from_utf8_lossy(&outcome.stderr);
+    assert_eq!(outcome.status.code(), Some(1), "{stderr_text}");
+    assert!(stderr_text.contains(reason), "{stderr_text}");
 }
 
 #[track_caller]
@@ -255,9 +255,7 @@ fn connections_before_a_full_server_that_ends_are_left_to_the_successor(driver: 
     let (inside, crowd) = crowd_before(&old);
     let (successor, mut listeners) = ControlPeer::request_offer(&control_folder.path, 1);
     old.signal(Signal::TERM);
-    for mut peer in inside {
-        assert_eq!(peer.rest(), b"");
-    }
+    inside.into_iter().for_each(|mut peer| assert_eq!(peer.rest(), b""));
     successor.expect_end();
     old.expect_clean_end();
     expect_crowd(TcpListener::from(listeners.pop().expect("it was offered")));
@@ -276,9 +274,7 @@ fn connections_before_a_full_server_that_ends_are_left_to_the_parent(driver: Dri
     assert_eq!(server.banner_line("kept "), "1 listeners");
     let (inside, crowd) = crowd_before(&server);
     server.signal(Signal::TERM);
-    for mut peer in inside {
-        assert_eq!(peer.rest(), b"");
-    }
+    inside.into_iter().for_each(|mut peer| assert_eq!(peer.rest(), b""));
     server.expect_clean_end();
     expect_crowd(queue);
     drop(crowd);
@@ -426,7 +422,7 @@ fn servers_that_are_killed_leave_one_that_works(driver: DriverUnderTest) {
 
 /// Row 4.37: SIGTERM to the old server between any two steps: the connection to the successor ends without a refusal,
 /// the successor owns the queue, and the path is free.
-fn an_old_server_that_is_told_to_end_leaves_its_place_to_the_successor(driver: DriverUnderTest) {
+fn an_old_server_stopped_during_the_hand_over_yields_to_the_successor(driver: DriverUnderTest) {
     for step in 0..4 {
         let control_folder = ControlFolder::new();
         let old = control_folder.start_first(driver, "-A 1");
@@ -590,18 +586,22 @@ fn of_two_that_start_at_the_same_moment_one_is_left(driver: DriverUnderTest) {
         let [first, second] = both;
         let (ended, mut left) = if ended == 0 { (first, second) } else { (second, first) };
         let ended = ended.wait_with_output().expect("it has ended");
-        let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+        let stderr_text = String::from_utf8_lossy(&ended.stderr).into_owned();
         match ended.status.code() {
             Some(0) => {
-                assert!(said.contains(&format!("handed over to process {}: draining", left.id())), "{said}");
+                assert!(
+                    stderr_text.contains(&format!("handed over to process {}: draining", left.id())),
+                    "{stderr_text}"
+                );
             }
             // Includes the process id if the other process has announced it in time.
             code => {
                 let about =
                     format!("is starting with {}; wait until it serves\n", control_folder.path.display());
                 assert!(
-                    said.starts_with("stilling: cannot take over: another server ") && said.ends_with(&about),
-                    "{said}"
+                    stderr_text.starts_with("stilling: cannot take over: another server ")
+                        && stderr_text.ends_with(&about),
+                    "{stderr_text}"
                 );
                 assert_eq!(code, Some(1));
             }

@@ -293,10 +293,15 @@ fn a_daemon_leaves_its_parent_and_serves(driver: DriverUnderTest) {
         .stdout(Stdio::piped())
         .spawn()
         .expect("the binary starts");
-    let mut said = String::new();
-    parent.stdout.take().expect("it is piped").read_to_string(&mut said).expect("the banner, then the end");
+    let mut output_text = String::new();
+    parent
+        .stdout
+        .take()
+        .expect("it is piped")
+        .read_to_string(&mut output_text)
+        .expect("the banner, then the end");
     assert!(parent.wait().expect("the parent ends").success());
-    let address = said.lines().find_map(|line| line.strip_prefix("listening http://"));
+    let address = output_text.lines().find_map(|line| line.strip_prefix("listening http://"));
     let address: SocketAddr = address.expect("the banner tells an address").parse().expect("an address");
     let daemon = listener_of(address).expect("somebody listens");
     assert_ne!(daemon.as_raw_pid().cast_unsigned(), parent.id());

@@ -8,7 +8,7 @@ use crate::support::{DriverUnderTest, Metrics, ServerUnderTest, TestPeer, binary
 on_both_drivers!(
     options_reach_the_server,
     settings_reach_the_server_from_every_source,
-    a_taken_port_is_said_and_is_an_error,
+    a_port_in_use_is_reported_as_an_error,
     the_pages_are_where_the_operator_wants_them,
 );
 
@@ -31,15 +31,15 @@ fn a_wrong_option_is_refused_with_its_reason() {
         ("serve -w -1", "`-1`"),
         ("serve -w 100001", "--worker-threads: `100001` is refused"),
         ("serve --accept-workers -1", "`-1`"),
-        ("serve --accept-workers 1025", "1025 is not in 0..=1024"),
+        ("serve --accept-workers 1025", "1025 is not in the range 0 to 1024"),
         ("serve --worker-limit 9", "--free-threshold <PERCENT>"),
         ("serve --spawn-hunk 9", "--free-threshold <PERCENT>"),
         ("serve --spawn-factor 9", "--free-threshold <PERCENT>"),
         ("serve --shrink-after 9", "--free-threshold <PERCENT>"),
-        ("serve --free-threshold 51", "--free-threshold: `51` is refused: 51 is not in 0..=50"),
-        ("serve --spawn-hunk 0", "--spawn-hunk: `0` is refused: 0 is not in 1..=50"),
-        ("serve --spawn-hunk 51", "--spawn-hunk: `51` is refused: 51 is not in 1..=50"),
-        ("serve --spawn-factor 91", "--spawn-factor: `91` is refused: 91 is not in 0..=90"),
+        ("serve --free-threshold 51", "--free-threshold: `51` is refused: 51 is not in the range 0 to 50"),
+        ("serve --spawn-hunk 0", "--spawn-hunk: `0` is refused: 0 is not in the range 1 to 50"),
+        ("serve --spawn-hunk 51", "--spawn-hunk: `51` is refused: 51 is not in the range 1 to 50"),
+        ("serve --spawn-factor 91", "--spawn-factor: `91` is refused: 91 is not in the range 0 to 90"),
         ("serve --worker-limit 0", "--worker-limit: `0` is refused"),
         ("serve --worker-limit x", "--worker-limit: `x` is refused"),
         ("serve --shrink-after 0", "--shrink-after: `0` is refused"),
@@ -84,12 +84,14 @@ fn a_wrong_option_is_refused_with_its_reason() {
         ("", "Usage:"),
     ] {
         let outcome = run(arguments);
-        let said = String::from_utf8_lossy(&outcome.stderr);
-        assert_eq!(outcome.status.code(), Some(64), "{arguments}: {said}");
-        assert!(said.contains(reason), "{arguments}: {said}");
+        let stderr_text = String::from_utf8_lossy(&outcome.stderr);
+        assert_eq!(outcome.status.code(), Some(64), "{arguments}: {stderr_text}");
+        assert!(stderr_text.contains(reason), "{arguments}: {stderr_text}");
         assert!(
-            said.contains("Usage:") || said.contains("try '-?'") || said.contains("--help"),
-            "{arguments}: {said}"
+            stderr_text.contains("Usage:")
+                || stderr_text.contains("try '-?'")
+                || stderr_text.contains("--help"),
+            "{arguments}: {stderr_text}"
         );
         assert!(outcome.stdout.is_empty(), "{arguments}");
     }
@@ -108,9 +110,9 @@ fn options_of_worker_processes_are_refused_out_of_range_and_without_an_app() {
         ("nan", "it must be in the range"),
     ];
     let count: &[(&str, &str)] = &[
-        ("0", "0 is not in 1..=1024"),
-        ("1025", "1025 is not in 1..=1024"),
-        ("-1", "-1 is not in 1..=1024"),
+        ("0", "0 is not in the range 1 to 1024"),
+        ("1025", "1025 is not in the range 1 to 1024"),
+        ("-1", "-1 is not in the range 1 to 1024"),
         ("some", "not a whole number"),
     ];
     let number: &[(&str, &str)] = &[
@@ -128,16 +130,16 @@ fn options_of_worker_processes_are_refused_out_of_range_and_without_an_app() {
         ("--app-stop-timeout", "2", "S", seconds),
     ];
     let help = String::from_utf8(run("serve --help").stdout).expect("help is text");
-    let told = |name: &str| name == "--app" || options.iter().any(|(option, ..)| *option == name);
+    let is_documented = |name: &str| name == "--app" || options.iter().any(|(option, ..)| *option == name);
     let of_processes = |word: &str| word == "--processes" || word.starts_with("--app");
     for word in help.split_whitespace().filter(|word| of_processes(word)) {
-        assert!(told(word), "{word} is not in this table");
+        assert!(is_documented(word), "{word} is not in this table");
     }
     let refused = |arguments: &str, reason: &str| {
         let outcome = run(arguments);
-        let said = String::from_utf8_lossy(&outcome.stderr);
-        assert_eq!(outcome.status.code(), Some(64), "{arguments}: {said}");
-        assert!(said.contains(reason), "{arguments}: {said}");
+        let stderr_text = String::from_utf8_lossy(&outcome.stderr);
+        assert_eq!(outcome.status.code(), Some(64), "{arguments}: {stderr_text}");
+        assert!(stderr_text.contains(reason), "{arguments}: {stderr_text}");
     };
     for (option, good, _, bad) in options {
         refused(&format!("serve {option} {good}"), "--app <COMMAND>");
@@ -215,8 +217,8 @@ fn help_lists_all_defaults() {
         ] {
             let at = words.find(option).unwrap_or_else(|| panic!("{option} is not in {words}"));
             let rest = &words[at + option.len()..];
-            let told = rest.find(default).is_some_and(|after| !rest[..after].contains(" --"));
-            assert!(told, "{option}: {default} is not in {rest}");
+            let is_documented = rest.find(default).is_some_and(|after| !rest[..after].contains(" --"));
+            assert!(is_documented, "{option}: {default} is not in {rest}");
         }
     }
     assert_eq!(run("--version").status.code(), Some(0));
@@ -286,30 +288,30 @@ fn the_pages_are_where_the_operator_wants_them(driver: DriverUnderTest) {
 }
 
 /// Row 4.19: exit code 1 and the reason, also when another server shares its port.
-fn a_taken_port_is_said_and_is_an_error(driver: DriverUnderTest) {
+fn a_port_in_use_is_reported_as_an_error(driver: DriverUnderTest) {
     let stranger = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let server = ServerUnderTest::start(driver, "");
     let taken = [stranger.local_addr().expect("it is bound"), server.address()];
     for address in taken {
         for arguments in [format!("--listen {address}"), format!("--port {}", address.port())] {
             let outcome = run(&format!("serve {arguments} {}", driver.options().join(" ")));
-            let said = String::from_utf8_lossy(&outcome.stderr).into_owned();
-            assert_eq!(outcome.status.code(), Some(1), "{said}");
+            let stderr_text = String::from_utf8_lossy(&outcome.stderr).into_owned();
+            assert_eq!(outcome.status.code(), Some(1), "{stderr_text}");
             let wanted = format!(
                 "stilling: cannot listen on {address}: another process listens there; stop it or choose another port\n"
             );
-            assert_eq!(said, wanted);
+            assert_eq!(stderr_text, wanted);
         }
     }
     // 192.0.2.0/24 is reserved for documentation (RFC 5737).
     let outcome = run("serve --listen 192.0.2.1:9000");
-    let said = String::from_utf8_lossy(&outcome.stderr).into_owned();
-    assert_eq!(outcome.status.code(), Some(1), "{said}");
+    let stderr_text = String::from_utf8_lossy(&outcome.stderr).into_owned();
+    assert_eq!(outcome.status.code(), Some(1), "{stderr_text}");
     let wanted = "stilling: cannot listen on 192.0.2.1:9000: no network interface of this machine has that address; 0.0.0.0 listens on all interfaces\n";
-    assert_eq!(said, wanted);
+    assert_eq!(stderr_text, wanted);
     let outcome = run("serve --listen 127.0.0.1:0 --congestion nonsense");
-    let said = String::from_utf8_lossy(&outcome.stderr).into_owned();
+    let stderr_text = String::from_utf8_lossy(&outcome.stderr).into_owned();
     assert_eq!(outcome.status.code(), Some(1));
-    assert!(said.contains("refuses the congestion control `nonsense`"), "{said}");
+    assert!(stderr_text.contains("refuses the congestion control `nonsense`"), "{stderr_text}");
     server.finish();
 }

@@ -14,9 +14,9 @@ use crate::nats::{own_address, records};
 use crate::support::{DriverUnderTest, ServerUnderTest, Tool, binary, eventually};
 
 on_both_drivers! {
-    curl_says_that_the_server_is_away_or_tries_until_it_is_back,
+    curl_reports_that_the_server_is_down_or_retries_until_it_is_back,
     a_request_that_was_cut_off_is_sent_again_without_a_second_record,
-    logger_says_it_over_tcp_alone,
+    logger_works_over_tcp_alone,
     rsyslog_keeps_what_it_has_until_the_server_is_back,
     stilling_pub_delivers_everything_once,
 }
@@ -118,7 +118,7 @@ fn curl(fixture: &OutageFixture, options: &str) -> Tool {
     Tool::new("curl", &format!("--silent --show-error --max-time 60 {options}")).arg(fixture.url())
 }
 
-fn curl_says_that_the_server_is_away_or_tries_until_it_is_back(driver: DriverUnderTest) {
+fn curl_reports_that_the_server_is_down_or_retries_until_it_is_back(driver: DriverUnderTest) {
     let mut fixture = OutageFixture::start(driver);
     assert_eq!(curl(&fixture, "--data one").output(), "{\"stream\":\"events\",\"first\":1,\"last\":1}\n");
     fixture.kill();
@@ -127,10 +127,10 @@ fn curl_says_that_the_server_is_away_or_tries_until_it_is_back(driver: DriverUnd
     let tries = "--data two --retry 50 --retry-connrefused --retry-delay 1 --max-time 60";
     let mut patient =
         started(Tool::new("curl", tries).arg(fixture.url()).into_command().stdin(Stdio::null()));
-    let mut said =
+    let mut log_lines =
         BufReader::new(patient.0.stderr.take().expect("it is piped")).lines().map_while(Result::ok);
     // It has been refused once.
-    assert!(said.any(|line| line.contains("Will retry")), "it tries again");
+    assert!(log_lines.any(|line| line.contains("Will retry")), "it tries again");
     fixture.start_again();
     assert!(patient.0.wait().expect("it is ours").success());
     assert_eq!(fixture.payloads(2), ["one", "two"]);
@@ -146,26 +146,27 @@ fn a_request_that_was_cut_off_is_sent_again_without_a_second_record(driver: Driv
     let ask = |more: &str| curl(&fixture, &format!("--data once --header Nats-Msg-Id:7 {more}"));
     let mut command = ask("--trace-ascii -").into_command();
     let mut cut = started(command.stdin(Stdio::null()));
-    let mut said = BufReader::new(cut.0.stdout.take().expect("it is piped")).lines().map_while(Result::ok);
-    assert!(said.any(|line| line.starts_with("=> Send data, 4 bytes")), "it sends");
+    let mut log_lines =
+        BufReader::new(cut.0.stdout.take().expect("it is piped")).lines().map_while(Result::ok);
+    assert!(log_lines.any(|line| line.starts_with("=> Send data, 4 bytes")), "it sends");
     fixture.kill();
     // No answer, or the connection was reset.
     let status = cut.0.wait().expect("it is ours");
     assert!(matches!(status.code(), Some(52 | 56)), "{status}");
     fixture.start_again();
     for _ in 0..2 {
-        let told = curl(&fixture, "--data once --header Nats-Msg-Id:7").output();
-        assert!(told.starts_with("{\"stream\":\"events\",\"first\":1,\"last\":1"), "{told}");
+        let responses = curl(&fixture, "--data once --header Nats-Msg-Id:7").output();
+        assert!(responses.starts_with("{\"stream\":\"events\",\"first\":1,\"last\":1"), "{responses}");
     }
     fixture.kill();
     fixture.start_again();
-    let told = curl(&fixture, "--data once --header Nats-Msg-Id:7").output();
-    assert!(told.starts_with("{\"stream\":\"events\",\"first\":1,\"last\":1"), "{told}");
+    let responses = curl(&fixture, "--data once --header Nats-Msg-Id:7").output();
+    assert!(responses.starts_with("{\"stream\":\"events\",\"first\":1,\"last\":1"), "{responses}");
     assert_eq!(fixture.payloads(1), ["once"]);
     fixture.finish();
 }
 
-fn logger_says_it_over_tcp_alone(driver: DriverUnderTest) {
+fn logger_works_over_tcp_alone(driver: DriverUnderTest) {
     let mut fixture = OutageFixture::start(driver);
     let remote = |way: &str, place: SocketAddr, text: &str| {
         Tool::new("logger", &format!("{way} -n {} -P {} -t door {text}", place.ip(), place.port()))
@@ -187,10 +188,10 @@ fn logger_says_it_over_tcp_alone(driver: DriverUnderTest) {
     let before = fixture.payloads_of(5);
     assert!(before.iter().all(|payload| payload.ends_with("before")), "{before:?}");
     fixture.kill();
-    let told: Vec<bool> =
+    let responses: Vec<bool> =
         all(&fixture, "meanwhile").into_iter().map(|tool| exit_status(tool).success()).collect();
     // Lost datagrams cause no error, unless the program checks socket errors.
-    assert_eq!(told, [true, false, false, true, false]);
+    assert_eq!(responses, [true, false, false, true, false]);
     fixture.start_again();
     for tool in all(&fixture, "afterwards") {
         assert!(exit_status(tool).success());

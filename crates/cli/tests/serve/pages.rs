@@ -7,11 +7,11 @@ use std::process::{Command, Stdio};
 use crate::support::{DriverUnderTest, Metrics, ServerUnderTest, TestPeer, eventually};
 
 on_both_drivers!(
-    metrics_come_in_the_format_that_is_asked_for,
+    metrics_come_in_the_requested_format,
     promtool_has_no_objection,
     openmetrics_is_whole,
     the_status_page_shows_operators_what_they_need,
-    refusals_stand_out_on_the_status_page,
+    refusals_are_highlighted_on_the_status_page,
 );
 
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -40,7 +40,7 @@ fn metrics(server: &ServerUnderTest, fields: &str) -> (String, String) {
 }
 
 /// RFC 9110 §12.5.1: browsers get text, scrapers get their preferred format.
-fn metrics_come_in_the_format_that_is_asked_for(driver: DriverUnderTest) {
+fn metrics_come_in_the_requested_format(driver: DriverUnderTest) {
     let server = ServerUnderTest::start(driver, "");
     for (accept, expected) in [
         ("", TEXT),
@@ -208,7 +208,7 @@ fn the_status_page_shows_operators_what_they_need(driver: DriverUnderTest) {
 }
 
 /// Refusals have a table of their own and a mark at each figure.
-fn refusals_stand_out_on_the_status_page(driver: DriverUnderTest) {
+fn refusals_are_highlighted_on_the_status_page(driver: DriverUnderTest) {
     let server = ServerUnderTest::start(driver, "-w 1 -D 60000 --max-queue 1 --drain-timeout 0.1");
     assert!(!status(&server).contains("<h2>Refused</h2>"));
     let mut watcher = server.watch();

@@ -3,10 +3,10 @@
 use crate::support::{DriverUnderTest, ServerUnderTest, TestPeer};
 
 on_both_drivers!(
-    a_wrong_request_is_told_its_fault_and_the_connection_ends,
+    a_malformed_request_is_answered_with_its_fault_and_the_connection_ends,
     a_request_for_what_is_not_there_costs_no_connection,
     limits_can_be_set,
-    demo_routes_are_closed_to_strangers,
+    demo_routes_are_closed_on_non_loopback_addresses,
 );
 
 const GOOD: &str = "GET /livez HTTP/1.1\r\nHost: a\r\n\r\n";
@@ -53,7 +53,7 @@ fn wrong_requests() -> Vec<(String, u16, &'static str)> {
 }
 
 /// Rows 4.14, 4.16, 4.32: as soon as the error is detected, also behind good requests on one connection.
-fn a_wrong_request_is_told_its_fault_and_the_connection_ends(driver: DriverUnderTest) {
+fn a_malformed_request_is_answered_with_its_fault_and_the_connection_ends(driver: DriverUnderTest) {
     let server = ServerUnderTest::start(driver, "");
     let wrong = wrong_requests();
     for (request, status, text) in &wrong {
@@ -67,10 +67,10 @@ fn a_wrong_request_is_told_its_fault_and_the_connection_ends(driver: DriverUnder
             let shown = request.escape_default().to_string();
             let shown = &shown[..80.min(shown.len())];
             assert_eq!((answer.status, answer.field("Connection")), (*status, Some("close")), "{shown}");
-            let said = answer.text();
+            let body_text = answer.text();
             let reason = answer.head["HTTP/1.1 ".len()..].lines().next().unwrap_or_default();
-            assert!(said.starts_with(&format!("{reason}: expected ")), "{shown}: {said}");
-            assert!(said.contains(text), "{shown}: {said}");
+            assert!(body_text.starts_with(&format!("{reason}: expected ")), "{shown}: {body_text}");
+            assert!(body_text.contains(text), "{shown}: {body_text}");
             assert_eq!(peer.rest(), b"", "{shown}");
         }
     }
@@ -131,7 +131,7 @@ fn limits_can_be_set(driver: DriverUnderTest) {
 }
 
 /// Row 4.16: `/test/*` is for loopback, unless `--demo` is given.
-fn demo_routes_are_closed_to_strangers(driver: DriverUnderTest) {
+fn demo_routes_are_closed_on_non_loopback_addresses(driver: DriverUnderTest) {
     for (options, status) in [("", 404), ("--demo", 200)] {
         let server = ServerUnderTest::listening(driver, "0.0.0.0:0", options);
         let mut address = server.address();

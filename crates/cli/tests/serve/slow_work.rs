@@ -5,7 +5,7 @@ use crate::support::{DriverUnderTest, MetricsClient, ServerUnderTest, TestPeer};
 on_both_drivers!(
     hung_workers_cost_their_own_requests_only,
     a_full_queue_sheds_at_once,
-    a_queue_that_stands_is_cut,
+    a_standing_queue_is_shed,
     work_that_takes_too_long_is_given_up,
     the_time_for_work_counts_from_the_request,
     waiting_work_is_done_in_its_order,
@@ -73,7 +73,7 @@ fn a_full_queue_sheds_at_once(driver: DriverUnderTest) {
 }
 
 /// Rows 4.26, 5.4: by default, a job that has waited long in a standing queue is answered 503, and the others are done.
-fn a_queue_that_stands_is_cut(driver: DriverUnderTest) {
+fn a_standing_queue_is_shed(driver: DriverUnderTest) {
     const CLIENTS: u64 = 60;
     let server = ServerUnderTest::start(driver, "-w 1 -D 100");
     let mut watcher = server.watch();

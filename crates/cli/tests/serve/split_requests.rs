@@ -6,7 +6,7 @@ on_both_drivers!(
     a_request_may_be_cut_at_every_byte_and_every_pair_of_bytes,
     a_request_may_come_byte_by_byte,
     a_client_that_closes_its_half_is_answered,
-    half_a_request_and_the_end_is_told_so,
+    half_a_request_at_end_of_input_is_answered_with_an_error,
 );
 
 /// Every form of a request; each is answered with one 200 and the end of the connection.
@@ -121,7 +121,7 @@ fn a_client_that_closes_its_half_is_answered(driver: DriverUnderTest) {
 }
 
 /// Row 4.33: the peer may still read, so it gets an error.
-fn half_a_request_and_the_end_is_told_so(driver: DriverUnderTest) {
+fn half_a_request_at_end_of_input_is_answered_with_an_error(driver: DriverUnderTest) {
     let server = ServerUnderTest::start(driver, "");
     let mut halves = 0;
     for form in FORMS {

@@ -55,7 +55,7 @@ impl PublisherLink {
                 self.deliver(now, token, PublishOutcome::Delivered { stream, sequence, duplicate });
             }
             PublishResponse::RetryLater(hint) => {
-                self.counts.hints += 1;
+                self.counts.deferrals += 1;
                 // Messages in flight at the first such answer are deferred for the same reason: all of them count as
                 // one failure.
                 if self.resume_at.is_none_or(|at| now >= at) {
@@ -68,14 +68,14 @@ impl PublisherLink {
                 if let Some(flight) = self.window.get_mut(token) {
                     flight.entry.attempts += 1;
                 }
-                self.review_due = true;
+                self.needs_exhausted_check = true;
             }
             PublishResponse::StreamUnavailable(reason) => {
                 self.retry_or_drop_rejected(now, token, reason, Some(now + self.config.no_stream_timeout));
             }
             PublishResponse::DiskHung(reason) => {
                 self.retry_or_drop_rejected(now, token, reason, None);
-                self.review_due = true;
+                self.needs_exhausted_check = true;
             }
             PublishResponse::Refused(reason) => self.drop_token(token, reason),
         }
@@ -128,9 +128,9 @@ impl PublisherLink {
         let ends = self.window.iter().filter_map(|(token, flight)| match flight.stage {
             SendStage::Due(..) => {
                 let until = flight.entry.rejection.as_ref()?.until?;
-                let is_much =
+                let is_over_limit =
                     next - token > REJECTED_PASSED_MAX || self.window.cost_passed(flight) > cost_max;
-                let is_passed = is_on_disk && is_much;
+                let is_passed = is_on_disk && is_over_limit;
                 Some((token, if is_passed { now } else { until }))
             }
             SendStage::Sent { .. } => None,
@@ -172,11 +172,11 @@ impl PublisherLink {
             let subject =
                 subject.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\"")).unwrap_or(subject);
             for token in self.window.tokens() {
-                let is_it = self
+                let has_subject = self
                     .window
                     .get_mut(token)
                     .is_some_and(|flight| flight.entry.message.subject().eq_ignore_ascii_case(subject));
-                if is_it {
+                if has_subject {
                     self.drop_token(token, DropReason::NotPermitted(quote(text)));
                 }
             }
@@ -208,10 +208,10 @@ impl PublisherLink {
 
     /// Handles messages that have used up the attempts of the backoff: their callers stop waiting, and the messages are
     /// dropped unless the spool retains them. Cancelled messages are dropped.
-    pub(super) fn review(&mut self) {
+    pub(super) fn handle_exhausted(&mut self) {
         let (failed_connections, attempts) = (self.failed_connections, u64::from(self.backoff.attempts()));
         let is_retained = self.config.spool_mode != SpoolMode::Attempts;
-        let stays = |entry: &mut SpoolEntry| {
+        let is_held = |entry: &mut SpoolEntry| {
             let is_within_stream_timeout =
                 entry.rejection.as_ref().is_some_and(|rejection| rejection.until.is_some());
             let is_exhausted =
@@ -226,12 +226,12 @@ impl PublisherLink {
         };
         for token in self.window.tokens() {
             let Some(flight) = self.window.get_mut(token) else { continue };
-            if matches!(flight.stage, SendStage::Due(..)) && !stays(&mut flight.entry) {
+            if matches!(flight.stage, SendStage::Due(..)) && !is_held(&mut flight.entry) {
                 let reason = self.drop_reason_of_token(token);
                 self.drop_token(token, reason);
             }
         }
-        for entry in self.spool.review(&mut |entry| stays(entry)) {
+        for entry in self.spool.retain(&mut |entry| is_held(entry)) {
             let reason = self.drop_reason_of_entry(&entry);
             self.drop_entry(entry, reason);
         }

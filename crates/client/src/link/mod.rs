@@ -16,7 +16,7 @@
 
 mod completion;
 mod publish_response;
-mod pump;
+mod send_order;
 mod send_window;
 
 #[cfg(test)]
@@ -40,7 +40,7 @@ use crate::spool_entry::SpoolEntry;
 pub(crate) use completion::LinkUpdate;
 use send_window::{SendCause, SendStage, SendWindow};
 
-const ANSWERS: &[u8] = b"1";
+const REPLY_SID: &[u8] = b"1";
 
 /// Commands for the publisher's thread: first close the current connection, then connect.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -106,9 +106,9 @@ pub(crate) struct PublisherLink {
     failed_connections: u64,
     close: bool,
     /// A failure has occurred, so messages may have used up their attempts.
-    review_due: bool,
+    needs_exhausted_check: bool,
     resume_at: Option<Instant>,
-    pump_at: Option<Instant>,
+    send_at: Option<Instant>,
     /// When the first rejected message is to be dropped.
     rejection_deadline: Option<Instant>,
     answer_at: Option<Instant>,
@@ -151,9 +151,9 @@ impl PublisherLink {
             server: 0,
             failed_connections: 0,
             close: false,
-            review_due: false,
+            needs_exhausted_check: false,
             resume_at: None,
-            pump_at: None,
+            send_at: None,
             rejection_deadline: None,
             answer_at: None,
             reply: Vec::new(),
@@ -220,14 +220,14 @@ impl PublisherLink {
             | LinkState::Handshaking { .. }
             | LinkState::Ready { .. } => {}
         }
-        if std::mem::take(&mut self.review_due) {
-            self.review();
+        if std::mem::take(&mut self.needs_exhausted_check) {
+            self.handle_exhausted();
         }
         if let LinkState::Ready { server_limits } = self.state {
-            self.pump(now, server_limits);
+            self.send_due(now, server_limits);
             if self.drop_expired_rejections(now) {
                 // The dropped messages may have blocked others.
-                self.pump(now, server_limits);
+                self.send_due(now, server_limits);
             }
         }
         for cost in self.spool.lost() {
@@ -250,7 +250,7 @@ impl PublisherLink {
                     None => self.last_received + self.config.ping_interval,
                 };
                 let others =
-                    [self.answer_at, self.pump_at, self.rejection_deadline, self.connection.drain_until];
+                    [self.answer_at, self.send_at, self.rejection_deadline, self.connection.drain_until];
                 Some(others.into_iter().flatten().fold(ping, Instant::min))
             }
         };
@@ -327,7 +327,7 @@ impl PublisherLink {
             for token in self.window.tokens() {
                 self.window.get_mut(token).map(|flight| answer(&mut flight.entry));
             }
-            let _ = self.spool.review(&mut |entry| {
+            let _ = self.spool.retain(&mut |entry| {
                 answer(entry);
                 true
             });
@@ -377,7 +377,7 @@ impl PublisherLink {
         self.connection_error = None;
         let before = self.connection.out.len();
         if !self.is_one_way() {
-            encode_sub(&mut self.connection.out, &self.inbox.filter(), None, ANSWERS);
+            encode_sub(&mut self.connection.out, &self.inbox.filter(), None, REPLY_SID);
         }
         self.connection.written += (self.connection.out.len() - before) as u64;
         LinkState::Ready { server_limits }
@@ -408,8 +408,8 @@ impl PublisherLink {
             }
             ServerEvent::Info(json) => {
                 // INFO may arrive at any time; only lame duck mode matters.
-                let is_lame = stilling_wire::nats::Info::parse(json).is_ok_and(|info| info.ldm);
-                if is_lame && self.connection.drain_until.is_none() {
+                let is_lame_duck = stilling_wire::nats::Info::parse(json).is_ok_and(|info| info.ldm);
+                if is_lame_duck && self.connection.drain_until.is_none() {
                     self.connection.drain_until = Some(now + self.config.acknowledge_timeout);
                 }
                 Ok(())
@@ -447,7 +447,7 @@ impl PublisherLink {
             self.window.set(token, SendStage::Due(now, cause));
         }
         self.disconnect(now);
-        self.review_due = true;
+        self.needs_exhausted_check = true;
     }
 
     fn disconnect(&mut self, now: Instant) {
@@ -455,7 +455,7 @@ impl PublisherLink {
         self.state = LinkState::Waiting { until: now + wait };
         self.connection = LinkConnection::default();
         self.close = true;
-        (self.answer_at, self.pump_at, self.rejection_deadline) = (None, None, None);
+        (self.answer_at, self.send_at, self.rejection_deadline) = (None, None, None);
         self.server = (self.server + 1) % self.config.servers.len().max(1);
     }
 
@@ -514,7 +514,7 @@ impl PublisherLink {
                 flight.entry.attempts += 1;
             }
         }
-        self.review_due = true;
+        self.needs_exhausted_check = true;
     }
 
     /// Stops sending for the backoff wait, or for the server's hint if that is longer.

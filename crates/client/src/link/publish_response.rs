@@ -5,7 +5,7 @@ use std::time::Duration;
 use stilling_wire::nats::{DISK_FULL, DISK_HUNG, Headers, PubAckResponse};
 
 use crate::connection_error::quote;
-use crate::limits::HINT_MAX;
+use crate::limits::RETRY_AFTER_MAX;
 use crate::outcome::DropReason;
 
 /// Header with the seconds until a retry.
@@ -30,12 +30,12 @@ pub(super) enum PublishResponse {
 
 pub(super) fn parse_response(headers: &[u8], payload: &[u8]) -> PublishResponse {
     let headers = Headers::parse(headers).ok();
-    let hint = headers.and_then(|headers| hint(headers.find(RETRY_AFTER)?));
+    let retry_after = headers.and_then(|headers| retry_after(headers.find(RETRY_AFTER)?));
     match headers.and_then(|headers| headers.status()).map(|status| status.code) {
-        Some(503) if payload.is_empty() && hint.is_none() => {
+        Some(503) if payload.is_empty() && retry_after.is_none() => {
             return PublishResponse::StreamUnavailable(DropReason::NoStream);
         }
-        Some(429 | 503) => return PublishResponse::RetryLater(hint),
+        Some(429 | 503) => return PublishResponse::RetryLater(retry_after),
         _ => {}
     }
     match PubAckResponse::parse(payload) {
@@ -44,7 +44,7 @@ pub(super) fn parse_response(headers: &[u8], payload: &[u8]) -> PublishResponse 
             sequence: ack.sequence,
             duplicate: ack.duplicate,
         },
-        Ok(PubAckResponse::Refused(refusal)) => {
+        Ok(PubAckResponse::Rejected(refusal)) => {
             let (code, error_code) = (refusal.code, refusal.error_code);
             let is_hung = [DISK_HUNG, DISK_FULL].contains(&&*refusal.description);
             let reason = DropReason::Refused {
@@ -54,11 +54,11 @@ pub(super) fn parse_response(headers: &[u8], payload: &[u8]) -> PublishResponse 
                 description: quote(refusal.description.as_bytes()),
             };
             match code {
-                500.. if error_code == STORE_FAILED && hint.is_none() => {
+                500.. if error_code == STORE_FAILED && retry_after.is_none() => {
                     PublishResponse::StreamUnavailable(reason)
                 }
-                500.. if is_hung && hint.is_none() => PublishResponse::DiskHung(reason),
-                429 | 500.. => PublishResponse::RetryLater(hint),
+                500.. if is_hung && retry_after.is_none() => PublishResponse::DiskHung(reason),
+                429 | 500.. => PublishResponse::RetryLater(retry_after),
                 _ => PublishResponse::Refused(reason),
             }
         }
@@ -67,11 +67,14 @@ pub(super) fn parse_response(headers: &[u8], payload: &[u8]) -> PublishResponse 
 }
 
 /// Seconds, possibly with a fraction. A date is no hint, because the two clocks may differ.
-fn hint(text: &[u8]) -> Option<Duration> {
+fn retry_after(text: &[u8]) -> Option<Duration> {
     let text = std::str::from_utf8(text).ok()?;
     let is_plain = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
     let seconds: f64 = text.parse().ok().filter(|_| is_plain)?;
-    Some(Duration::try_from_secs_f64(seconds).map_or(HINT_MAX, |hint| hint.min(HINT_MAX)))
+    Some(
+        Duration::try_from_secs_f64(seconds)
+            .map_or(RETRY_AFTER_MAX, |retry_after| retry_after.min(RETRY_AFTER_MAX)),
+    )
 }
 
 #[cfg(test)]
@@ -79,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_taken_for_what_it_says() {
+    fn publish_responses_are_parsed() {
         let check = |headers: &str, payload: &str, expected: PublishResponse| {
             assert_eq!(
                 parse_response(headers.as_bytes(), payload.as_bytes()),
@@ -99,7 +102,7 @@ mod tests {
         check(
             "NATS/1.0 503\r\nRetry-After: 99999999999999999999999\r\n\r\n",
             "",
-            PublishResponse::RetryLater(Some(HINT_MAX)),
+            PublishResponse::RetryLater(Some(RETRY_AFTER_MAX)),
         );
         check("NATS/1.0 503\r\nRetry-After: -1\r\n\r\n", "x", PublishResponse::RetryLater(None));
         let overload = "{\"error\":{\"code\":503,\"err_code\":10023,\"description\":\"busy\"}}";

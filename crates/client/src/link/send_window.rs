@@ -171,14 +171,14 @@ impl SendWindow {
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &InFlightMessage)> {
         let base = self.base;
-        let row = self.in_flight.iter().enumerate();
-        let mut row =
-            row.filter_map(move |(at, flight)| Some((base + at as u64, flight.as_ref()?))).peekable();
+        let in_flight = self.in_flight.iter().enumerate();
+        let mut in_flight =
+            in_flight.filter_map(move |(at, flight)| Some((base + at as u64, flight.as_ref()?))).peekable();
         let mut parked = self.parked.iter().map(|(token, flight)| (*token, flight)).peekable();
-        std::iter::from_fn(move || match (parked.peek(), row.peek()) {
-            (Some((one, _)), Some((other, _))) if one > other => row.next(),
+        std::iter::from_fn(move || match (parked.peek(), in_flight.peek()) {
+            (Some((one, _)), Some((other, _))) if one > other => in_flight.next(),
             (Some(_), _) => parked.next(),
-            (None, _) => row.next(),
+            (None, _) => in_flight.next(),
         })
     }
 }
@@ -189,7 +189,7 @@ mod tests {
     use crate::spool_entry::OutgoingMessage;
 
     #[test]
-    fn a_message_is_found_by_its_token_until_it_is_taken_once() {
+    fn a_message_can_be_removed_once_by_its_token() {
         let now = Instant::now();
         let mut window = SendWindow::default();
         for id in 0..4 {

@@ -43,7 +43,7 @@ fn what_was_submitted_before_the_server_exists_is_delivered_in_order() {
 
 /// Rows 0.16 and 0.6: failed connection attempts become less frequent, and deliveries restore the rate.
 #[test]
-fn attempts_to_connect_follow_the_ladder() {
+fn connect_attempts_follow_the_backoff() {
     let mut fixture = LinkFixture::new(config());
     let mut waits = Vec::new();
     for _ in 0..9 {
@@ -99,7 +99,7 @@ fn a_second_acknowledgement_is_a_stray_and_changes_nothing() {
 
 /// Rows 0.26 to 0.28: messages refused by an overloaded server are not lost and not retried before the server's hint.
 #[test]
-fn a_hint_to_come_back_later_is_obeyed() {
+fn a_retry_after_hint_is_obeyed() {
     for (headers, payload) in [
         ("NATS/1.0 503 Busy\r\nRetry-After: 2.5\r\n\r\n", ""),
         ("NATS/1.0 429\r\nRetry-After: 2.5\r\n\r\n", ""),
@@ -122,12 +122,12 @@ fn a_hint_to_come_back_later_is_obeyed() {
         fixture.answer(&again[0], "", &stored(1, false));
         fixture.answer(&again[1], "", &stored(2, false));
         assert_eq!(ticket.outcome(), delivered(1, false));
-        assert_eq!(fixture.check_nothing_held(2, 0).hints, 1);
+        assert_eq!(fixture.check_nothing_held(2, 0).deferrals, 1);
     }
 }
 
 #[test]
-fn a_refusal_for_good_is_told_at_once() {
+fn a_permanent_rejection_is_reported_at_once() {
     let mut fixture = LinkFixture::new(config());
     fixture.complete_handshake();
     let ticket = fixture.submit("a", b"x");
@@ -213,7 +213,7 @@ fn silence_ends_the_connection_and_slowness_does_not() {
 }
 
 #[test]
-fn an_idle_connection_is_asked_whether_it_lives() {
+fn an_idle_connection_is_pinged() {
     let mut fixture = LinkFixture::new(config());
     fixture.complete_handshake();
     fixture.pass(ms(20_000));
@@ -230,7 +230,7 @@ fn an_idle_connection_is_asked_whether_it_lives() {
 
 /// Row 0.16: as many attempts as the backoff allows, fewer after each failure; then the message is dropped.
 #[test]
-fn without_a_spool_a_message_is_dropped_after_the_ladders_attempts() {
+fn without_a_spool_a_message_is_dropped_after_the_backoff_attempts() {
     let mut fixture =
         LinkFixture::new(crate::PublisherConfig { spool_mode: SpoolMode::Attempts, ..config() });
     let ticket = fixture.submit("a", b"x");
@@ -253,7 +253,7 @@ fn without_a_spool_a_message_is_dropped_after_the_ladders_attempts() {
 }
 
 #[test]
-fn with_a_spool_its_caller_goes_on_and_the_message_stays() {
+fn with_a_spool_the_caller_continues_and_the_message_stays() {
     let mut fixture = LinkFixture::new(config());
     let ticket = fixture.submit("a", b"x");
     for _ in 0..4 {
@@ -269,7 +269,7 @@ fn with_a_spool_its_caller_goes_on_and_the_message_stays() {
 
 /// Row 0.18: failures after the caller has stopped waiting are reported and counted.
 #[test]
-fn a_failure_that_nobody_waits_for_is_reported() {
+fn a_failure_without_a_waiting_ticket_is_reported() {
     let mut fixture = LinkFixture::new(crate::PublisherConfig { mode: PublishMode::NoWait, ..config() });
     fixture.complete_handshake();
     fixture.submit_without_ticket("a", b"x");
@@ -429,7 +429,7 @@ fn a_message_without_a_stream_is_dropped_in_time_although_it_may_not_be_sent() {
 }
 
 #[test]
-fn a_lame_duck_gives_its_answers_and_is_left_for_the_next_server() {
+fn a_lame_duck_server_completes_its_answers_before_the_next_server_is_used() {
     let mut config = config();
     config.servers.push("nats://127.0.0.2:2".parse().expect("an address"));
     let mut fixture = LinkFixture::new(config);
@@ -454,15 +454,15 @@ fn a_lame_duck_gives_its_answers_and_is_left_for_the_next_server() {
 
 #[test]
 fn err_messages_are_classified() {
-    let check = |said: &str, expected: fn(&ConnectionError) -> bool| {
+    let check = |text: &str, expected: fn(&ConnectionError) -> bool| {
         let mut fixture = LinkFixture::new(config());
         fixture.complete_handshake();
         let ticket = fixture.submit("a", b"x");
         fixture.published();
-        fixture.server_sends(said.as_bytes());
-        assert!(fixture.commands.close, "{said}");
-        let connection_error = fixture.link.connection_error.clone().expect("it is told");
-        assert!(expected(&connection_error), "{said}: {connection_error}");
+        fixture.server_sends(text.as_bytes());
+        assert!(fixture.commands.close, "{text}");
+        let connection_error = fixture.link.connection_error.clone().expect("it is reported");
+        assert!(expected(&connection_error), "{text}: {connection_error}");
         assert_eq!(ticket.outcome(), None, "the message is not to blame");
     };
     check("-ERR 'Slow Consumer'\r\n", |connection_error| *connection_error == ConnectionError::SlowConsumer);
@@ -481,7 +481,7 @@ fn err_messages_are_classified() {
 }
 
 #[test]
-fn a_message_that_the_server_will_never_take_does_not_come_back() {
+fn a_permanently_rejected_message_is_not_sent_again() {
     let mut fixture = LinkFixture::new(config());
     fixture.complete_handshake();
     let (small, large) = (fixture.submit("a", b"x"), fixture.submit("a", &[7; 1000]));
@@ -573,7 +573,7 @@ fn callers_that_have_gone_leave_nothing_behind() {
 }
 
 #[test]
-fn closing_drops_what_nothing_keeps_and_says_so() {
+fn closing_drops_unspooled_messages_and_reports_them() {
     let mut fixture = LinkFixture::new(config());
     fixture.complete_handshake();
     let (sent, waiting) = (fixture.submit("a", b"x"), fixture.submit("a", b"y"));
@@ -587,7 +587,7 @@ fn closing_drops_what_nothing_keeps_and_says_so() {
 
 /// With any order of events each message completes once, and the counters balance.
 #[test]
-fn no_play_of_failures_loses_count_of_a_message() {
+fn no_sequence_of_failures_loses_count_of_a_message() {
     for seed in 0..300 {
         let mut random = crate::backoff::JitterRng::new(seed);
         let spool_mode = if seed.is_multiple_of(3) { SpoolMode::Attempts } else { SpoolMode::Memory };
@@ -652,7 +652,7 @@ fn a_failure_is_reported_exactly_once() {
         fixture.answer(&one, "", refusal);
     }
     assert!(matches!(waits.outcome(), Some(PublishOutcome::Dropped(_))));
-    let told: Vec<String> = fixture.failures().into_iter().map(|failure| failure.id).collect();
-    assert_eq!(told, ["id-2"]);
+    let reported: Vec<String> = fixture.failures().into_iter().map(|failure| failure.id).collect();
+    assert_eq!(reported, ["id-2"]);
     fixture.check_nothing_held(0, 2);
 }

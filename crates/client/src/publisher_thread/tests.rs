@@ -3,7 +3,7 @@
 use std::net::TcpListener;
 
 use mio::Waker;
-use stilling_probe::HANG;
+use stilling_probe::HANG_TIMEOUT;
 use stilling_probe::nats::ScriptedServer;
 
 use super::*;
@@ -19,7 +19,7 @@ fn publisher_thread(url: &str, spool: Box<dyn Spool>) -> PublisherThread {
     let config = PublisherConfig {
         servers: vec![url.parse().expect("an address")],
         acknowledge_timeout: ACKNOWLEDGE_TIMEOUT,
-        connect_timeout: HANG,
+        connect_timeout: HANG_TIMEOUT,
         ..PublisherConfig::default()
     };
     let poll = Poll::new().expect("descriptors");
@@ -101,8 +101,8 @@ impl Spool for PanickingSpool {
         self.0.next_id()
     }
 
-    fn review(&mut self, keep: &mut dyn FnMut(&mut SpoolEntry) -> bool) -> Vec<SpoolEntry> {
-        self.0.review(keep)
+    fn retain(&mut self, keep: &mut dyn FnMut(&mut SpoolEntry) -> bool) -> Vec<SpoolEntry> {
+        self.0.retain(keep)
     }
 
     fn release_below(&mut self, id: u64, now: Instant) {
@@ -123,7 +123,7 @@ impl Spool for PanickingSpool {
 }
 
 #[test]
-fn a_thread_that_panics_leaves_nobody_waiting_and_nothing_held() {
+fn a_thread_that_panics_wakes_all_waiters_and_releases_everything() {
     let (listener, url) = listener();
     let publisher_thread = publisher_thread(&url, Box::<PanickingSpool>::default());
     let shared = Arc::clone(&publisher_thread.shared);

@@ -89,7 +89,7 @@ impl<D: Disk> DiskSpool<D> {
                 Ok(ReadOutcome::Gap(_)) => {}
                 Ok(ReadOutcome::End) => break,
                 Err(source) => {
-                    return Err(OpenError::Disk { place: STREAM.to_owned(), source });
+                    return Err(OpenError::Disk { location: STREAM.to_owned(), source });
                 }
             }
         }
@@ -102,7 +102,7 @@ impl<D: Disk> DiskSpool<D> {
             pushed: Vec::new(),
             cache: VecDeque::new(),
             cache_size: 0,
-            last: pending.back().map_or(checkpointed, |(place, _)| *place),
+            last: pending.back().map_or(checkpointed, |(id, _)| *id),
             released: checkpointed + 1,
             checkpointed,
             checkpoint_at: None,
@@ -192,10 +192,9 @@ impl<D: Disk> DiskSpool<D> {
                 Ok(ReadOutcome::Batch(view)) => {
                     let behind = view.last;
                     // `pending` determines which records are messages still to be sent.
-                    let mut pending =
-                        self.pending.iter().take_while(|(place, _)| *place <= behind).peekable();
+                    let mut pending = self.pending.iter().take_while(|(id, _)| *id <= behind).peekable();
                     for (sequence, record) in view.records.clone() {
-                        if let Some(&(id, cost)) = pending.next_if(|(place, _)| *place == sequence) {
+                        if let Some(&(id, cost)) = pending.next_if(|(id, _)| *id == sequence) {
                             let mut entry = SpoolEntry::new(message_of(&record), cost);
                             entry.id = id;
                             self.cache_size += cost;
@@ -204,8 +203,8 @@ impl<D: Disk> DiskSpool<D> {
                     }
                 }
                 Ok(ReadOutcome::Gap(Gap { last, .. })) => {
-                    let gone = self.pending.partition_point(|(place, _)| *place <= last);
-                    self.lost.extend(self.pending.drain(..gone).map(|(_, cost)| cost));
+                    let lost_count = self.pending.partition_point(|(id, _)| *id <= last);
+                    self.lost.extend(self.pending.drain(..lost_count).map(|(_, cost)| cost));
                 }
                 // The remaining pending messages are no longer readable: they are lost.
                 Ok(ReadOutcome::End) => {
@@ -247,14 +246,14 @@ impl<D: Disk> Spool for DiskSpool<D> {
     }
 
     fn next_id(&self) -> u64 {
-        self.pending.front().map_or(u64::MAX, |(place, _)| *place)
+        self.pending.front().map_or(u64::MAX, |(id, _)| *id)
     }
 
-    fn review(&mut self, keep: &mut dyn FnMut(&mut SpoolEntry) -> bool) -> Vec<SpoolEntry> {
+    fn retain(&mut self, keep: &mut dyn FnMut(&mut SpoolEntry) -> bool) -> Vec<SpoolEntry> {
         let out = extract_rejected(&mut self.cache, keep);
         for entry in &out {
             self.cache_size -= entry.cost;
-            if let Ok(at) = self.pending.binary_search_by_key(&entry.id, |(place, _)| *place) {
+            if let Ok(at) = self.pending.binary_search_by_key(&entry.id, |(id, _)| *id) {
                 self.pending.remove(at);
             }
         }
@@ -266,8 +265,8 @@ impl<D: Disk> Spool for DiskSpool<D> {
         let id = id.min(self.last + 1);
         if id > self.released {
             self.released = id;
-            let is_much = self.released - 1 - self.checkpointed >= CHECKPOINT_INTERVAL;
-            self.checkpoint_at = Some(if is_much { now } else { now + CHECKPOINT_DELAY });
+            let is_interval_reached = self.released - 1 - self.checkpointed >= CHECKPOINT_INTERVAL;
+            self.checkpoint_at = Some(if is_interval_reached { now } else { now + CHECKPOINT_DELAY });
         }
     }
 

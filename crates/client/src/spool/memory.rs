@@ -32,7 +32,7 @@ impl Spool for MemorySpool {
         self.entries.front().map_or(u64::MAX, |entry| entry.id)
     }
 
-    fn review(&mut self, keep: &mut dyn FnMut(&mut SpoolEntry) -> bool) -> Vec<SpoolEntry> {
+    fn retain(&mut self, keep: &mut dyn FnMut(&mut SpoolEntry) -> bool) -> Vec<SpoolEntry> {
         extract_rejected(&mut self.entries, keep)
     }
 

@@ -28,7 +28,7 @@ pub(crate) trait Spool: Send {
     fn next_id(&self) -> u64;
 
     /// Removes and returns the messages in memory for which `keep` returns false. Visits the oldest first.
-    fn review(&mut self, keep: &mut dyn FnMut(&mut SpoolEntry) -> bool) -> Vec<SpoolEntry>;
+    fn retain(&mut self, keep: &mut dyn FnMut(&mut SpoolEntry) -> bool) -> Vec<SpoolEntry>;
 
     /// Marks all positions below `id` as completed.
     fn release_below(&mut self, id: u64, now: Instant);

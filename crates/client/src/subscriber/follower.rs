@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_follower_asks_for_where_it_is_to_begin() {
+    fn a_follower_requests_its_start_position() {
         let check = |from, policy: &str, sequence: Option<u64>, time: Option<&str>| {
             let config = asked(&mut follow(from))["config"].take();
             assert_eq!(config["deliver_policy"], policy);
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_gap_it_goes_on_behind_the_last_message() {
+    fn after_a_gap_it_continues_after_the_last_message() {
         let mut follow = follow(FollowStart::All);
         asked(&mut follow);
         assert_eq!(follow.check_position(Some(&reply(1, 4))), NEXT);
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_stream_has_removed_or_lost_is_told_with_its_range() {
+    fn removed_and_lost_records_are_reported_with_their_range() {
         let check = |first, last, standing: StreamContinuity, next: u64| {
             let mut follow = follow(FollowStart::All);
             assert_eq!(follow.handle_stream_info(None, &state(1, 10)), Ok(StreamContinuity::Unchanged));
@@ -500,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn a_follower_of_all_subjects_is_told_what_was_removed_before_its_eyes() {
+    fn a_follower_of_all_subjects_receives_the_range_removed_while_it_reads() {
         let mut follow = StreamFollower::new("events", ">", FollowStart::All);
         asked(&mut follow);
         assert_eq!(follow.check_position(Some(&reply(1, 4))), NEXT, "the first one that is kept");
@@ -509,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn a_servers_words_are_answered_or_lead_to_a_new_consumer() {
+    fn control_messages_are_answered_or_cause_a_new_consumer() {
         let mut follow = follow(FollowStart::All);
         asked(&mut follow);
         assert_eq!(follow.check_position(Some(&reply(1, 1))), NEXT);
@@ -532,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_says_whether_to_ask_again() {
+    fn a_refusal_states_whether_to_retry() {
         let mut follow = follow(FollowStart::All);
         let mut check = |status, payload: &[u8], is_later: bool| {
             let created = follow.handle_created(status, payload);

@@ -19,7 +19,7 @@ use crate::limits::{self, HEARTBEAT, HEARTBEATS_MISSED_MAX, SERVERS_MAX, SPAN_MA
 use crate::message::ReceivedMessage;
 
 /// The subscription for API replies.
-const ANSWERS: u64 = 1;
+const REPLY_SID: u64 = 1;
 
 /// A stream to follow.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -45,7 +45,7 @@ pub struct SubscriberConfig {
     pub stream: Option<FollowedStream>,
     /// Waits between connection attempts.
     pub backoff: BackoffConfig,
-    /// Timeout for connecting and for the server's greeting; 5 s.
+    /// Timeout for connecting and for the handshake; 5 s.
     pub connect_timeout: Duration,
     /// Timeout for a reply of the server; 5 s.
     pub answer_timeout: Duration,
@@ -75,9 +75,9 @@ pub enum SubscribeError {
     /// No server is configured, or more than [`SERVERS_MAX`].
     Servers(usize),
     /// The filter is not valid.
-    Filter(String),
+    InvalidFilter(String),
     /// The stream's name is not valid.
-    Stream(String),
+    InvalidStream(String),
     /// The server refuses the consumer.
     Refused {
         /// The stream.
@@ -105,8 +105,8 @@ impl fmt::Display for SubscribeError {
             SubscribeError::Servers(count) => {
                 write!(f, "{count} servers are configured: give 1 to {SERVERS_MAX}")
             }
-            SubscribeError::Filter(what) => write!(f, "invalid filter: {what}"),
-            SubscribeError::Stream(name) => {
+            SubscribeError::InvalidFilter(what) => write!(f, "invalid filter: {what}"),
+            SubscribeError::InvalidStream(name) => {
                 write!(f, "invalid stream name {name:?}: a name is not empty and has no blanks, dots, * or >")
             }
             SubscribeError::Refused { stream, code, error_code, description } => write!(
@@ -241,30 +241,31 @@ impl Subscriber {
         }
         let limits = SubjectLimits::default();
         if let Err(bad) = Filter::parse(config.filter.as_bytes(), &limits) {
-            return Err(SubscribeError::Filter(bad.to_string()));
+            return Err(SubscribeError::InvalidFilter(bad.to_string()));
         }
         if let Some(queue) = &config.queue
             && let Err(bad) = Filter::parse(queue.as_bytes(), &limits)
         {
-            return Err(SubscribeError::Filter(format!("queue {queue:?}: {bad}")));
+            return Err(SubscribeError::InvalidFilter(format!("queue {queue:?}: {bad}")));
         }
-        if let Some(place) = &config.stream
-            && (place.stream.is_empty()
-                || place.stream.contains(|c: char| " .*>".contains(c) || c.is_control()))
+        if let Some(followed) = &config.stream
+            && (followed.stream.is_empty()
+                || followed.stream.contains(|c: char| " .*>".contains(c) || c.is_control()))
         {
-            return Err(SubscribeError::Stream(place.stream.clone()));
+            return Err(SubscribeError::InvalidStream(followed.stream.clone()));
         }
         let now = Instant::now();
         let follower = config.stream.as_ref();
         Ok(Subscriber {
-            follower: follower.map(|place| StreamFollower::new(&place.stream, &config.filter, place.from)),
+            follower: follower
+                .map(|followed| StreamFollower::new(&followed.stream, &config.filter, followed.from)),
             backoff: RetryBackoff::new(config.backoff),
             random: JitterRng::new(identity::random_seed()),
             name: identity::random_name(),
             connection: None,
             server: 0,
             retry_at: now,
-            sid: ANSWERS,
+            sid: REPLY_SID,
             phase: ConsumerPhase::Due(now),
             deliver: String::new(),
             has_progressed: false,
@@ -395,7 +396,7 @@ impl Subscriber {
             ConnectionEvent::Message(sid, message) if self.follower.is_none() => {
                 (sid == self.sid).then_some(SubscriberEvent::Message(message))
             }
-            ConnectionEvent::Message(ANSWERS, message) => self.handle_api_reply(connection, &message)?,
+            ConnectionEvent::Message(REPLY_SID, message) => self.handle_api_reply(connection, &message)?,
             ConnectionEvent::Message(sid, message) if sid == self.sid => {
                 self.handle_delivery(connection, message)?
             }
@@ -432,7 +433,7 @@ impl Subscriber {
 
     /// Deletes the current consumer. Its further deliveries are ignored.
     fn drop_consumer(&mut self, out: &mut Vec<u8>) {
-        if self.sid > ANSWERS {
+        if self.sid > REPLY_SID {
             encode_unsub(out, self.sid.to_string().as_bytes(), None);
         }
         if let Some(subject) = self.follower.as_mut().and_then(StreamFollower::drop_consumer) {
@@ -510,7 +511,7 @@ impl Subscriber {
             }
             _ => follower.handle_created(message.status(), &message.payload),
         };
-        let stream = self.config.stream.as_ref().map(|place| place.stream.clone()).unwrap_or_default();
+        let stream = self.config.stream.as_ref().map(|followed| followed.stream.clone()).unwrap_or_default();
         match created {
             ConsumerReply::Accepted => {
                 self.refusals = 0;

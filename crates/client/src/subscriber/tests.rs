@@ -3,7 +3,7 @@
 
 use std::net::TcpListener;
 
-use stilling_probe::HANG;
+use stilling_probe::HANG_TIMEOUT;
 use stilling_probe::nats::{ReceivedOperation, ScriptedServer};
 
 use super::*;
@@ -20,9 +20,13 @@ fn follower() -> (Subscriber, TcpListener) {
     let follower = Subscriber::new(SubscriberConfig {
         servers: vec![url.parse().expect("an address")],
         stream: Some(FollowedStream { stream: "events".to_owned(), from: FollowStart::New }),
-        backoff: BackoffConfig { wait: 10 * HANG, wait_max: 10 * HANG, ..BackoffConfig::default() },
-        connect_timeout: HANG,
-        answer_timeout: HANG,
+        backoff: BackoffConfig {
+            wait: 10 * HANG_TIMEOUT,
+            wait_max: 10 * HANG_TIMEOUT,
+            ..BackoffConfig::default()
+        },
+        connect_timeout: HANG_TIMEOUT,
+        answer_timeout: HANG_TIMEOUT,
         ..SubscriberConfig::default()
     })
     .expect("it can work");
@@ -36,7 +40,7 @@ fn accept_follower(follower: &mut Subscriber, listener: &TcpListener) -> Scripte
             scripted.complete_handshake();
             scripted
         });
-        assert_eq!(follower.next_event(HANG), Ok(Some(SubscriberEvent::Connected)));
+        assert_eq!(follower.next_event(HANG_TIMEOUT), Ok(Some(SubscriberEvent::Connected)));
         greeting.join()
     });
     scripted.expect("it lets the follower in")
@@ -45,7 +49,7 @@ fn accept_follower(follower: &mut Subscriber, listener: &TcpListener) -> Scripte
 impl Subscriber {
     /// Polls after data has arrived and all deadlines have passed.
     fn poll_after_deadlines(&mut self) -> Result<Option<SubscriberEvent>, SubscribeError> {
-        self.connection.as_ref().expect("it is connected").wait_for_input(HANG);
+        self.connection.as_ref().expect("it is connected").wait_for_input(HANG_TIMEOUT);
         let (ConsumerPhase::Due(at)
         | ConsumerPhase::InfoRequested(at)
         | ConsumerPhase::CreateRequested(at)
@@ -119,7 +123,7 @@ fn a_server_that_sends_without_a_pause_does_not_extend_a_look() {
 }
 
 #[test]
-fn a_stream_that_is_not_there_is_asked_for_again_after_the_ladders_wait_and_over_the_same_connection() {
+fn a_missing_stream_is_requested_again_after_the_backoff_on_the_same_connection() {
     let (mut follower, mut scripted) = connected();
     for _ in 0..3 {
         assert_eq!(follower.next_event(Duration::ZERO), Ok(None));
@@ -127,7 +131,7 @@ fn a_stream_that_is_not_there_is_asked_for_again_after_the_ladders_wait_and_over
         assert_eq!(info_request.subject, "$JS.API.STREAM.INFO.events");
         let refusal = br#"{"error":{"code":404,"err_code":10059,"description":"stream not found"}}"#;
         scripted.deliver(&info_request.reply, "1", "", "", refusal);
-        let error = follower.next_event(HANG).expect_err("it cannot be followed");
+        let error = follower.next_event(HANG_TIMEOUT).expect_err("it cannot be followed");
         assert!(matches!(error, SubscribeError::Refused { error_code: 10059, .. }), "{error}");
         assert_eq!(follower.next_event(Duration::ZERO), Ok(None), "it waits");
         assert!(
@@ -142,7 +146,7 @@ fn a_stream_that_is_not_there_is_asked_for_again_after_the_ladders_wait_and_over
 
 /// The connection fails just after the follower has detected the change: it is reported on the next one.
 #[test]
-fn what_happened_to_the_stream_is_told_although_the_connection_breaks_over_it() {
+fn stream_events_are_reported_although_the_connection_breaks() {
     let check = |state: &str, event: SubscriberEvent| {
         let (mut follower, listener) = follower();
         let mut scripted = accept_follower(&mut follower, &listener);
@@ -153,7 +157,7 @@ fn what_happened_to_the_stream_is_told_although_the_connection_breaks_over_it() 
         let consumer = TestConsumer::create(&mut follower, &mut scripted);
         consumer.deliver_message(&mut follower, &mut scripted, 10, "");
         consumer.deliver_control(&mut scripted, DELETED);
-        assert_eq!(follower.poll_after_deadlines(), Ok(None), "it asks again");
+        assert_eq!(follower.poll_after_deadlines(), Ok(None), "it requests a consumer again");
         assert_eq!(scripted.published().subject, "$JS.API.CONSUMER.DELETE.events.c");
         let info_request = info_reply_subject(&mut scripted);
         follower.connection.as_ref().expect("it is connected").break_sending();
@@ -246,7 +250,7 @@ fn a_message_of_the_stream_is_a_message_whatever_status_its_headers_begin_with()
 
 /// A gap report counts as progress: it advances the follower.
 #[test]
-fn a_consumer_that_has_told_a_gap_is_replaced_at_once() {
+fn a_consumer_that_reported_a_gap_is_replaced_at_once() {
     let (mut follower, mut scripted) = with_consumer_request();
     let consumer = TestConsumer::create(&mut follower, &mut scripted);
     let gap = "NATS/1.0 100 Idle Heartbeat\r\nStilling-Gap-First: 10\r\nStilling-Gap-Last: 12\r\nStilling-Gap-Cause: damaged\r\n\r\n";
@@ -309,14 +313,14 @@ fn a_consumer_that_was_made_too_late_is_removed_when_its_name_is_known() {
     assert_eq!(follower.next_event(Duration::ZERO), Ok(None));
     assert_eq!(info_reply_subject(&mut scripted).rsplit('.').next(), Some(follower.sid.to_string().as_str()));
     scripted.deliver(&create_request.reply, "1", "", "", br#"{"name":"d"}"#);
-    follower.connection.as_ref().expect("it is connected").wait_for_input(HANG);
+    follower.connection.as_ref().expect("it is connected").wait_for_input(HANG_TIMEOUT);
     assert_eq!(follower.next_event(Duration::ZERO), Ok(None));
     assert_eq!(scripted.published().subject, "$JS.API.CONSUMER.DELETE.events.d");
 }
 
 /// A user may have permission to follow a stream but not to delete consumers.
 #[test]
-fn a_follower_that_may_not_remove_its_consumer_goes_on() {
+fn a_follower_that_may_not_remove_its_consumer_continues() {
     let (mut follower, mut scripted) = with_consumer_request();
     let consumer = TestConsumer::create(&mut follower, &mut scripted);
     scripted

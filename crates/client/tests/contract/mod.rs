@@ -9,7 +9,7 @@ use stilling_client::{
     FollowStart, FollowedStream, PublishMode, PublishOutcome, Publisher, PublisherConfig, Requester,
     RequesterError, ServerUrl, SpoolMode, Subscriber, SubscriberConfig, SubscriberEvent,
 };
-use stilling_probe::HANG;
+use stilling_probe::HANG_TIMEOUT;
 
 pub(crate) fn config(address: &str) -> PublisherConfig {
     PublisherConfig { servers: vec![address.parse().expect("an address")], ..PublisherConfig::default() }
@@ -41,14 +41,14 @@ pub(crate) fn listener(address: &str, filter: &str) -> Subscriber {
     let config =
         SubscriberConfig { servers: vec![server(address)], filter: filter.to_owned(), ..Default::default() };
     let mut subscriber = Subscriber::new(config).expect("it can work");
-    assert_eq!(subscriber.next_event(HANG), Ok(Some(SubscriberEvent::Connected)));
+    assert_eq!(subscriber.next_event(HANG_TIMEOUT), Ok(Some(SubscriberEvent::Connected)));
     subscriber
 }
 
 #[track_caller]
 pub(crate) fn next(subscriber: &mut Subscriber) -> stilling_client::ReceivedMessage {
     for _ in 0..100 {
-        match subscriber.next_event(HANG).expect("it goes on") {
+        match subscriber.next_event(HANG_TIMEOUT).expect("it goes on") {
             Some(SubscriberEvent::Message(message)) => return message,
             Some(_) => {}
             None => break,
@@ -73,7 +73,7 @@ pub(crate) fn confirmed_messages_are_in_the_stream_in_order(address: &str) {
     let mut follower = follower(address, &own_subject("confirmed"), FollowStart::All);
     let payloads: Vec<u8> = (0..20).map(|_| next(&mut follower).payload[0]).collect();
     assert_eq!(payloads, (0..20).collect::<Vec<u8>>());
-    let counts = publisher.close(HANG);
+    let counts = publisher.close(HANG_TIMEOUT);
     assert!(counts.is_balanced() && counts.delivered == 20, "{counts:?}");
 }
 
@@ -83,7 +83,7 @@ pub(crate) fn many_messages_on_their_way_all_arrive_once(address: &str) {
     let publisher = Publisher::new(config(address)).expect("it can work");
     let tickets: Vec<_> =
         (0..COUNT).map(|number| publisher.submit(&own_subject("many"), &number.to_le_bytes())).collect();
-    let counts = publisher.flush(HANG);
+    let counts = publisher.flush(HANG_TIMEOUT);
     assert!(counts.is_balanced(), "{counts:?}");
     assert_eq!((counts.delivered, counts.dropped, counts.held), (COUNT, 0, 0));
     assert!(tickets.iter().all(|ticket| matches!(ticket.outcome(), Some(PublishOutcome::Delivered { .. }))));
@@ -100,7 +100,7 @@ pub(crate) fn messages_sent_without_waiting_arrive(address: &str) {
     for number in 0..500_u64 {
         assert_eq!(publisher.send(&own_subject("nowait"), &number.to_le_bytes()), PublishOutcome::Queued);
     }
-    let counts = publisher.close(HANG);
+    let counts = publisher.close(HANG_TIMEOUT);
     assert_eq!((counts.delivered, counts.held), (500, 0), "{counts:?}");
 }
 
@@ -113,7 +113,7 @@ pub(crate) fn one_way_messages_reach_a_listener(address: &str) {
         let headers: &[(&str, &str)] = if number % 2 == 0 { &[] } else { &[("Kind", "odd")] };
         assert_eq!(publisher.send_with("plain.a", headers, &number.to_le_bytes()), PublishOutcome::Queued);
     }
-    let counts = publisher.close(HANG);
+    let counts = publisher.close(HANG_TIMEOUT);
     assert_eq!((counts.delivered, counts.dropped), (500, 0), "{counts:?}");
     for number in 0..500_u64 {
         let message = next(&mut listener);
@@ -144,7 +144,7 @@ pub(crate) fn a_stream_is_followed_from_any_place(address: &str) {
     check(FollowStart::Sequence(sequences[4]), 4);
     check(FollowStart::Time(UNIX_EPOCH), 0);
     let mut new = follower(address, &own_subject("places"), FollowStart::New);
-    while !matches!(new.next_event(HANG), Ok(Some(SubscriberEvent::Connected))) {}
+    while !matches!(new.next_event(HANG_TIMEOUT), Ok(Some(SubscriberEvent::Connected))) {}
     // The request is sent with the next poll; messages published until it is accepted may or may not be received.
     let mut number = 100;
     let first = loop {
@@ -191,7 +191,7 @@ pub(crate) fn a_subject_without_a_stream_is_named(address: &str) {
 /// A request gets its reply, and one without a subscriber fails at once.
 pub(crate) fn a_request_gets_its_reply_or_no_responders(address: &str) {
     let mut requester = Requester::new(server(address), None);
-    assert_eq!(requester.request("nobody.listens", b"?", HANG), Err(RequesterError::NoResponders));
+    assert_eq!(requester.request("nobody.listens", b"?", HANG_TIMEOUT), Err(RequesterError::NoResponders));
     let mut responder = listener(address, "question.>");
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -201,10 +201,11 @@ pub(crate) fn a_request_gets_its_reply_or_no_responders(address: &str) {
                 let message = next(&mut responder);
                 let _ = answers.send(message.reply.as_deref().expect("a reply"), &message.payload);
             }
-            let _ = answers.close(HANG);
+            let _ = answers.close(HANG_TIMEOUT);
         });
         for text in ["a", "b", "c"] {
-            let answer = requester.request("question.one", text.as_bytes(), HANG).expect("it is answered");
+            let answer =
+                requester.request("question.one", text.as_bytes(), HANG_TIMEOUT).expect("it is answered");
             assert_eq!(answer.payload, text.as_bytes());
         }
     });
@@ -227,10 +228,11 @@ pub(crate) fn what_a_publisher_leaves_in_its_directory_the_next_one_delivers(add
     assert_eq!((left.held, left.dropped), (50, 0), "{left:?}");
     let publisher = Publisher::new(PublisherConfig { spool_mode: spool_mode.clone(), ..config(address) })
         .expect("it can work");
-    let counts = publisher.close(HANG);
+    let counts = publisher.close(HANG_TIMEOUT);
     assert_eq!((counts.recovered, counts.delivered, counts.duplicates, counts.held), (50, 50, 0, 0));
-    let counts =
-        Publisher::new(PublisherConfig { spool_mode, ..config(address) }).expect("it can work").close(HANG);
+    let counts = Publisher::new(PublisherConfig { spool_mode, ..config(address) })
+        .expect("it can work")
+        .close(HANG_TIMEOUT);
     assert_eq!(counts.recovered, 0, "nothing is left");
     let mut follower = follower(address, &own_subject("left"), FollowStart::All);
     for number in 0..50_u64 {

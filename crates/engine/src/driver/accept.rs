@@ -96,7 +96,7 @@ mod tests {
 
     /// Row 3.27: an unknown error is not retried at once.
     #[test]
-    fn an_unknown_error_is_the_listeners() {
+    fn an_unknown_error_stops_the_listener() {
         let check = |error, expected| assert_eq!(AcceptFailure::of(error), expected, "{error:?}");
         check(Errno::NOTSOCK, AcceptFailure::Listener);
         check(Errno::NOMEM, AcceptFailure::Listener);

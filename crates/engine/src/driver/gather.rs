@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_come_in_order_and_private_ones_that_touch_are_one() {
+    fn slices_are_in_order_and_adjacent_private_pieces_are_merged() {
         let (pieces, chain, arena) = two_messages();
         let gather = pieces.gather(chain, arena);
         let slices: Vec<&[u8]> = gather.slices().collect();
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn every_part_is_the_part_of_the_whole() {
+    fn a_part_of_a_gather_equals_that_range_of_the_bytes() {
         let (pieces, chain, arena) = two_messages();
         let many = pieces.gather(chain, arena);
         let whole = all(many.slices());

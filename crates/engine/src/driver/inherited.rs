@@ -70,22 +70,22 @@ mod tests {
 
     /// Row 4.37: a descriptor opened by this process is never mistaken for an inherited one.
     #[test]
-    fn only_what_was_left_open_over_exec_is_taken_and_only_once() {
+    fn only_descriptors_left_open_across_exec_are_adopted_and_only_once() {
         let all = FIRST_DESCRIPTOR..RawFd::MAX;
         let own = std::fs::File::open("/dev/null").unwrap();
         not_found(all.clone(), own.as_raw_fd());
         not_found(all.clone(), RawFd::MAX - 1);
         // SAFETY: a copy without an owner and without the flag, as `exec` leaves it.
-        let given = unsafe { libc::dup(own.as_raw_fd()) };
-        not_found(FIRST_DESCRIPTOR..given, given);
-        let taken = claim_announced(all.clone(), given).unwrap();
-        assert_eq!(taken.as_raw_fd(), given);
-        not_found(all, given);
+        let inherited = unsafe { libc::dup(own.as_raw_fd()) };
+        not_found(FIRST_DESCRIPTOR..inherited, inherited);
+        let claimed = claim_announced(all.clone(), inherited).unwrap();
+        assert_eq!(claimed.as_raw_fd(), inherited);
+        not_found(all, inherited);
     }
 
     /// Row 4.37: a descriptor that is not announced to this process is not claimed, whatever its number.
     #[test]
-    fn numbers_that_are_not_announced_are_not_taken() {
+    fn descriptors_that_are_not_announced_are_not_adopted() {
         for number in [RawFd::MIN, -1, 0, 1, 2] {
             not_found(announced(7, Some("7"), Some("9")), number);
         }

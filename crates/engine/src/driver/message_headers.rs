@@ -142,7 +142,7 @@ mod tests {
     use crate::driver::{PieceChain, PieceList};
 
     #[test]
-    fn pieces_leave_with_one_call() {
+    fn pieces_are_sent_with_one_call() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let (mut reader, pipe) = io::pipe().unwrap();
         let mut writer = BlockWriter::new(7);

@@ -8,8 +8,8 @@
 //! Guarantees of every driver, checked by the driver suite:
 //!
 //! - **Sends complete before `turn` returns.** A send either sent all bytes (without an event) or stopped short, which
-//!   `stops` of the same turn reports. Several pieces ([`Gather::Many`]) are one send: one call sends them in order,
-//!   and a stop counts the bytes of all. No driver keeps a pointer to send memory beyond the call; the borrow of
+//!   `incomplete_sends` of the same turn reports. Several pieces ([`Gather::Many`]) are one send: one call sends them in
+//!   order, and a stop counts the bytes of all. No driver keeps a pointer to send memory beyond the call; the borrow of
 //!   [`Outgoing`] enforces that.
 //! - **One intent, one event.** `receive` yields exactly one of `Received`, `Ended`, `Failed`, `ReceiveCancelled`;
 //!   `await_readable` one `Readable` (or, when cancelled, `ReceiveCancelled`); `await_writable` one `Writable`;
@@ -372,7 +372,7 @@ pub trait Driver: Sized {
     fn buffers_lent(&self) -> usize;
 
     /// Carries out all intents and sends, then waits for events as `wait` permits, unless some are available already.
-    /// May return without events. Appends to `events` and `stops`.
+    /// May return without events. Appends to `events` and `incomplete_sends`.
     ///
     /// `now` is the caller's time, to which `Wait::Until` refers.
     fn turn<'a>(
@@ -380,7 +380,7 @@ pub trait Driver: Sized {
         now: Time,
         wait: Wait,
         outgoing: impl Iterator<Item = Outgoing<'a>>,
-        stops: &mut Vec<IncompleteSend>,
+        incomplete_sends: &mut Vec<IncompleteSend>,
         events: &mut Vec<DriverEvent<Self::Socket, Self::Accepted>>,
     ) -> io::Result<()>;
 

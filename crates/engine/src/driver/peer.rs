@@ -28,9 +28,9 @@ pub(super) fn has_no_unread_bytes(socket: &impl AsFd) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerCredentials {
     /// Its process id, if it is visible from here.
-    pub process: Option<NonZeroU32>,
+    pub pid: Option<NonZeroU32>,
     /// Its effective user.
-    pub user: u32,
+    pub uid: u32,
 }
 
 /// Reads the credentials from the kernel (`SO_PEERCRED`, unix(7)).
@@ -54,8 +54,8 @@ pub fn peer_credentials(socket: &impl AsFd) -> io::Result<PeerCredentials> {
     if outcome != 0 {
         return Err(io::Error::last_os_error());
     }
-    let process = u32::try_from(credentials.pid).ok().and_then(NonZeroU32::new);
-    Ok(PeerCredentials { process, user: credentials.uid })
+    let pid = u32::try_from(credentials.pid).ok().and_then(NonZeroU32::new);
+    Ok(PeerCredentials { pid, uid: credentials.uid })
 }
 
 #[cfg(test)]
@@ -66,14 +66,14 @@ mod tests {
 
     /// Row 4.37: the peer is identified, and a peer without a visible process id is not process 0.
     #[test]
-    fn the_other_end_is_known_by_process_and_user() {
+    fn a_peer_is_identified_by_process_and_user() {
         let (one, _other) = UnixStream::pair().unwrap();
-        let user = rustix::process::geteuid().as_raw();
+        let uid = rustix::process::geteuid().as_raw();
         assert_eq!(
             peer_credentials(&one).unwrap(),
-            PeerCredentials { process: NonZeroU32::new(std::process::id()), user }
+            PeerCredentials { pid: NonZeroU32::new(std::process::id()), uid }
         );
         let alone = UnixDatagram::unbound().unwrap();
-        assert_eq!(peer_credentials(&alone).unwrap().process, None);
+        assert_eq!(peer_credentials(&alone).unwrap().pid, None);
     }
 }

@@ -130,7 +130,7 @@ mod tests {
 
     /// The message for an outgoing address decodes like a received one.
     #[test]
-    fn an_address_survives_the_way_through_a_control_message() {
+    fn an_address_survives_a_control_message() {
         let cases = [
             ("10.1.2.3", "192.0.2.7:1", Some("10.1.2.3")),
             ("::ffff:10.1.2.3", "192.0.2.7:1", Some("10.1.2.3")),
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_about_other_things_are_passed_over_and_torn_ones_are_none() {
+    fn other_control_messages_are_skipped_and_incomplete_ones_rejected() {
         let mut control = ControlBuffer::EMPTY;
         let len = control.set_source(address("127.0.0.2"), "127.0.0.1:1".parse().unwrap()).unwrap();
         let mut other = ControlBuffer::EMPTY;

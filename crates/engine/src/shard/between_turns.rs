@@ -25,7 +25,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         self.now = self.clock.now();
         // That a receive of the last turn emptied the socket is outdated.
         self.turn_number = self.turn_number.wrapping_add(1);
-        self.has_acted = true;
+        self.may_have_intents = true;
         let room = self.output.room_between_turns();
         let session = slot.session.as_mut().expect("a used slot has a session");
         let lent = (&mut self.output, &mut self.held_output, &mut self.blocks);
@@ -33,7 +33,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         let outcome = act(session, &mut io);
         self.enforce_output_budget(token);
         if self.output.has_room_for(TurnStage::Events) {
-            self.pump(token);
+            self.run_steps(token);
         } else {
             // Another call of its session may be due, for which this turn has no room.
             self.to_revisit.push(token);

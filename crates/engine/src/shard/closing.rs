@@ -24,7 +24,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         }
         match connection.state {
             ConnectionState::Lingering => self.begin_close(token),
-            ConnectionState::Open => self.pump(token),
+            ConnectionState::Open => self.run_steps(token),
             ConnectionState::Free
             | ConnectionState::Connecting
             | ConnectionState::Closing
@@ -43,7 +43,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
             ConnectionState::Connecting => {
                 connection.reason = CloseReason::ConnectFailed;
                 if let Some(session) = &mut slot.session {
-                    session.refused(error, &mut self.service);
+                    session.connect_failed(error, &mut self.service);
                 }
             }
             // The session set its reason before the peer disappeared.
@@ -92,7 +92,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
     pub(super) fn expire_connection(&mut self, index: u32) {
         let now = self.now;
         let Some(token) = self.slots.token_at((index - LISTENERS_MAX) as usize) else { return };
-        let connection = &mut self.slots.get(token).expect("a tenant").connection;
+        let connection = &mut self.slots.get(token).expect("a used slot").connection;
         match connection.timer {
             timer if now < timer.at() => {}
             ConnectionTimer::Linger(_) => return self.begin_close(token),
@@ -100,7 +100,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
                 connection.reason = CloseReason::ConnectFailed;
                 return self.begin_close(token);
             }
-            // This turn's output may still be sent; if not, `keep_unsent` closes the connection.
+            // This turn's output may still be sent; if not, `store_unsent` closes the connection.
             ConnectionTimer::Write(_) if connection.link != NO_ITEM => {}
             ConnectionTimer::Write(_) => {
                 connection.set_reason(CloseReason::WriteTimeout);
@@ -115,7 +115,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
             }
             ConnectionTimer::Never => {}
         }
-        let connection = &mut self.slots.get(token).expect("a tenant").connection;
+        let connection = &mut self.slots.get(token).expect("a used slot").connection;
         let is_reported = connection.state == ConnectionState::Open && connection.reports_deadline();
         let is_due = now >= connection.deadline && is_reported;
         if is_due {
@@ -125,11 +125,11 @@ impl<D: Driver, V: Service> Shard<D, V> {
         if is_due && connection.finish == CloseIntent::No {
             self.call(token, Session::deadline);
         } else {
-            self.pump(token);
+            self.run_steps(token);
         }
     }
 
-    /// Closes a connection at once. If its close is part of this turn's output and that stops short, `keep_unsent`
+    /// Closes a connection at once. If its close is part of this turn's output and that stops short, `store_unsent`
     /// closes it.
     pub(super) fn abort(&mut self, token: Token, reason: CloseReason) {
         let Some(slot) = self.slots.get(token) else { return };

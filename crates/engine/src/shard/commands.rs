@@ -31,7 +31,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
             datagrams,
         };
         self.service_deadline = self.service.turn(&mut control);
-        self.has_acted |= !self.commands.is_empty();
+        self.may_have_intents |= !self.commands.is_empty();
         let mut commands = std::mem::take(&mut self.commands);
         for command in commands.drain(..) {
             match command {
@@ -60,7 +60,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
                 return;
             }
             self.drain_notify_from = (at + 1 < self.slots.used_slots()).then_some(at + 1);
-            self.has_acted = true;
+            self.may_have_intents = true;
             if let Some(token) = self.slots.token_at(at)
                 && self.is_in_state(token, ConnectionState::Open)
             {
@@ -84,7 +84,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
     fn start_connect(&mut self, to: &Destination, mut session: V::Session) {
         if self.slots.is_exhausted() || self.aborting.is_some() {
             self.counters.closed(CloseReason::ConnectFailed).add(1);
-            session.refused(&NO_FREE_SLOT.into(), &mut self.service);
+            session.connect_failed(&NO_FREE_SLOT.into(), &mut self.service);
             return session.closed(CloseReason::ConnectFailed, &mut self.service);
         }
         let token = self.slots.insert(session).expect("there is a free slot");
@@ -99,7 +99,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
             let slot = self.slots.get(token).expect("just inserted");
             slot.connection.reason = CloseReason::ConnectFailed;
             if let Some(session) = &mut slot.session {
-                session.refused(&error, &mut self.service);
+                session.connect_failed(&error, &mut self.service);
             }
             self.on_closed(token);
         }

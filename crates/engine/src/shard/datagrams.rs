@@ -41,12 +41,12 @@ impl<D: Driver, V: Service> Shard<D, V> {
         self.listeners.push(ShardListener {
             state: ListenerState::Datagrams,
             armed: true,
-            defers: false,
+            defer_accept: false,
             leaves_backlog: true,
             dropped,
             is_datagram_socket: true,
         });
-        self.has_acted = true;
+        self.may_have_intents = true;
         self.driver.receive(token);
         Ok(number)
     }
@@ -126,7 +126,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
 
     pub(super) fn close_sent_sockets(&mut self) {
         let mut left = std::mem::take(&mut self.sockets_to_close);
-        self.has_acted |= left != 0;
+        self.may_have_intents |= left != 0;
         while left != 0 {
             self.driver.close(Token::new(left.trailing_zeros(), 0));
             left &= left - 1;
@@ -150,7 +150,7 @@ mod tests {
     use super::dropped_since;
 
     #[test]
-    fn a_count_that_begins_again_goes_on_growing() {
+    fn a_counter_that_restarts_keeps_growing() {
         for (before, now, new) in [(0, 0, 0), (3, 10, 7), (u32::MAX - 1, 3, 5), (u32::MAX, u32::MAX, 0)] {
             assert_eq!(dropped_since(before, now), new, "{before} {now}");
         }

@@ -39,20 +39,20 @@ impl<D: Driver, V: Service> Shard<D, V> {
         &mut self,
         connection: Detached<D::Socket, V::Session>,
     ) -> Result<Token, AdoptError<D::Socket, V::Session>> {
-        let refused = |error_kind, connection| Err(AdoptError { error_kind, connection });
+        let rejected = |error_kind, connection| Err(AdoptError { error_kind, connection });
         if self.slots.is_full() {
-            return refused(AdoptErrorKind::Slots, connection);
+            return rejected(AdoptErrorKind::NoFreeSlot, connection);
         }
         if !self.output.has_room_for(TurnStage::Events) {
-            return refused(AdoptErrorKind::Output, connection);
+            return rejected(AdoptErrorKind::OutputFull, connection);
         }
         let mut input = Stash::default();
         if !input.append(&mut self.held_input, &connection.unread) {
-            return refused(AdoptErrorKind::Input, connection);
+            return rejected(AdoptErrorKind::InputFull, connection);
         }
         // The last turn may be long ago, and the session sets its deadlines relative to now.
         self.now = self.clock.now();
-        self.has_acted = true;
+        self.may_have_intents = true;
         Ok(self.insert_adopted(connection.socket, connection.session, input))
     }
 

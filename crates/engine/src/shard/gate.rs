@@ -16,9 +16,9 @@ use crate::limits::{ACCEPT_RECHECK_INTERVAL, LISTENERS_MAX, WAITING_ACCEPTS_MAX}
 use crate::token::Token;
 
 impl<D: Driver, V: Service> Shard<D, V> {
-    /// Adds a listening socket and accepts from now on. `defers`: its connections arrive with their first bytes
+    /// Adds a listening socket and accepts from now on. `defer_accept`: its connections arrive with their first bytes
     /// (`TCP_DEFER_ACCEPT`). The caller must run a turn afterwards. Returns the listener's number.
-    pub fn listen(&mut self, socket: D::Socket, defers: bool) -> io::Result<u32> {
+    pub fn listen(&mut self, socket: D::Socket, defer_accept: bool) -> io::Result<u32> {
         let number = self.listeners.len() as u32;
         if number == LISTENERS_MAX {
             return Err(io::Error::other(format!(
@@ -30,13 +30,13 @@ impl<D: Driver, V: Service> Shard<D, V> {
         self.listeners.push(ShardListener {
             state,
             armed: false,
-            defers,
+            defer_accept,
             leaves_backlog: false,
             dropped: 0,
             is_datagram_socket: false,
         });
         // The driver accepts with its next turn, which must not wait for another event.
-        self.has_acted = true;
+        self.may_have_intents = true;
         self.resume_accepting();
         Ok(number)
     }
@@ -76,9 +76,9 @@ impl<D: Driver, V: Service> Shard<D, V> {
         let driver = &self.driver;
         let session = self.service.accepted_from(listener, || driver.peer(&socket));
         let token = self.slots.insert(session).expect("the gate keeps a slot free");
-        let defers = self.listeners[listener as usize].defers;
+        let defer_accept = self.listeners[listener as usize].defer_accept;
         self.update_open_counters();
-        if self.driver.attach(token, socket, SourceKind::Stream, defers).is_err() {
+        if self.driver.attach(token, socket, SourceKind::Stream, defer_accept).is_err() {
             return self.free_unattached(token);
         }
         self.call(token, Session::opened);

@@ -41,7 +41,7 @@ impl Connection {
 }
 
 impl<D: Driver, V: Service> Shard<D, V> {
-    /// Shows bytes of a receive buffer to the session, or stores them until it may be called.
+    /// Passes bytes of a receive buffer to the session, or stores them until it may be called.
     pub(super) fn receive_buffer(&mut self, token: Token, buffer: BufferId, len: usize) {
         let Some(slot) = self.slots.get(token) else { return };
         let connection = &mut slot.connection;
@@ -49,7 +49,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
             || connection.is_input_blocked(&self.held_output)
             || connection.finish != CloseIntent::No;
         if connection.input.is_empty() && !held_up {
-            self.show(token, InputLocation::Buffer(buffer, len));
+            self.pass_input(token, InputLocation::Buffer(buffer, len));
         } else {
             let bytes = &self.driver.buffer(buffer)[..len];
             if connection.input.append(&mut self.held_input, bytes) {
@@ -61,11 +61,11 @@ impl<D: Driver, V: Service> Shard<D, V> {
         if len == RECEIVE_BUFFER_SIZE {
             self.continue_reading(token);
         }
-        self.pump(token);
+        self.run_steps(token);
     }
 
-    pub(super) fn show_held_input(&mut self, token: Token) {
-        self.show(token, InputLocation::Stash);
+    pub(super) fn pass_held_input(&mut self, token: Token) {
+        self.pass_input(token, InputLocation::Stash);
     }
 
     /// Does a long read after a receive that filled its buffer, in place of many short ones, each with a turn, a wait
@@ -89,21 +89,21 @@ impl<D: Driver, V: Service> Shard<D, V> {
                 connection.emptied_turn = (len < LONG_READ_SIZE).then_some(self.turn_number);
                 self.counters.received_bytes.add(count as u64);
                 let (block, range) = self.blocks.commit(len);
-                self.show(token, InputLocation::Long(block, range));
+                self.pass_input(token, InputLocation::Long(block, range));
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 connection.emptied_turn = Some(self.turn_number);
             }
             Err(error) => {
-                // Input from before the failure is shown first.
+                // Input from before the failure is delivered first.
                 while self.step(token) && self.is_in_state(token, ConnectionState::Open) {}
                 self.on_failed(token, &error);
             }
         }
     }
 
-    /// Shows unconsumed input to the session and stores the rest.
-    fn show(&mut self, token: Token, from: InputLocation) {
+    /// Passes unconsumed input to the session and stores the rest.
+    fn pass_input(&mut self, token: Token, from: InputLocation) {
         let Some(slot) = self.slots.get(token) else { return };
         let connection = &mut slot.connection;
         if connection.pending_call == PendingCall::Received {
@@ -115,14 +115,14 @@ impl<D: Driver, V: Service> Shard<D, V> {
             InputLocation::Long(block, range) => block.bytes(range.clone()),
             InputLocation::Stash => stash.bytes(&self.held_input),
         };
-        self.blocks.set_shown(matches!(from, InputLocation::Long(..)));
+        self.blocks.set_pinned(matches!(from, InputLocation::Long(..)));
         let lent = (&mut self.output, &mut self.held_output, &mut self.blocks);
         let mut io = Io::new(token, self.now, connection, lent);
         let session = slot.session.as_mut().expect("a used slot has a session");
         let consumed = session.received(bytes, &mut io, &mut self.service);
-        self.blocks.set_shown(false);
+        self.blocks.set_pinned(false);
         let connection = &mut slot.connection;
-        let kept = match from {
+        let is_stored = match from {
             InputLocation::Stash => {
                 stash.consume(&mut self.held_input, consumed);
                 true
@@ -142,7 +142,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
             }
         };
         connection.input = stash;
-        if !kept {
+        if !is_stored {
             (connection.finish, connection.reason) = (CloseIntent::Abort, CloseReason::InputFull);
         }
         self.enforce_output_budget(token);

@@ -24,15 +24,15 @@ pub(super) struct InputBlocks {
     current: Option<BlockWriter>,
     /// Full blocks, the oldest in front. Each may still be referenced.
     retired: VecDeque<BlockWriter>,
-    /// A session is being shown bytes of the current block: copies must not replace it.
-    is_shown: bool,
+    /// A session reads bytes of the current block: copies must not replace it.
+    is_pinned: bool,
     /// Earliest time to release the next superfluous block.
     trim_at: Time,
 }
 
 impl InputBlocks {
     pub(super) fn new() -> InputBlocks {
-        InputBlocks { current: None, retired: VecDeque::new(), is_shown: false, trim_at: Time::ZERO }
+        InputBlocks { current: None, retired: VecDeque::new(), is_pinned: false, trim_at: Time::ZERO }
     }
 
     /// Memory for a long read, to be [committed](Self::commit); `None` if all blocks are referenced.
@@ -56,8 +56,8 @@ impl InputBlocks {
         (current.share(), start..start + count)
     }
 
-    pub(super) fn set_shown(&mut self, is_shown: bool) {
-        self.is_shown = is_shown;
+    pub(super) fn set_pinned(&mut self, is_pinned: bool) {
+        self.is_pinned = is_pinned;
     }
 
     /// A reference to bytes of at least [`SHARED_MIN`]: in place if they lie in the current block, else to a copy in
@@ -78,7 +78,7 @@ impl InputBlocks {
     fn copy(&mut self, bytes: &[u8]) -> Option<Range<usize>> {
         let has_room = |current: &BlockWriter| current.spare_len() >= bytes.len();
         if !self.current.as_ref().is_some_and(has_room) {
-            let is_impossible = bytes.len() > BLOCK_SIZE || self.is_shown;
+            let is_impossible = bytes.len() > BLOCK_SIZE || self.is_pinned;
             if is_impossible
                 || !(self.current.as_mut().is_some_and(BlockWriter::reset) || self.replace_current())
             {
@@ -153,20 +153,20 @@ mod tests {
     #[test]
     fn a_referenced_block_is_filled_to_its_end_and_used_again_when_the_references_end() {
         let mut blocks = InputBlocks::new();
-        let mut kept = Vec::new();
+        let mut references = Vec::new();
         for value in 0..2 * (BLOCK_SIZE / LONG_READ_SIZE) as u8 {
-            kept.push(read(&mut blocks, value, LONG_READ_SIZE).expect("there is room"));
+            references.push(read(&mut blocks, value, LONG_READ_SIZE).expect("there is room"));
         }
         assert_eq!(blocks.count(), 2);
-        for (value, (block, range)) in (0_u8..).zip(&kept) {
+        for (value, (block, range)) in (0_u8..).zip(&references) {
             assert!(block.bytes(range.clone()).iter().all(|byte| *byte == value), "read {value} has changed");
         }
-        let first = kept[0].0.bytes(0..1).as_ptr();
-        let (_, second_half) = kept.split_at(BLOCK_SIZE / LONG_READ_SIZE);
-        kept = second_half.to_vec();
+        let first = references[0].0.bytes(0..1).as_ptr();
+        let (_, second_half) = references.split_at(BLOCK_SIZE / LONG_READ_SIZE);
+        references = second_half.to_vec();
         let (block, range) = read(&mut blocks, 9, 10).expect("the first block is free");
         assert_eq!((block.bytes(range).as_ptr(), blocks.count()), (first, 2));
-        drop(kept);
+        drop(references);
     }
 
     #[test]
@@ -181,35 +181,35 @@ mod tests {
     }
 
     #[test]
-    fn other_bytes_are_copied_but_never_push_out_the_block_that_is_shown() {
+    fn other_bytes_are_copied_but_never_replace_a_pinned_block() {
         let mut blocks = InputBlocks::new();
         let bytes = [3; SHARED_MIN];
         let (shared, range) = blocks.share(&bytes).expect("there is room");
         assert_eq!((shared.bytes(range.clone()), range), (&bytes[..], 0..SHARED_MIN));
         assert!(blocks.share(&vec![0; BLOCK_SIZE + 1]).is_none());
         let (shown, _) = read(&mut blocks, 1, 10).expect("there is room");
-        blocks.set_shown(true);
+        blocks.set_pinned(true);
         assert!(blocks.share(&vec![0; BLOCK_SIZE]).is_none() && blocks.count() == 1);
-        blocks.set_shown(false);
+        blocks.set_pinned(false);
         let (shared, range) = blocks.share(&vec![5; BLOCK_SIZE]).expect("another block has room");
         assert!(!shared.is_same(&shown));
         assert_eq!((range, blocks.count()), (0..BLOCK_SIZE, 2));
     }
 
     #[test]
-    fn without_free_blocks_nothing_is_shared_and_memory_goes_down_when_they_are_free() {
+    fn without_free_blocks_nothing_is_shared_and_memory_shrinks_when_they_are_free() {
         let mut blocks = InputBlocks::new();
-        let mut kept = Vec::new();
+        let mut references = Vec::new();
         while let Some((block, _)) = read(&mut blocks, 1, LONG_READ_SIZE) {
-            kept.push(block);
-            assert!(kept.len() <= BLOCKS_MAX * BLOCK_SIZE / LONG_READ_SIZE);
+            references.push(block);
+            assert!(references.len() <= BLOCKS_MAX * BLOCK_SIZE / LONG_READ_SIZE);
         }
         assert_eq!(blocks.count(), BLOCKS_MAX);
         assert!(blocks.share(&[0; SHARED_MIN]).is_none());
         let mut now = Time::ZERO;
         blocks.trim(now);
         assert_eq!((blocks.count(), blocks.next_trim()), (BLOCKS_MAX, Some(now.after(BLOCK_TRIM_INTERVAL))));
-        kept.clear();
+        references.clear();
         assert!(blocks.share(&[0; SHARED_MIN]).is_some(), "the current block begins anew");
         while let Some(at) = blocks.next_trim() {
             now = at;

@@ -146,22 +146,22 @@ impl Io<'_> {
         write(&mut self.output.arena);
         let written = self.output.arena.len() - start;
         self.unsent += written;
-        let mut kept = written <= room;
+        let mut is_accepted = written <= room;
         if blocked {
             // Earlier output is held up: append to it.
             let bytes = &self.output.arena[start..];
-            if kept && !self.connection.output.append_owned(self.token.index(), self.store, bytes) {
+            if is_accepted && !self.connection.output.append_owned(self.token.index(), self.store, bytes) {
                 // The store does not accept a byte string of that length.
                 self.end_slow_consumer();
-                kept = false;
+                is_accepted = false;
             }
             self.output.arena.truncate(start);
-        } else if kept {
+        } else if is_accepted {
             self.output.extend_item(self.connection.link, start);
         } else {
             self.output.arena.truncate(start);
         }
-        if kept {
+        if is_accepted {
             return Ok(());
         }
         if self.connection.finish != CloseIntent::SlowConsumer {

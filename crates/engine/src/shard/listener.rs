@@ -27,7 +27,7 @@ pub(super) struct ShardListener {
     pub(super) state: ListenerState,
     /// The driver has an accept or receive armed.
     pub(super) armed: bool,
-    pub(super) defers: bool,
+    pub(super) defer_accept: bool,
     /// Connections in its backlog are not accepted when it is closed.
     pub(super) leaves_backlog: bool,
     /// The system's count of dropped datagrams at the last read, modulo 2^32.

@@ -12,7 +12,7 @@
 //!  the service's own turn        ──► connects, drain, …              (commands.rs)
 //! ```
 //!
-//! Sessions only record requests (`Io`); `pump` (pump.rs) carries them out for one connection, step by step.
+//! Sessions only record requests (`Io`); `run_steps` (steps.rs) carries them out for one connection, step by step.
 
 mod between_turns;
 mod closing;
@@ -27,10 +27,10 @@ mod input_blocks;
 mod io;
 mod listener;
 mod output;
-mod pump;
 mod session;
 mod slots;
 mod slow_consumer;
+mod steps;
 mod turn;
 
 use std::collections::VecDeque;
@@ -117,7 +117,7 @@ pub struct Shard<D: Driver, V: Service> {
     blocks: InputBlocks,
     held_output: StashStore,
     output: Output,
-    stops: Vec<IncompleteSend>,
+    incomplete_sends: Vec<IncompleteSend>,
     events: Vec<DriverEvent<D::Socket, D::Accepted>>,
     /// Number of dispatched events.
     dispatched: usize,
@@ -128,8 +128,7 @@ pub struct Shard<D: Driver, V: Service> {
     input_blocked: Vec<Token>,
     /// Counts turns, wrapping.
     turn_number: u32,
-    /// The driver may have pending intents.
-    has_acted: bool,
+    may_have_intents: bool,
     /// The wake is parked.
     parked: bool,
     expired: Vec<u32>,
@@ -169,8 +168,8 @@ impl<D: Driver, V: Service> Shard<D, V> {
         counters: Arc<EngineCounters>,
     ) -> Self {
         let now = clock.now();
-        let places = config.capacity.saturating_add(config.reserved_connects);
-        let sources = places as usize + LISTENERS_MAX as usize;
+        let slot_count = config.capacity.saturating_add(config.reserved_connects);
+        let sources = slot_count as usize + LISTENERS_MAX as usize;
         driver.reserve(sources);
         Shard {
             driver,
@@ -184,14 +183,14 @@ impl<D: Driver, V: Service> Shard<D, V> {
             config,
             clock,
             output: Output::new(),
-            stops: Vec::with_capacity(TURN_LIST_CAPACITY),
+            incomplete_sends: Vec::with_capacity(TURN_LIST_CAPACITY),
             events: Vec::with_capacity(TURN_LIST_CAPACITY),
             dispatched: 0,
             to_revisit: Vec::with_capacity(TURN_LIST_CAPACITY),
             input_blocked: Vec::with_capacity(TURN_LIST_CAPACITY),
             revisiting: Vec::with_capacity(TURN_LIST_CAPACITY),
             turn_number: 0,
-            has_acted: true,
+            may_have_intents: true,
             parked: false,
             expired: Vec::with_capacity(TURN_LIST_CAPACITY),
             commands: Vec::new(),
@@ -240,7 +239,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
     }
 
     /// Connections open now.
-    pub fn open(&self) -> u32 {
+    pub fn open_connections(&self) -> u32 {
         self.slots.open()
     }
 

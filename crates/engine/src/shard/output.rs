@@ -277,7 +277,7 @@ mod tests {
     /// Row 4.35: the bytes of a connection in a turn leave in order, private or shared, with another connection's in
     /// between.
     #[test]
-    fn an_item_keeps_its_order_whatever_comes_between() {
+    fn the_bytes_of_an_item_keep_their_order() {
         let mut writer = BlockWriter::new(8);
         writer.append(b"ABCDEFGH").expect("there is room");
         let (block, mut output) = (writer.share(), Output::new());

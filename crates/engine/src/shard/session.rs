@@ -19,8 +19,8 @@ use crate::driver::{Datagram, Destination};
 use crate::store::{Stash, StashStore};
 use crate::token::Token;
 
-/// The error of [`Session::refused`] when the shard has no slot for a connection. The system does not return it for a
-/// connect.
+/// The error of [`Session::connect_failed`] when the shard has no slot for a connection. The system does not return it
+/// for a connect.
 pub const NO_FREE_SLOT: std::io::ErrorKind = std::io::ErrorKind::QuotaExceeded;
 
 /// The recipient of a piece of mail.
@@ -147,7 +147,7 @@ pub trait Session: Sized {
 
     /// The connect failed with this error; `closed` with `ConnectFailed` follows. [`NO_FREE_SLOT`]: the shard has no
     /// slot, or aborts all connections; the peer was not contacted.
-    fn refused(&mut self, error: &std::io::Error, service: &mut Self::Service) {
+    fn connect_failed(&mut self, error: &std::io::Error, service: &mut Self::Service) {
         let _ = (error, service);
     }
 
@@ -312,16 +312,16 @@ impl<V: Service> ShardControl<'_, V> {
         &mut self,
         connection: Detached<S, V::Session>,
     ) -> Result<(), AdoptError<S, V::Session>> {
-        let refused = |error_kind, connection| Err(AdoptError { error_kind, connection });
+        let rejected = |error_kind, connection| Err(AdoptError { error_kind, connection });
         let Some(sockets) = self.adopt_context.sockets.downcast_mut::<VecDeque<S>>() else {
-            return refused(AdoptErrorKind::ForeignSocket, connection);
+            return rejected(AdoptErrorKind::ForeignSocket, connection);
         };
         if self.adopt_context.slots == 0 {
-            return refused(AdoptErrorKind::Slots, connection);
+            return rejected(AdoptErrorKind::NoFreeSlot, connection);
         }
         let mut input = Stash::default();
         if !input.append(self.adopt_context.store, &connection.unread) {
-            return refused(AdoptErrorKind::Input, connection);
+            return rejected(AdoptErrorKind::InputFull, connection);
         }
         self.adopt_context.slots -= 1;
         sockets.push_back(connection.socket);

@@ -129,7 +129,7 @@ mod tests {
 
     /// Row 4.8: a freed block is reused by the next connection.
     #[test]
-    fn a_freed_slot_is_taken_again_under_another_generation() {
+    fn a_freed_slot_is_reused_under_another_generation() {
         let mut slots = ShardSlots::new(4, 0);
         let first = slots.insert('a').expect("there is room");
         let second = slots.insert('b').expect("there is room");
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tokens_of_listeners_name_no_slot() {
+    fn tokens_of_listeners_have_no_slot() {
         let mut slots: ShardSlots<()> = ShardSlots::new(1, 0);
         slots.insert(()).expect("there is room");
         assert!((0..LISTENERS_MAX).all(|index| slots.get(Token::new(index, 0)).is_none()));

@@ -146,7 +146,7 @@ mod tests {
 
     /// Row 4.35: the end of the partly sent message is found, however the messages are split into pieces.
     #[test]
-    fn the_rest_of_a_message_is_known_in_any_pieces() {
+    fn the_rest_of_a_message_is_computed_for_any_pieces() {
         let bytes = [2, 0, 5, 0, 0, 0, 0, 1, 3, 0, 0];
         let rests = [0, 1, 0, 4, 3, 2, 1, 0, 0, 2, 1, 0];
         let mut writer = BlockWriter::new(4);

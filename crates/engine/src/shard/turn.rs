@@ -25,7 +25,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
             // The driver converts it to a span, relative to now and not to the start of the last turn.
             self.now = self.clock.now();
         }
-        self.has_acted = false;
+        self.may_have_intents = false;
         let result = self.send(wait);
         if std::mem::take(&mut self.parked) {
             self.wake.unpark();
@@ -34,7 +34,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         self.now = self.clock.now();
         self.turn_number = self.turn_number.wrapping_add(1);
         // Also for intents made in `send`: the driver carries them out with the next turn.
-        self.has_acted |= !self.events.is_empty() || !self.to_revisit.is_empty();
+        self.may_have_intents |= !self.events.is_empty() || !self.to_revisit.is_empty();
         self.revisit();
         self.dispatch();
         self.count_dropped_datagrams();
@@ -53,7 +53,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
     /// For a foreign event loop: how long it may wait for the driver's waitable descriptor before it calls
     /// `turn(false)`. `Wait::No`: run a turn now. Otherwise senders of mail wake the shard until its next turn.
     pub fn prepare_to_wait(&mut self) -> Wait {
-        if self.has_acted || !self.output.is_empty() {
+        if self.may_have_intents || !self.output.is_empty() {
             return Wait::No;
         }
         self.announce_wait()
@@ -99,7 +99,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
             close: false,
         });
         let outgoing = outgoing.chain(datagrams);
-        self.driver.turn(self.now, wait, outgoing, &mut self.stops, &mut self.events)?;
+        self.driver.turn(self.now, wait, outgoing, &mut self.incomplete_sends, &mut self.events)?;
         self.counters.datagrams_sent.add(self.output.datagrams.len() as u64);
         let sent = self.process_sent();
         self.output.clear();
@@ -112,8 +112,8 @@ impl<D: Driver, V: Service> Shard<D, V> {
     /// disconnected for bytes that are already sent. Returns the number of bytes sent.
     fn process_sent(&mut self) -> u64 {
         let mut sent = 0;
-        if !self.stops.is_empty() {
-            for stop in &self.stops {
+        if !self.incomplete_sends.is_empty() {
+            for stop in &self.incomplete_sends {
                 if let Some(item) = self.output.items.get_mut(stop.position as usize) {
                     item.is_stopped = true;
                 }
@@ -124,25 +124,25 @@ impl<D: Driver, V: Service> Shard<D, V> {
                 sent += self.sent_item(at);
             }
         }
-        let mut stops = std::mem::take(&mut self.stops);
-        stops.retain(|stop| {
+        let mut incomplete_sends = std::mem::take(&mut self.incomplete_sends);
+        incomplete_sends.retain(|stop| {
             let item = self.output.items.get(stop.position as usize);
             let is_held = item.is_some_and(|item| item.location == ItemLocation::Stash);
             if is_held {
-                self.keep_unsent(stop);
+                self.store_unsent(stop);
             }
             sent += u64::from(stop.sent);
             !is_held
         });
-        for stop in stops.drain(..) {
-            self.keep_unsent(&stop);
+        for stop in incomplete_sends.drain(..) {
+            self.store_unsent(&stop);
         }
-        self.stops = stops;
+        self.incomplete_sends = incomplete_sends;
         sent
     }
 
     /// A send stopped short: the rest is kept until the connection is writable.
-    fn keep_unsent(&mut self, stop: &IncompleteSend) {
+    fn store_unsent(&mut self, stop: &IncompleteSend) {
         let Some(OutputItem { token, location, .. }) = self.output.items.get(stop.position as usize).copied()
         else {
             return self.counters.datagrams_dropped.add(1);
@@ -165,7 +165,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
             connection.extend_write(was_blocked, stop.sent, self.now, write_timeout);
         }
         self.counters.blocked_sends.add(1);
-        if !self.keep_rest(token, location, stop.sent as usize) {
+        if !self.store_rest(token, location, stop.sent as usize) {
             return;
         }
         let Some(slot) = self.slots.get(token) else { return };
@@ -182,7 +182,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
             // Input may be shown again, or waits only for others' output.
             self.to_revisit.push(token);
         }
-        self.has_acted = true;
+        self.may_have_intents = true;
         self.driver.await_writable(token);
         self.wheel.set(token.index(), connection.earliest_deadline());
     }
@@ -206,7 +206,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
 
     /// Stores the unsent rest of an item, and disconnects the connections that hold most if the store is full. Returns
     /// false if this connection is one of them.
-    fn keep_rest(&mut self, token: Token, location: ItemLocation, sent: usize) -> bool {
+    fn store_rest(&mut self, token: Token, location: ItemLocation, sent: usize) -> bool {
         let Some(ShardSlot { connection, session }) = self.slots.get(token) else { return false };
         let len_of = |bytes: &[u8]| session.as_ref().and_then(|session| session.message_len(bytes));
         if location == ItemLocation::Stash {
@@ -224,8 +224,8 @@ impl<D: Driver, V: Service> Shard<D, V> {
         let first = if planted!("range sent twice") { piece_start(gather, sent) } else { sent };
         let (owner, store) = (token.index(), &mut self.held_output);
         let unsent = gather.part(first..non_offered_len);
-        let kept = connection.output.append_parts_owned(owner, store, unsent.remaining(), unsent);
-        if !kept {
+        let is_stored = connection.output.append_parts_owned(owner, store, unsent.remaining(), unsent);
+        if !is_stored {
             // The rest is too long for the store, but the rest of the message may not be.
             let rest = connection.message_rest as usize;
             let is_there = rest <= non_offered_len - sent;
@@ -302,14 +302,14 @@ impl<D: Driver, V: Service> Shard<D, V> {
         }
         let flushed = std::mem::take(&mut connection.flushed);
         if connection.state != ConnectionState::Open || connection.finish == CloseIntent::Abort {
-            self.pump(token);
+            self.run_steps(token);
         } else if connection.finish == CloseIntent::No && connection.is_offer_finished() {
             let count = connection.finish_offer();
             self.call(token, |session, io, service| session.offer_sent(count, io, service));
         } else if flushed {
             self.call(token, Session::flushed);
         } else {
-            self.pump(token);
+            self.run_steps(token);
         }
     }
 
@@ -402,7 +402,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
             self.set_reading(token, ReadState::Receive);
             self.driver.receive(token);
         } else {
-            self.pump(token);
+            self.run_steps(token);
         }
     }
 
@@ -429,7 +429,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         let mut is_first = true;
         while std::mem::take(&mut is_first) || self.output.has_room_for(TurnStage::Mail) {
             let Some((recipient, mail)) = self.service.next_mail() else { break };
-            self.has_acted = true;
+            self.may_have_intents = true;
             let token = match recipient {
                 Recipient::Connection(token) => token,
                 Recipient::Peer(path) => {
@@ -437,7 +437,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
                     continue;
                 }
             };
-            let token = if planted!("previous tenant") { self.current_token(token) } else { token };
+            let token = if planted!("stale mail") { self.current_token(token) } else { token };
             if self.is_in_state(token, ConnectionState::Open) {
                 self.call(token, |session, io, service| session.delivered(mail, io, service));
             }
@@ -453,7 +453,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
     fn expire(&mut self) {
         let mut expired = std::mem::take(&mut self.expired);
         self.wheel.expire(self.now, &mut expired);
-        self.has_acted |= !expired.is_empty();
+        self.may_have_intents |= !expired.is_empty();
         let mut is_first = true;
         for id in expired.drain(..) {
             if !std::mem::take(&mut is_first) && !self.output.has_room_for(TurnStage::Deadlines) {

@@ -1,6 +1,6 @@
 //! Reading by consumers that are behind: chunk by chunk, at the pace of their connections.
 
-use stilling_journal::{Chunk, Gap, GapCause, ReadOrder, StartAt};
+use stilling_journal::{Chunk, Gap, GapCause, ReadRequest, StartAt};
 use stilling_wire::nats::{GAP_CAUSE, GAP_FIRST, GAP_LAST};
 
 use super::ConsumerDelivery;
@@ -62,7 +62,7 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
         }
         let state = &self.streams[stream];
         let Some(consumer) = self.consumers.table.get_mut(number) else { return };
-        let order = match consumer.next {
+        let from = match consumer.next {
             Some(next) if next > state.visible => {
                 self.consumers.table.start_following(number);
                 return self.end_pulls(number, now_ns);
@@ -77,12 +77,12 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
         let Some(consumer) = self.consumers.table.get(number) else { return };
         let records_max = match &consumer.spec.deliver {
             Some(_) => RECORDS_PER_READ,
-            None => consumer.pulls().front().map_or(1, |pull| pull.left.min(RECORDS_PER_READ)),
+            None => consumer.pulls().front().map_or(1, |pull| pull.messages_left.min(RECORDS_PER_READ)),
         };
-        let order = ReadOrder {
-            ticket: self.consumers.table.ticket(number),
+        let read_request = ReadRequest {
+            reader_id: self.consumers.table.reader_id(number),
             stream: stream as u32,
-            from: order,
+            from,
             records_max: if self.consumers.table.get(number).is_some_and(|c| c.spec.filters.is_empty()) {
                 records_max
             } else {
@@ -93,16 +93,16 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
         let visible = state.visible;
         let chunk = match state.config.durability {
             Durability::Disk => {
-                if self.storage.read(order)
+                if self.storage.read(read_request)
                     && let Some(consumer) = self.consumers.table.get_mut(number)
                 {
                     consumer.state = ConsumerState::Reading(visible);
                 }
                 return;
             }
-            Durability::Memory => state.read_memory(&order),
+            Durability::Memory => state.read_memory(&read_request),
             Durability::None => {
-                let mut chunk = Chunk::empty(&order);
+                let mut chunk = Chunk::empty(&read_request);
                 chunk.next = state.next;
                 chunk
             }
@@ -117,7 +117,7 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
             Some(failure) => health.read_failed(failure),
             None => health.read_succeeded(),
         }
-        let Some(number) = self.consumers.table.by_ticket(chunk.ticket) else { return Some(chunk) };
+        let Some(number) = self.consumers.table.by_reader_id(chunk.reader_id) else { return Some(chunk) };
         self.receive(number, chunk, now_ns);
         None
     }
@@ -227,7 +227,7 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
                 let (pending, time_ns) = (behind.pending(sequence), UnixNanos::from_nanos(time_ns));
                 let record = record.with_payload(record.payload.into());
                 match self.send_record(number, sequence, time_ns, &record, (pending, now_ns)) {
-                    SendResult::SentTo(listener) => last = Some(listener),
+                    SendResult::SentTo(recipient) => last = Some(recipient),
                     // Without subscribers the rest of the chunk is read again for the next one.
                     SendResult::NoSubscriber => {
                         self.go_idle_at(number, sequence);
@@ -283,10 +283,10 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
     }
 
     /// Sends a mark after the last message: the shard reports it when the message has been sent.
-    fn mark(&mut self, number: u32, listener: Option<SubscriberTarget>) {
-        if let Some(listener) = listener {
-            let mark = self.consumers.table.wait_for(number, listener);
-            self.fan_out.mark(listener, mark);
+    fn mark(&mut self, number: u32, recipient: Option<SubscriberTarget>) {
+        if let Some(recipient) = recipient {
+            let mark = self.consumers.table.wait_for(number, recipient);
+            self.fan_out.mark(recipient, mark);
         }
     }
 

@@ -34,9 +34,9 @@ pub(crate) struct ConsumerSpec {
 #[derive(Debug)]
 pub(crate) struct Consumer {
     pub(crate) spec: ConsumerSpec,
-    /// Connection that created it, and after its disconnect the consumer's place in the order of orphans.
+    /// Connection that created it, and after its disconnect the consumer's number in the order of orphans.
     pub(super) owner: ClientId,
-    pub(super) left: Option<u64>,
+    pub(super) orphan_serial: Option<u64>,
     pub(crate) created_ns: UnixNanos,
     pub(crate) state: ConsumerState,
     /// Next sequence to deliver or skip, once known. A follower may be further:
@@ -123,7 +123,7 @@ impl Consumer {
 
     /// Nanoseconds that it is kept without subscribers.
     pub(crate) fn inactive_ns(&self) -> u64 {
-        let most = if self.left.is_some() { INACTIVE_ORPHAN_NS_MAX } else { u64::MAX };
+        let most = if self.orphan_serial.is_some() { INACTIVE_ORPHAN_NS_MAX } else { u64::MAX };
         self.spec.inactive_ns.min(most)
     }
 

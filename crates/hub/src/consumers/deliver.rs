@@ -15,7 +15,8 @@ use crate::time::{SteadyNanos, UnixNanos};
 /// Header with the payload's size, for consumers that get only headers.
 const MESSAGE_SIZE: &str = "Nats-Msg-Size";
 
-/// Flow control window in bytes. After half of it the consumer sends a flow control request and waits for the answer.
+/// Flow control window of a push consumer in bytes. After half of it the hub sends a flow control request and delivers
+/// nothing more until the client answers.
 const FLOW_WINDOW: usize = 1024 * 1024;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,13 +34,13 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
         if table.has_unoffered_before(stream, sequence) && table.has_following(stream) {
             self.reread_before(stream, sequence);
         }
-        let mut found = std::mem::take(&mut self.consumers.found);
-        found.clear();
+        let mut matches = std::mem::take(&mut self.consumers.matches);
+        matches.clear();
         if record.kind == RecordKind::Ordinary && self.consumers.table.has_following(stream) {
-            self.consumers.table.find_following(stream, record.subject, &mut found);
+            self.consumers.table.find_following(stream, record.subject, &mut matches);
         }
-        self.offer(visible, record, &found);
-        self.consumers.found = found;
+        self.offer(visible, record, &matches);
+        self.consumers.matches = matches;
     }
 
     /// Offers a record to matching consumers. When a shard's queue reaches twice its bound, the remaining consumers are
@@ -165,13 +166,13 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
         (consumer.last_sent_ns, consumer.active_ns) = (now_ns, now_ns);
         let mut is_satisfied = false;
         if let Some(pull) = consumer.first_pull() {
-            pull.left = pull.left.saturating_sub(1);
+            pull.messages_left = pull.messages_left.saturating_sub(1);
             pull.last_sent_ns = now_ns;
             let is_full = pull.bytes_left.as_mut().is_some_and(|left| {
                 *left = left.saturating_sub(size);
                 *left == 0
             });
-            is_satisfied = pull.left == 0 || is_full;
+            is_satisfied = pull.messages_left == 0 || is_full;
         }
         if is_satisfied {
             self.consumers.table.take_pull(number);

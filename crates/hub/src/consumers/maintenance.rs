@@ -72,21 +72,21 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
         } else if is_idle {
             consumer.state = ConsumerState::Idle;
         }
-        let mut beats: Vec<(Arc<[u8]>, Vec<u8>)> = Vec::new();
+        let mut statuses: Vec<(Arc<[u8]>, Vec<u8>)> = Vec::new();
         if let (Some(every), Some(deliver)) = (consumer.spec.heartbeat_ns, &consumer.spec.deliver)
             && now_ns >= consumer.last_sent_ns.after(every)
         {
             consumer.last_sent_ns = now_ns;
             let headers = push_heartbeat(consumer, &self.streams[consumer.spec.stream].config.name);
-            beats.push((deliver.as_slice().into(), headers));
+            statuses.push((deliver.as_slice().into(), headers));
         }
         if let Some(pull) = consumer.first_pull()
             && pull.heartbeat_ns.is_some_and(|every| now_ns >= pull.last_sent_ns.after(every))
         {
             pull.last_sent_ns = now_ns;
-            beats.push((pull.reply.as_slice().into(), IDLE_HEARTBEAT.to_vec()));
+            statuses.push((pull.reply.as_slice().into(), IDLE_HEARTBEAT.to_vec()));
         }
-        for (to, headers) in beats {
+        for (to, headers) in statuses {
             // A shard over its bound gets no heartbeats.
             if self.fan_out.is_over_for_subject(self.router, &to, None) {
                 continue;

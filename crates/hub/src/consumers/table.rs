@@ -42,7 +42,7 @@ pub(crate) struct ConsumerTable {
     configs_size: usize,
     tokens: usize,
     /// Consumers without an owner, in the order of the owners' disconnects.
-    left: BTreeMap<u64, u32>,
+    orphans: BTreeMap<u64, u32>,
     orphan_serial: u64,
     pub(crate) checked_ns: SteadyNanos,
     check_from: u32,
@@ -80,8 +80,8 @@ impl ClientConsumers {
     }
 }
 
-/// A consumer's number as the ticket of a read.
-pub(crate) type ReadTicket = u64;
+/// A consumer's number and generation as the reader id of a read.
+pub(crate) type ReaderId = u64;
 
 impl ConsumerTable {
     pub(crate) fn new(key: HashKey, streams: usize) -> ConsumerTable {
@@ -98,7 +98,7 @@ impl ConsumerTable {
             pulls: 0,
             configs_size: 0,
             tokens: 0,
-            left: BTreeMap::new(),
+            orphans: BTreeMap::new(),
             orphan_serial: 0,
             checked_ns: SteadyNanos::START,
             check_from: 0,
@@ -114,12 +114,12 @@ impl ConsumerTable {
         self.len() == 0
     }
 
-    pub(crate) fn ticket(&self, number: u32) -> ReadTicket {
+    pub(crate) fn reader_id(&self, number: u32) -> ReaderId {
         u64::from(self.slots[number as usize].0) << 32 | u64::from(number)
     }
 
-    pub(crate) fn by_ticket(&self, ticket: ReadTicket) -> Option<u32> {
-        let (number, generation) = (ticket as u32, (ticket >> 32) as u32);
+    pub(crate) fn by_reader_id(&self, reader_id: ReaderId) -> Option<u32> {
+        let (number, generation) = (reader_id as u32, (reader_id >> 32) as u32);
         let (now, consumer) = self.slots.get(number as usize)?;
         (*now == generation && consumer.is_some()).then_some(number)
     }
@@ -189,7 +189,7 @@ impl ConsumerTable {
         self.slots[number as usize].1 = Some(Consumer {
             spec,
             owner,
-            left: None,
+            orphan_serial: None,
             created_ns: now.unix_ns,
             state: ConsumerState::Idle,
             next,
@@ -227,13 +227,13 @@ impl ConsumerTable {
             of.owned.remove(&number);
             of.tokens -= tokens;
         });
-        if let Some(slot) = consumer.left {
-            self.left.remove(&slot);
+        if let Some(serial) = consumer.orphan_serial {
+            self.orphans.remove(&serial);
         }
-        if let ConsumerState::AwaitingMark(SubscriberTarget::ClientId(client), _) = consumer.state {
+        if let ConsumerState::AwaitingMark(SubscriberTarget::Single(client), _) = consumer.state {
             self.count(client, |of| of.release(number));
         }
-        if let Some(SubscriberTarget::ClientId(client)) = consumer.sent_to {
+        if let Some(SubscriberTarget::Single(client)) = consumer.sent_to {
             self.count(client, |of| of.release(number));
         }
         for pull in &consumer.pulls {
@@ -325,12 +325,12 @@ impl ConsumerTable {
     }
 
     /// Makes a consumer wait until its messages have been sent. Returns the mark to await.
-    pub(crate) fn wait_for(&mut self, number: u32, listener: SubscriberTarget) -> u64 {
+    pub(crate) fn wait_for(&mut self, number: u32, recipient: SubscriberTarget) -> u64 {
         self.marks = self.marks.wrapping_add(1);
         let mark = u64::from(self.marks) << 32 | u64::from(number);
         if let Some(consumer) = self.get_mut(number) {
-            consumer.state = ConsumerState::AwaitingMark(listener, mark);
-            self.attach(number, listener);
+            consumer.state = ConsumerState::AwaitingMark(recipient, mark);
+            self.attach(number, recipient);
         }
         mark
     }
@@ -352,39 +352,39 @@ impl ConsumerTable {
     /// Notes the recipient of a chunk's last message when the rest waits for room: the message must be sent before more
     /// is read.
     pub(crate) fn note_sent(&mut self, number: u32, to: Option<SubscriberTarget>) {
-        if let Some(listener) = to
+        if let Some(recipient) = to
             && let Some(consumer) = self.get_mut(number)
         {
-            consumer.sent_to = Some(listener);
-            self.attach(number, listener);
+            consumer.sent_to = Some(recipient);
+            self.attach(number, recipient);
         }
     }
 
     pub(crate) fn take_sent(&mut self, number: u32) -> Option<SubscriberTarget> {
-        let listener = self.get_mut(number)?.sent_to.take()?;
-        self.release(number, listener);
-        Some(listener)
+        let recipient = self.get_mut(number)?.sent_to.take()?;
+        self.release(number, recipient);
+        Some(recipient)
     }
 
     /// Ends a wait for a mark. Returns whether the consumer waited.
     fn end_wait(&mut self, number: u32) -> bool {
         let Some(consumer) = self.get_mut(number) else { return false };
-        let ConsumerState::AwaitingMark(listener, _) = consumer.state else { return false };
+        let ConsumerState::AwaitingMark(recipient, _) = consumer.state else { return false };
         consumer.state = ConsumerState::Idle;
-        self.release(number, listener);
+        self.release(number, recipient);
         true
     }
 
     /// Counts a wait of a consumer for a connection, to end it when that disconnects. For a shared registration the
     /// shard ensures that one of its connections answers.
-    fn attach(&mut self, number: u32, listener: SubscriberTarget) {
-        if let SubscriberTarget::ClientId(client) = listener {
+    fn attach(&mut self, number: u32, recipient: SubscriberTarget) {
+        if let SubscriberTarget::Single(client) = recipient {
             self.count(client, |of| of.attach(number));
         }
     }
 
-    fn release(&mut self, number: u32, listener: SubscriberTarget) {
-        if let SubscriberTarget::ClientId(client) = listener {
+    fn release(&mut self, number: u32, recipient: SubscriberTarget) {
+        if let SubscriberTarget::Single(client) = recipient {
             self.count(client, |of| of.release(number));
         }
     }
@@ -393,12 +393,12 @@ impl ConsumerTable {
     /// subscribes to their reply subject. Returns the number of pull requests checked.
     pub(crate) fn stop_waiting_for(&mut self, router: &mut Router, client: ClientId, number: u32) -> usize {
         let Some(consumer) = self.get(number) else { return 0 };
-        let is_awaited = matches!(consumer.state, ConsumerState::AwaitingMark(ahead, _) if ahead == SubscriberTarget::ClientId(client));
-        let has_got_last = consumer.sent_to == Some(SubscriberTarget::ClientId(client));
+        let is_awaited = matches!(consumer.state, ConsumerState::AwaitingMark(ahead, _) if ahead == SubscriberTarget::Single(client));
+        let is_last_recipient = consumer.sent_to == Some(SubscriberTarget::Single(client));
         if is_awaited {
             self.end_wait(number);
         }
-        if has_got_last {
+        if is_last_recipient {
             self.take_sent(number);
         }
         let mut count = 0;
@@ -424,18 +424,18 @@ impl ConsumerTable {
 
     /// Makes a consumer the latest orphan after its owner's disconnect: only subscribers and pull requests keep it.
     pub(crate) fn mark_orphan(&mut self, number: u32) {
-        let slot = self.orphan_serial;
+        let serial = self.orphan_serial;
         let Some(consumer) = self.get_mut(number) else { return };
-        let before = consumer.left.replace(slot);
+        let before = consumer.orphan_serial.replace(serial);
         if let Some(before) = before {
-            self.left.remove(&before);
+            self.orphans.remove(&before);
         }
-        self.left.insert(slot, number);
+        self.orphans.insert(serial, number);
         self.orphan_serial += 1;
     }
 
     pub(crate) fn first_orphan(&self) -> Option<u32> {
-        self.left.first_key_value().map(|(_, number)| *number)
+        self.orphans.first_key_value().map(|(_, number)| *number)
     }
 
     /// Returns whether there is no room for a further consumer with this configuration from any client.
@@ -540,7 +540,7 @@ impl ConsumerTable {
 
     #[cfg(test)]
     fn holds_nothing(&self) -> bool {
-        let counts = [self.pulls, self.configs_size, self.tokens, self.left.len(), self.clients.len()];
+        let counts = [self.pulls, self.configs_size, self.tokens, self.orphans.len(), self.clients.len()];
         self.is_empty() && counts == [0; 5]
     }
 }
@@ -558,7 +558,7 @@ mod tests {
         Pull {
             client,
             reply: b"r".to_vec(),
-            left: 1,
+            messages_left: 1,
             bytes_left: None,
             no_wait: false,
             expires_ns: None,

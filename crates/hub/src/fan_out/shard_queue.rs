@@ -19,7 +19,7 @@ use crate::routed_batch::RoutedBatch;
 #[derive(Debug, Default)]
 pub(super) struct ShardQueue {
     shard: usize,
-    pub(super) piece: RoutedBatch,
+    pub(super) routed_batch: RoutedBatch,
     /// Full batches, with the bytes that each counts for.
     waiting: VecDeque<(RoutedBatch, usize)>,
     size: usize,
@@ -36,7 +36,7 @@ impl ShardQueue {
     }
 
     pub(super) fn has_any(&self) -> bool {
-        !self.piece.is_empty() || self.is_waiting()
+        !self.routed_batch.is_empty() || self.is_waiting()
     }
 
     /// Returns whether full batches wait for the shard to return one.
@@ -56,14 +56,14 @@ impl ShardQueue {
 
     /// Returns whether there is room without a batch from the outlets.
     pub(super) fn may_have_room(&self) -> bool {
-        !self.is_waiting() && !self.piece.is_full()
+        !self.is_waiting() && !self.routed_batch.is_full()
     }
 
     /// Returns whether there is room, using a returned batch if needed.
     #[inline]
     pub(super) fn has_room(&mut self, outlets: &mut impl Outlets) -> bool {
-        let has_room =
-            !self.is_waiting() && (!self.piece.is_full() || outlets.swap(self.shard, &mut self.piece));
+        let has_room = !self.is_waiting()
+            && (!self.routed_batch.is_full() || outlets.swap(self.shard, &mut self.routed_batch));
         self.is_stalled |= !has_room;
         has_room
     }
@@ -71,20 +71,20 @@ impl ShardQueue {
     /// Returns the open batch, with room for one more entry.
     #[inline]
     pub(super) fn open_batch(&mut self, outlets: &mut impl Outlets) -> &mut RoutedBatch {
-        if self.piece.is_full() && !self.has_room(outlets) {
+        if self.routed_batch.is_full() && !self.has_room(outlets) {
             self.enqueue_batch();
         }
-        &mut self.piece
+        &mut self.routed_batch
     }
 
     fn enqueue_batch(&mut self) {
         if planted!("dropped delivery") {
-            return self.piece.clear();
+            return self.routed_batch.clear();
         }
-        let piece = std::mem::replace(&mut self.piece, std::mem::take(&mut self.spare));
-        let size = piece.size();
+        let routed_batch = std::mem::replace(&mut self.routed_batch, std::mem::take(&mut self.spare));
+        let size = routed_batch.size();
         self.size += size;
-        self.waiting.push_back((piece, size));
+        self.waiting.push_back((routed_batch, size));
     }
 
     /// Adds a message for a registration of the shard; consecutive registrations share it.
@@ -101,37 +101,41 @@ impl ShardQueue {
         let excluded = excluded.filter(|client| client.shard == shard).map(|client| client.token);
         let own_position = position.filter(|(of, _)| *of == shard).map(|(_, position)| position);
         let processed = own_position.unwrap_or(self.processed);
-        let piece = if self.piece.ends_with(number) { &mut self.piece } else { self.open_batch(outlets) };
-        piece.message((number, processed), excluded, message, target);
+        let routed_batch = if self.routed_batch.ends_with(number) {
+            &mut self.routed_batch
+        } else {
+            self.open_batch(outlets)
+        };
+        routed_batch.message((number, processed), excluded, message, target);
     }
 
     /// Hands out as many waiting batches as the shard has returned.
     pub(super) fn advance(&mut self, outlets: &mut impl Outlets) {
-        while let Some((mut piece, size)) = self.waiting.pop_front() {
-            if !outlets.swap(self.shard, &mut piece) {
+        while let Some((mut routed_batch, size)) = self.waiting.pop_front() {
+            if !outlets.swap(self.shard, &mut routed_batch) {
                 self.is_stalled = true;
-                self.waiting.push_front((piece, size));
-                if outlets.is_gone(self.shard) {
+                self.waiting.push_front((routed_batch, size));
+                if outlets.has_ended(self.shard) {
                     self.drop_all();
                 }
                 return;
             }
             self.size -= size;
-            self.spare = piece;
+            self.spare = routed_batch;
         }
     }
 
     /// Drops everything for a shard that has ended: its connections are closed.
     fn drop_all(&mut self) {
         self.waiting.clear();
-        self.piece.clear();
+        self.routed_batch.clear();
         (self.size, self.is_stalled) = (0, false);
     }
 
     /// Ends a turn: hands out the open batch if the shard has room.
     pub(super) fn flush(&mut self, outlets: &mut impl Outlets) {
-        if !self.is_waiting() && !self.piece.is_empty() {
-            outlets.swap(self.shard, &mut self.piece);
+        if !self.is_waiting() && !self.routed_batch.is_empty() {
+            outlets.swap(self.shard, &mut self.routed_batch);
         }
     }
 }

@@ -8,21 +8,21 @@ use crate::routed_batch::RoutedEntry;
 
 #[derive(Debug)]
 struct LimitedOutlets {
-    handed: Vec<Vec<RoutedBatch>>,
+    routed_batches: Vec<Vec<RoutedBatch>>,
     room: usize,
     gone: Option<usize>,
 }
 
 impl Outlets for LimitedOutlets {
-    fn swap(&mut self, shard: usize, piece: &mut RoutedBatch) -> bool {
-        if self.handed[shard].len() >= self.room {
+    fn swap(&mut self, shard: usize, routed_batch: &mut RoutedBatch) -> bool {
+        if self.routed_batches[shard].len() >= self.room {
             return false;
         }
-        self.handed[shard].push(std::mem::take(piece));
+        self.routed_batches[shard].push(std::mem::take(routed_batch));
         true
     }
 
-    fn is_gone(&self, shard: usize) -> bool {
+    fn has_ended(&self, shard: usize) -> bool {
         self.gone == Some(shard)
     }
 }
@@ -45,7 +45,11 @@ fn fan_out(room: usize, bobs: &[u32]) -> (FanOut<LimitedOutlets>, Router) {
         router.register(BOB, id(number), (b"a", queue.as_bytes())).expect("there is room");
     }
     (
-        FanOut::new(LimitedOutlets { handed: vec![Vec::new(), Vec::new()], room, gone: None }, 2, QUEUE_SIZE),
+        FanOut::new(
+            LimitedOutlets { routed_batches: vec![Vec::new(), Vec::new()], room, gone: None },
+            2,
+            QUEUE_SIZE,
+        ),
         router,
     )
 }
@@ -60,17 +64,17 @@ fn send(out: &mut FanOut<LimitedOutlets>, router: &mut Router, payload: &[u8]) -
 /// Outline of the batches handed to a shard: first letters of payloads with their registrations, and other entries.
 fn outline(out: &mut FanOut<LimitedOutlets>, shard: usize) -> Vec<String> {
     let mut outline = Vec::new();
-    for mut piece in out.outlets_mut().handed[shard].drain(..) {
-        while let Some(entry) = piece.next() {
+    for mut routed_batch in out.outlets_mut().routed_batches[shard].drain(..) {
+        while let Some(entry) = routed_batch.next() {
             outline.push(match entry {
                 RoutedEntry::Message(entry) => {
-                    let payload = piece.parts(&entry).payload;
+                    let payload = routed_batch.parts(&entry).payload;
                     let letter = payload.bytes().first().map_or(' ', |byte| char::from(*byte));
-                    let targets = piece.targets(&entry).iter().map(|id| id.number.to_string());
+                    let targets = routed_batch.targets(&entry).iter().map(|id| id.number.to_string());
                     format!("{letter} {}", targets.collect::<Vec<_>>().join(" "))
                 }
                 RoutedEntry::Bytes { start, end, .. } => {
-                    String::from_utf8_lossy(piece.part(start, end)).into_owned()
+                    String::from_utf8_lossy(routed_batch.part(start, end)).into_owned()
                 }
                 RoutedEntry::PublishOutcome { ticket, .. } => format!("outcome {ticket}"),
                 RoutedEntry::Mark { mark, .. } => format!("mark {mark}"),
@@ -79,7 +83,7 @@ fn outline(out: &mut FanOut<LimitedOutlets>, shard: usize) -> Vec<String> {
                 RoutedEntry::Pause { .. } | RoutedEntry::Resume { .. } => "pause".to_owned(),
                 RoutedEntry::Close { .. } => "close".to_owned(),
             });
-            piece.advance();
+            routed_batch.advance();
         }
     }
     outline
@@ -88,7 +92,7 @@ fn outline(out: &mut FanOut<LimitedOutlets>, shard: usize) -> Vec<String> {
 /// Lets a shard run until nothing waits for it. Returns the outline of everything handed out.
 fn drain(out: &mut FanOut<LimitedOutlets>, shard: usize) -> Vec<String> {
     let mut all = Vec::new();
-    while out.has_batch_for(shard) || !out.outlets().handed[shard].is_empty() {
+    while out.has_batch_for(shard) || !out.outlets().routed_batches[shard].is_empty() {
         all.extend(outline(out, shard));
         out.begin_turn();
         out.flush();
@@ -140,7 +144,7 @@ fn a_full_shard_holds_up_what_goes_to_itself_alone_and_in_order() {
         assert_eq!(send(&mut out, &mut router, &vec![letter; DELIVERY_BATCH_SIZE]), 3);
         for to in [ALICE, BOB] {
             out.outcome(to, u32::from(letter), PublishOutcome::Forwarded { subscriptions: 3 });
-            out.mark(SubscriberTarget::ClientId(to), letter.into());
+            out.mark(SubscriberTarget::Single(to), letter.into());
             out.bytes(to, |out| out.extend_from_slice(b"PONG"));
         }
         out.flush();
@@ -213,7 +217,7 @@ fn what_the_first_leaves_behind_waits_before_the_others() {
     let ended = || VecDeque::new();
     assert!(out.take_unsent().is_none());
     out.queue_statuses(ended());
-    out.mark(SubscriberTarget::ClientId(ALICE), 9);
+    out.mark(SubscriberTarget::Single(ALICE), 9);
     assert!(out.has_unfinished() && !out.has_batch_for(0), "the mark waits, too");
     let (first, others) = out.take_unsent().expect("statuses");
     assert!(matches!(first, UnsentItem::Statuses(_)));
@@ -225,7 +229,7 @@ fn what_the_first_leaves_behind_waits_before_the_others() {
     assert_eq!((of, kept.message(), to), (dispatch, message, vec![3]));
     assert!(out.put_back(others));
     assert!(matches!(out.take_unsent(), Some((UnsentItem::Mark { mark: 9, .. }, _))));
-    out.mark(SubscriberTarget::ClientId(ALICE), 10);
+    out.mark(SubscriberTarget::Single(ALICE), 10);
     assert!(!out.has_unfinished() && out.has_batch_for(0), "nothing waits any more");
 }
 
@@ -242,7 +246,7 @@ fn a_message_carries_the_position_of_its_publisher() {
     out.set_processed(1, 200);
     out.send(&mut router, &found, Some(from), &message);
     out.send(&mut router, &found, Some(MessageSender { position: None, ..from }), &message);
-    out.mark(SubscriberTarget::ClientId(ALICE), 9);
+    out.mark(SubscriberTarget::Single(ALICE), 9);
     // The next message waits behind unfinished work.
     out.queue_statuses(VecDeque::new());
     out.send(&mut router, &found, Some(from), &message);
@@ -254,12 +258,12 @@ fn a_message_carries_the_position_of_its_publisher() {
     out.flush();
     for (shard, expected) in [(0, [3, 100, 3]), (1, [200; 3])] {
         let mut processed = Vec::new();
-        for mut piece in out.outlets_mut().handed[shard].drain(..) {
-            while let Some(entry) = piece.next() {
+        for mut routed_batch in out.outlets_mut().routed_batches[shard].drain(..) {
+            while let Some(entry) = routed_batch.next() {
                 if let RoutedEntry::Message(entry) = entry {
                     processed.push(entry.processed);
                 }
-                piece.advance();
+                routed_batch.advance();
             }
         }
         assert_eq!(processed, expected, "shard {shard}");

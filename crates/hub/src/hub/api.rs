@@ -6,7 +6,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Value, json};
-use stilling_journal::{Chunk, ReadOrder, Record, RecordKind, StartAt};
+use stilling_journal::{Chunk, ReadRequest, Record, RecordKind, StartAt};
 use stilling_wire::nats::{Headers, NO_RESPONDERS, Subject, SubjectLimits, strip_status};
 
 use self::api_requests::{ApiError, MessageGet, bad_request, fields, object, unknown_field};
@@ -33,7 +33,7 @@ pub(super) const PREFIX: &[u8] = b"$JS.";
 /// Unanswered requests for single records of all connections. Further ones are refused (503, `err_code` 10008).
 const READS_MAX: usize = 256;
 
-/// Highest bit of a ticket: distinguishes single reads from consumers' reads.
+/// Highest bit of a reader id: distinguishes single reads from consumers' reads.
 const SINGLE_READ_BIT: u64 = 1 << 63;
 
 /// Time that nats-server reports when a stream has no message. Clients reject a state without one.
@@ -80,7 +80,7 @@ impl ApiState {
 #[derive(Debug)]
 struct PendingRead {
     client: ClientId,
-    ticket: u64,
+    reader_id: u64,
     stream: usize,
     is_on_disk: bool,
     /// Next sequence to search from; `None` while a read is outstanding.
@@ -134,12 +134,12 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         (reply, payload): (&[u8], &[u8]),
         now: Now,
     ) {
-        let words: Vec<&str> = api_request.split('.').collect();
-        let is_order = matches!(words.as_slice(), ["CONSUMER", "CREATE" | "DELETE" | "MSG", ..]);
+        let tokens: Vec<&str> = api_request.split('.').collect();
+        let is_order = matches!(tokens.as_slice(), ["CONSUMER", "CREATE" | "DELETE" | "MSG", ..]);
         if !is_order && (reply.is_empty() || !self.router.has_subscriber(reply)) {
             return;
         }
-        let (kind, answer) = match words.as_slice() {
+        let (kind, answer) = match tokens.as_slice() {
             ["INFO"] => ("account_info", Ok(self.account())),
             ["STREAM", "NAMES"] => ("stream_names", self.stream_names(payload)),
             ["STREAM", "LIST"] => ("stream_list", self.stream_list(payload, now.unix_ns)),
@@ -170,7 +170,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             ),
             ["CONSUMER", "DELETE", stream, name] => ("consumer_delete", self.consumer_delete(stream, name)),
             ["CONSUMER", "NAMES" | "LIST", stream] => {
-                let is_list = words[1] == "LIST";
+                let is_list = tokens[1] == "LIST";
                 match self.consumer_list(stream, payload, is_list) {
                     Ok(page) => return self.send_text(reply, &page),
                     Err(wrong) if is_list => ("consumer_list", Err(wrong)),
@@ -205,8 +205,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     }
 
     /// Answers with an error as a status, where the client expects messages instead of JSON.
-    fn send_error_status(&mut self, to: &[u8], ApiError(code, _, words): &ApiError) {
-        let status = format!("NATS/1.0 {code} {words}\r\n\r\n");
+    fn send_error_status(&mut self, to: &[u8], ApiError(code, _, description): &ApiError) {
+        let status = format!("NATS/1.0 {code} {description}\r\n\r\n");
         self.send_status(to, b"", status.as_bytes());
     }
 
@@ -230,9 +230,9 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     fn open_stream(&self, name: &str) -> Result<usize, ApiError> {
         let number = self.streams.named(name).ok_or_else(no_stream)?;
         let Some(reason) = &self.streams[number].closed else { return Ok(number) };
-        let (code, error_code, words) =
+        let (code, error_code, description) =
             describe(RefusalReason::Closed { stream: number as u32 }, Some(reason.as_ref()));
-        Err(ApiError(code, error_code, words))
+        Err(ApiError(code, error_code, description))
     }
 
     fn open_consumer(&self, stream: &str, name: &str) -> Result<(usize, u32), ApiError> {
@@ -283,10 +283,10 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             return Err(no_message());
         }
         self.api.read_serial += 1;
-        let ticket = SINGLE_READ_BIT | self.api.read_serial;
+        let reader_id = SINGLE_READ_BIT | self.api.read_serial;
         let filter: Option<Box<[u8]>> = get.next_by_subj.map(|filter| filter.into_bytes().into());
         let (reply, is_on_disk) = (reply.to_vec(), state.config.durability == Durability::Disk);
-        let read = PendingRead { client, ticket, stream, is_on_disk, due: None, reply, is_direct, filter };
+        let read = PendingRead { client, reader_id, stream, is_on_disk, due: None, reply, is_direct, filter };
         self.queue_read(read, first);
         Ok(())
     }
@@ -294,17 +294,17 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     /// Reads records from `first` on, as soon as a read is possible.
     fn queue_read(&mut self, read: PendingRead, first: u64) {
         let records_max = if read.filter.is_some() { u32::MAX } else { 1 };
-        let (ticket, stream, from) = (read.ticket, read.stream as u32, StartAt::Sequence(first));
-        let order = ReadOrder { ticket, stream, from, records_max };
+        let (reader_id, stream, from) = (read.reader_id, read.stream as u32, StartAt::Sequence(first));
+        let read_request = ReadRequest { reader_id, stream, from, records_max };
         let state = &self.streams[read.stream];
         if read.is_on_disk {
             // Outstanding reads; memory reads never are.
             let under_way = self.api.reads.iter().filter(|read| !read.is_due()).count();
-            self.api.is_full = under_way >= API_DISK_READS_MAX || !self.storage.read(order);
+            self.api.is_full = under_way >= API_DISK_READS_MAX || !self.storage.read(read_request);
             let due = self.api.is_full.then_some(first);
             self.api.reads.push(PendingRead { due, ..read });
         } else {
-            let chunk = state.read_memory(&order);
+            let chunk = state.read_memory(&read_request);
             self.api.size += chunk.size();
             self.api.reads.push(PendingRead { due: None, ..read });
             self.answer_read(chunk);
@@ -329,7 +329,9 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     }
 
     pub(super) fn answer_read(&mut self, chunk: Chunk) {
-        let Some(at) = self.api.reads.iter().position(|read| read.ticket == chunk.ticket) else { return };
+        let Some(at) = self.api.reads.iter().position(|read| read.reader_id == chunk.reader_id) else {
+            return;
+        };
         let read = self.api.reads.remove(at);
         let name = self.streams[chunk.stream as usize].config.name.clone();
         let wants = |record: &Record<'_>| {
@@ -344,8 +346,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let found = (0..chunk.len()).filter_map(|at| chunk.get(at)).find(|(_, _, record)| wants(record));
         let Some((sequence, time_ns, record)) = found else {
             if let Some(failure) = &chunk.failure {
-                let words = format!("cannot read the stream: {failure}");
-                return self.refuse_read(&read, &ApiError(503, 10008, words));
+                let description = format!("cannot read the stream: {failure}");
+                return self.refuse_read(&read, &ApiError(503, 10008, description));
             }
             if chunk.is_end || read.filter.is_none() {
                 return self.refuse_read(&read, &no_message());
@@ -407,12 +409,13 @@ fn durable() -> ApiError {
 }
 
 /// Maximum characters of a client's name repeated in an answer. The rest is omitted.
-const NAME_SHOWN_MAX: usize = 100;
+const QUOTED_NAME_MAX: usize = 100;
 
 /// An unsupported setting, by name. The answer may be a header block, so control characters are removed from the name.
 fn unsupported(setting: &str) -> ApiError {
-    let shown: String = setting.chars().filter(|letter| !letter.is_control()).take(NAME_SHOWN_MAX).collect();
-    bad_request(&format!("{shown} is not supported by this server"))
+    let quoted: String =
+        setting.chars().filter(|letter| !letter.is_control()).take(QUOTED_NAME_MAX).collect();
+    bad_request(&format!("{quoted} is not supported by this server"))
 }
 
 fn too_many_reads() -> ApiError {

@@ -11,7 +11,7 @@ use crate::storage::Storage;
 impl<S: Storage, O: Outlets> Hub<S, O> {
     /// Notes damage found when a stream was opened.
     pub fn report_findings(&mut self, stream: usize, findings: &str) {
-        self.streams[stream].health.found_at_start(findings);
+        self.streams[stream].health.report_findings(findings);
     }
 
     /// Notes that records from before the start cannot be read.

@@ -69,7 +69,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             }
             self.parked.note_processed(requests.advance());
         }
-        if requests.has_departed() {
+        if requests.has_disconnected() {
             // Its publications may have created consumers since.
             self.disconnect(client);
         }

@@ -98,9 +98,10 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let last = release.last();
         let Release { batch, block, acks, next_record, next_sender, .. } = release;
         let Some(batch) = batch else { return true };
-        let is_wanted = self.router.listeners(number) > 0 || self.consumers.table.has_following(number);
+        let is_wanted =
+            self.router.matching_registrations(number) > 0 || self.consumers.table.has_following(number);
         if is_wanted && *next_record <= last {
-            let mut found = std::mem::take(&mut self.scratch.found);
+            let mut matches = std::mem::take(&mut self.scratch.matches);
             let mut stripped = std::mem::take(&mut self.scratch.stripped);
             // One reference for all records, shared by the deliveries.
             let block = &*block.get_or_insert_with(|| batch.share());
@@ -112,9 +113,9 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                     break;
                 }
                 if self.fan_out.is_any_over() {
-                    self.router.find(record.subject, &mut found);
+                    self.router.find(record.subject, &mut matches);
                     let is_followed = self.consumers.table.has_following(number);
-                    if is_followed || self.fan_out.is_over_for(&self.router, &found, None) {
+                    if is_followed || self.fan_out.is_over_for(&self.router, &matches, None) {
                         break;
                     }
                 }
@@ -124,7 +125,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                 let payload = range.map_or(record.payload.into(), |range| Payload::shared(block, range));
                 let record = record.with_payload(payload);
                 if record.kind == RecordKind::Ordinary {
-                    self.router.find(record.subject, &mut found);
+                    self.router.find(record.subject, &mut matches);
                     let sender = acks.of_record(sequence, next_sender);
                     let reply = match sender.map(|sender| sender.to) {
                         Some(AckTarget::Reply(start, size)) => acks.reply(start, size),
@@ -133,7 +134,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                     let from = sender.map(message_sender);
                     let Record { subject, headers, payload, .. } = record;
                     let headers = strip_status(headers, &mut stripped);
-                    self.send(&found, from, &OutboundMessage { subject, reply, headers, payload });
+                    self.send(&matches, from, &OutboundMessage { subject, reply, headers, payload });
                 }
                 // Consumers skip records that do not match.
                 let time_ns = UnixNanos::from_nanos(batch.time_ns());
@@ -141,7 +142,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                 self.delivery().follow(visible, &record);
                 *next_record = sequence + 1;
             }
-            (self.scratch.found, self.scratch.stripped) = (found, stripped);
+            (self.scratch.matches, self.scratch.stripped) = (matches, stripped);
             if *next_record <= last {
                 return false;
             }

@@ -73,15 +73,15 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         }
     }
 
-    /// Sends a message to the registrations `found`, one per queue group. Returns a lower bound of the number of
+    /// Sends a message to the registrations `matches`, one per queue group. Returns a lower bound of the number of
     /// connections.
     pub(super) fn send(
         &mut self,
-        found: &[u32],
+        matches: &[u32],
         from: Option<MessageSender>,
         message: &OutboundMessage<'_>,
     ) -> u32 {
-        self.fan_out.send(&mut self.router, found, from, message)
+        self.fan_out.send(&mut self.router, matches, from, message)
     }
 
     /// Sends the hub's own message to the subscriptions that match its subject; to none if that is empty.

@@ -21,11 +21,11 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     pub(super) fn store_or_wait(
         &mut self,
         origin: RequestOrigin,
-        (number, found): (usize, &[u32]),
+        (number, matches): (usize, &[u32]),
         publication: &Publication<'_>,
         now: Now,
     ) -> Result<(), StallReason> {
-        self.store(origin, (number, found), publication, now).or_else(|stalled| {
+        self.store(origin, (number, matches), publication, now).or_else(|stalled| {
             let stream = number as u32;
             let refusal = if self.streams[number].waiting_since.is_some() {
                 // Refused instead of parked, so that later requests of the connection do not wait for room on this
@@ -56,7 +56,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     fn store(
         &mut self,
         origin: RequestOrigin,
-        (number, found): (usize, &[u32]),
+        (number, matches): (usize, &[u32]),
         publication: &Publication<'_>,
         now: Now,
     ) -> Result<(), StallReason> {
@@ -77,8 +77,9 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let is_on_disk = stream.config.durability == Durability::Disk;
         // Subscribers receive the message once it is durable, so its reply subject, and a sender that gets no echo, are
         // stored until then.
-        let has_ack =
-            ticket.is_some() || !reply.is_empty() || client_options.no_echo && router.listeners(number) > 0;
+        let has_ack = ticket.is_some()
+            || !reply.is_empty()
+            || client_options.no_echo && router.matching_registrations(number) > 0;
         if is_on_disk && !stream.has_room_for(if has_ack { reply } else { b"" }, now.steady_ns) {
             return Err(StallReason::Stream(number));
         }
@@ -93,8 +94,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         };
         if is_on_disk {
             stream.count_record(ingress);
-            if planted!("early sight") {
-                self.send(found, None, &OutboundMessage { subject, reply: b"", headers, payload });
+            if planted!("early visibility") {
+                self.send(matches, None, &OutboundMessage { subject, reply: b"", headers, payload });
                 return Ok(());
             }
             if has_ack {
@@ -103,7 +104,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             stream.note_pending();
             return Ok(());
         }
-        self.send_stored(origin, (number, sequence, found), publication, now);
+        self.send_stored(origin, (number, sequence, matches), publication, now);
         Ok(())
     }
 
@@ -111,7 +112,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     fn send_stored(
         &mut self,
         origin: RequestOrigin,
-        (number, sequence, found): (usize, u64, &[u32]),
+        (number, sequence, matches): (usize, u64, &[u32]),
         publication: &Publication<'_>,
         now: Now,
     ) {
@@ -126,7 +127,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let payload = stored.as_ref().map_or(payload, |(block, range)| Payload::shared(block, range.clone()));
         let visible = VisibleRecord { stream: number, sequence, time_ns: now.unix_ns, now_ns: now.steady_ns };
         self.delivery().follow(visible, &Record { kind: RecordKind::Ordinary, subject, headers, payload });
-        self.send(found, Some(origin.publisher()), &OutboundMessage { subject, reply, headers, payload });
+        self.send(matches, Some(origin.publisher()), &OutboundMessage { subject, reply, headers, payload });
         if let Some((block, _)) = stored {
             self.streams[number].put_stored_back(block);
         }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Hub, Now, Outlets};
-use crate::limits::{DEPARTED_REGISTRATIONS_EVERY_NS, MARKER_EVERY_NS};
+use crate::limits::{MARKER_EVERY_NS, STALE_REGISTRATIONS_EVERY_NS};
 use crate::storage::Storage;
 use crate::time::SteadyNanos;
 
@@ -11,8 +11,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     /// Returns the maximum time that the hub may sleep before timed work must be checked.
     pub fn next_check_in(&self) -> Option<Duration> {
         let markers = self.losses.has_any_unmarked().then_some(MARKER_EVERY_NS);
-        let left = self.router.has_departed().then_some(DEPARTED_REGISTRATIONS_EVERY_NS);
-        let all = [markers, left, self.consumers.next_check_in(), self.streams.next_check_in()];
+        let stale = self.router.has_disconnected().then_some(STALE_REGISTRATIONS_EVERY_NS);
+        let all = [markers, stale, self.consumers.next_check_in(), self.streams.next_check_in()];
         all.into_iter().flatten().min().map(Duration::from_nanos)
     }
 

@@ -5,32 +5,32 @@ use stilling_wire::nats::{Msg, encode_err};
 
 use super::{NO_OWNER, ShardTable, Subscription};
 use crate::deliveries::{DeliveryBatch, MessageBody};
-use crate::limits::{DEPARTED_MATCHES_PER_STEP, DEPARTED_REGISTRATIONS_PER_TURN};
+use crate::limits::{STALE_MATCHES_PER_STEP, STALE_REGISTRATIONS_PER_TURN};
 use crate::message::OutboundMessage;
 use crate::publication_batch::RegistrationId;
 use crate::routed_batch::{MarkTarget, MessageEntry, RoutedBatch, RoutedEntry};
 
 impl ShardTable {
     /// Expands a routed batch until the delivery batch is full or nothing remains. Returns whether nothing remains.
-    pub fn expand(&mut self, piece: &mut RoutedBatch, into: &mut DeliveryBatch) -> bool {
-        self.departed_match_steps = DEPARTED_REGISTRATIONS_PER_TURN;
+    pub fn expand(&mut self, routed_batch: &mut RoutedBatch, into: &mut DeliveryBatch) -> bool {
+        self.stale_match_steps = STALE_REGISTRATIONS_PER_TURN;
         let is_done = loop {
-            let Some(entry) = piece.next() else { break true };
+            let Some(entry) = routed_batch.next() else { break true };
             if into.is_full() {
                 break false;
             }
             match entry {
                 RoutedEntry::Message(entry) => {
-                    let is_done = self.expand_message(piece, &entry, into);
-                    if !self.departed_matches.is_empty() {
-                        self.remove_departed_matches();
+                    let is_done = self.expand_message(routed_batch, &entry, into);
+                    if !self.stale_matches.is_empty() {
+                        self.remove_stale_matches();
                     }
                     if !is_done {
                         break false;
                     }
                 }
                 RoutedEntry::Bytes { to, start, end } => {
-                    into.bytes(to, |out| out.extend_from_slice(piece.part(start, end)));
+                    into.bytes(to, |out| out.extend_from_slice(routed_batch.part(start, end)));
                 }
                 RoutedEntry::PublishOutcome { to, ticket, outcome } => into.outcome(to, ticket, outcome),
                 RoutedEntry::Mark { to, mark } => match self.mark_target(to) {
@@ -38,7 +38,7 @@ impl ShardTable {
                     None => self.unanswerable_marks.push(mark),
                 },
                 RoutedEntry::Refused(id) => {
-                    if !self.expand_refusal(piece, id, into) {
+                    if !self.expand_refusal(routed_batch, id, into) {
                         break false;
                     }
                 }
@@ -47,7 +47,7 @@ impl ShardTable {
                 RoutedEntry::Resume { to } => into.resume(to),
                 RoutedEntry::Close { to } => into.close(to),
             }
-            piece.advance();
+            routed_batch.advance();
         };
         while let Some(slot) = self.finished.pop() {
             self.remove(slot);
@@ -86,7 +86,7 @@ impl ShardTable {
     /// whether there was room for all.
     fn expand_refusal(
         &mut self,
-        piece: &mut RoutedBatch,
+        routed_batch: &mut RoutedBatch,
         id: RegistrationId,
         into: &mut DeliveryBatch,
     ) -> bool {
@@ -94,9 +94,9 @@ impl ShardTable {
         if registered.serial != id.serial {
             return true;
         }
-        for (age, slot) in registered.members.from(piece.position.age) {
+        for (age, slot) in registered.members.from(routed_batch.position.age) {
             if into.is_full() {
-                piece.position.age = age;
+                routed_batch.position.age = age;
                 return false;
             }
             if let Some(subscription) = self.get(slot) {
@@ -107,13 +107,13 @@ impl ShardTable {
         true
     }
 
-    /// Removes departed subscriptions that a message would have matched, so that the next message does not match them.
-    /// Each [`DEPARTED_MATCHES_PER_STEP`] matches allow one more step, which bounds their time per subscription,
+    /// Removes stale subscriptions that a message would have matched, so that the next message does not match them.
+    /// Each [`STALE_MATCHES_PER_STEP`] matches allow one more step, which bounds their time per subscription,
     /// regardless of the number of messages.
-    fn remove_departed_matches(&mut self) {
-        while let Some(slot) = self.departed_matches.pop() {
-            self.departed_match_steps = self.departed_match_steps.saturating_sub(1);
-            self.remove_if_departed(slot);
+    fn remove_stale_matches(&mut self) {
+        while let Some(slot) = self.stale_matches.pop() {
+            self.stale_match_steps = self.stale_match_steps.saturating_sub(1);
+            self.remove_if_stale(slot);
         }
     }
 
@@ -121,23 +121,23 @@ impl ShardTable {
     fn get(&self, slot: u32) -> Option<&Subscription> {
         let subscription = self.subscriptions[slot as usize].as_ref()?;
         let is_there =
-            subscription.owner != NO_OWNER && !self.owners[subscription.owner as usize].has_departed;
+            subscription.owner != NO_OWNER && !self.owners[subscription.owner as usize].has_disconnected;
         is_there.then_some(subscription)
     }
 
     /// Delivers a message to the remaining subscriptions. Returns whether there was room for all.
     fn expand_message(
         &mut self,
-        piece: &mut RoutedBatch,
+        routed_batch: &mut RoutedBatch,
         entry: &MessageEntry,
         into: &mut DeliveryBatch,
     ) -> bool {
-        if piece.position.target == 0 && piece.position.age == 0 {
+        if routed_batch.position.target == 0 && routed_batch.position.age == 0 {
             self.messages += 1;
         }
-        let mut position = piece.position;
-        let targets = piece.targets(entry);
-        let message = piece.parts(entry);
+        let mut position = routed_batch.position;
+        let targets = routed_batch.targets(entry);
+        let message = routed_batch.parts(entry);
         let is_done = loop {
             let Some(&target) = targets.get(position.target) else { break true };
             if let Some(age) = self.expand_to(target, position.age, entry, &message, into) {
@@ -146,7 +146,7 @@ impl ShardTable {
             }
             (position.target, position.age) = (position.target + 1, 0);
         };
-        piece.position = position;
+        routed_batch.position = position;
         is_done
     }
 
@@ -165,24 +165,24 @@ impl ShardTable {
         if registered.serial != serial {
             return None;
         }
-        let has_departed = !self.left.is_empty();
-        let mut has_listener = from > 0 || !has_departed;
+        let has_disconnected = !self.disconnected.is_empty();
+        let mut has_subscriber = from > 0 || !has_disconnected;
         for (age, slot) in registered.members.from(from) {
             if into.is_full() {
                 return Some(age);
             }
             let Some(subscription) = self.subscriptions[slot as usize].as_mut() else { continue };
-            if has_departed && subscription.owner != NO_OWNER {
-                if self.owners[subscription.owner as usize].has_departed {
-                    self.departed_match_count += 1;
-                    let adds_step = self.departed_match_count.is_multiple_of(DEPARTED_MATCHES_PER_STEP);
-                    self.departed_match_steps += usize::from(adds_step);
-                    if self.departed_matches.len() < self.departed_match_steps {
-                        self.departed_matches.push(slot);
+            if has_disconnected && subscription.owner != NO_OWNER {
+                if self.owners[subscription.owner as usize].has_disconnected {
+                    self.stale_match_count += 1;
+                    let adds_step = self.stale_match_count.is_multiple_of(STALE_MATCHES_PER_STEP);
+                    self.stale_match_steps += usize::from(adds_step);
+                    if self.stale_matches.len() < self.stale_match_steps {
+                        self.stale_matches.push(slot);
                     }
                     continue;
                 }
-                has_listener = true;
+                has_subscriber = true;
             }
             if processed < subscription.from && !planted!("early subscription")
                 || processed >= subscription.until
@@ -198,7 +198,7 @@ impl ShardTable {
                 self.finished.push(slot);
             }
         }
-        if !has_listener {
+        if !has_subscriber {
             self.without_subscriber.push(number);
         }
         None

@@ -22,17 +22,17 @@ pub(super) enum FilterSubscriptions {
 
 #[derive(Debug)]
 pub(super) struct SubscriptionList {
-    /// Ascending by age. A removed slot is [`GONE`] until the list is compacted.
+    /// Ascending by age. A removed slot is [`REMOVED_SLOT`] until the list is compacted.
     members: Vec<(u64, u32)>,
-    gone: usize,
+    removed_count: usize,
     /// Number of active subscriptions per connection.
     clients: HashMap<u64, u32, HashKey>,
 }
 
-const GONE: u32 = u32::MAX;
+const REMOVED_SLOT: u32 = u32::MAX;
 
 /// Minimum number of removed slots for a compaction.
-const GONE_KEPT: usize = 16;
+const COMPACTION_MIN: usize = 16;
 
 impl FilterSubscriptions {
     /// Adds the latest subscription, of connection `token`.
@@ -44,7 +44,7 @@ impl FilterSubscriptions {
             }
             *self = FilterSubscriptions::Many(Box::new(SubscriptionList {
                 members: vec![(age, slot)],
-                gone: 0,
+                removed_count: 0,
                 clients,
             }));
         }
@@ -74,7 +74,7 @@ impl FilterSubscriptions {
             FilterSubscriptions::One { .. } => *self = FilterSubscriptions::None,
             FilterSubscriptions::Many(list) => {
                 list.remove(age);
-                if list.gone == list.members.len() {
+                if list.removed_count == list.members.len() {
                     *self = FilterSubscriptions::None;
                 }
             }
@@ -118,7 +118,7 @@ impl FilterSubscriptions {
             FilterSubscriptions::Many(list) => list.from(age),
             FilterSubscriptions::None | FilterSubscriptions::One { .. } => &[],
         };
-        one.into_iter().chain(list.iter().copied().filter(|(_, slot)| *slot != GONE))
+        one.into_iter().chain(list.iter().copied().filter(|(_, slot)| *slot != REMOVED_SLOT))
     }
 }
 
@@ -140,13 +140,13 @@ impl SubscriptionList {
 
     fn remove(&mut self, age: u64) {
         if let Ok(at) = self.members.binary_search_by_key(&age, |(own, _)| *own) {
-            self.members[at].1 = GONE;
-            self.gone += 1;
+            self.members[at].1 = REMOVED_SLOT;
+            self.removed_count += 1;
         }
-        if self.gone > GONE_KEPT && self.gone > self.members.len() / 2 {
-            self.members.retain(|(_, slot)| *slot != GONE);
+        if self.removed_count > COMPACTION_MIN && self.removed_count > self.members.len() / 2 {
+            self.members.retain(|(_, slot)| *slot != REMOVED_SLOT);
             self.members.shrink_to(2 * self.members.len());
-            self.gone = 0;
+            self.removed_count = 0;
         }
     }
 }
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn members_stand_in_the_order_of_their_ages_whatever_goes() {
+    fn members_stay_ordered_by_age_after_removals() {
         let mut members = FilterSubscriptions::default();
         assert!(members.is_empty() && slots(&members, 0).is_empty());
         for number in 0..100_u32 {

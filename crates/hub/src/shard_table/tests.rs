@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::*;
 use crate::deliveries::{DeliveryBatch, DeliveryItem};
-use crate::limits::{DELIVERY_BATCH_SIZE, DEPARTED_MATCHES_PER_STEP};
+use crate::limits::{DELIVERY_BATCH_SIZE, STALE_MATCHES_PER_STEP};
 use crate::message::OutboundMessage;
 use crate::routed_batch::{MarkTarget, RoutedBatch};
 
@@ -13,14 +13,14 @@ const BOB: u64 = 2;
 
 struct TableFixture {
     table: ShardTable,
-    piece: RoutedBatch,
+    routed_batch: RoutedBatch,
     messages: u64,
 }
 
 impl TableFixture {
     fn new() -> TableFixture {
         let table = ShardTable::new(HashKey(1, 2), 100);
-        TableFixture { table, piece: RoutedBatch::new(), messages: 0 }
+        TableFixture { table, routed_batch: RoutedBatch::new(), messages: 0 }
     }
 
     fn subscribe(&mut self, token: u64, filter: &str, sid: &str) -> Vec<String> {
@@ -41,7 +41,7 @@ impl TableFixture {
             .filter_map(|at| publication_batch.get(at))
             .map(|(token, _, request)| {
                 let change = match request {
-                    HubRequest::Disconnect => return format!("{token} leaves"),
+                    HubRequest::Disconnect => return format!("{token} disconnects"),
                     HubRequest::Interest(change) => change,
                     other => panic!("{other:?}"),
                 };
@@ -72,13 +72,13 @@ impl TableFixture {
     fn route(&mut self, number: u32, processed: u64, excluded: Option<u64>, payload: &[u8]) {
         self.messages += 1;
         let message = OutboundMessage { subject: b"a", reply: b"", headers: b"", payload: payload.into() };
-        self.piece.message((self.messages, processed), excluded, &message, self.id(number));
+        self.routed_batch.message((self.messages, processed), excluded, &message, self.id(number));
     }
 
     fn received(&mut self) -> Vec<String> {
         let (mut received, mut deliveries, mut is_all) = (Vec::new(), DeliveryBatch::new(), false);
         while !is_all {
-            is_all = self.table.expand(&mut self.piece, &mut deliveries);
+            is_all = self.table.expand(&mut self.routed_batch, &mut deliveries);
             while deliveries.advance().is_some() {
                 match deliveries.current().expect("there is one") {
                     DeliveryItem::Bytes(first, _) => {
@@ -93,12 +93,12 @@ impl TableFixture {
             }
             deliveries.clear();
         }
-        self.piece.clear();
+        self.routed_batch.clear();
         received
     }
 
     fn answer(&mut self, processed: u64) {
-        self.piece.processed(processed);
+        self.routed_batch.processed(processed);
         assert_eq!(self.received(), Vec::<String>::new());
     }
 }
@@ -212,7 +212,7 @@ fn the_limit_of_the_only_subscription_is_counted_by_the_hub_and_that_of_others_b
 #[test]
 fn a_connection_that_has_left_gets_nothing_at_once_and_is_removed_in_steps() {
     let mut shard = TableFixture::new();
-    let count = 3 * DEPARTED_REGISTRATIONS_PER_TURN;
+    let count = 3 * STALE_REGISTRATIONS_PER_TURN;
     for number in 0..count {
         shard.subscribe(ALICE, &format!("f{number}"), &number.to_string());
     }
@@ -225,11 +225,11 @@ fn a_connection_that_has_left_gets_nothing_at_once_and_is_removed_in_steps() {
     assert_eq!(shard.received(), ["b"]);
     let mut turns = 0;
     // Registrations of the connection alone end in the hub with it; the one matched by the message is removed.
-    assert_eq!(shard.sent_to_hub(), ["1 leaves".to_owned(), format!("2 alone has {number}")]);
+    assert_eq!(shard.sent_to_hub(), ["1 disconnects".to_owned(), format!("2 alone has {number}")]);
     while shard.table.has_removals() {
-        let before = shard.table.departed_count;
+        let before = shard.table.stale_count;
         shard.table.remove_some();
-        assert!(before - shard.table.departed_count <= DEPARTED_REGISTRATIONS_PER_TURN);
+        assert!(before - shard.table.stale_count <= STALE_REGISTRATIONS_PER_TURN);
         turns += 1;
     }
     assert!(turns >= 3, "{turns}");
@@ -239,7 +239,7 @@ fn a_connection_that_has_left_gets_nothing_at_once_and_is_removed_in_steps() {
     while shard.table.has_removals() {
         shard.table.remove_some();
     }
-    assert_eq!(shard.sent_to_hub(), ["2 leaves"]);
+    assert_eq!(shard.sent_to_hub(), ["2 disconnects"]);
     let table = &shard.table;
     assert_eq!(
         (table.subscriptions.len(), table.registered.len()),
@@ -257,7 +257,7 @@ fn a_filter_whose_connections_have_all_left_ends_in_the_hub() {
     shard.table.disconnect(ALICE);
     shard.table.disconnect(BOB);
     shard.table.remove_some();
-    assert_eq!(shard.sent_to_hub(), ["1 leaves", "2 leaves", "all ends 0"]);
+    assert_eq!(shard.sent_to_hub(), ["1 disconnects", "2 disconnects", "all ends 0"]);
     assert!(!shard.table.has_removals() && shard.table.filters.is_empty());
 }
 
@@ -299,7 +299,7 @@ fn a_connection_has_as_many_subscriptions_and_tokens_as_it_may() {
 
 /// A message to very many subscriptions is expanded in parts while subscriptions come and go.
 #[test]
-fn a_message_to_very_many_goes_on_where_it_was() {
+fn a_message_to_very_many_resumes_where_it_stopped() {
     let mut shard = TableFixture::new();
     for token in 0..300 {
         shard.subscribe(1000 + token, "a", &token.to_string());
@@ -312,10 +312,10 @@ fn a_message_to_very_many_goes_on_where_it_was() {
         headers: b"",
         payload: b"x".as_slice().into(),
     };
-    shard.piece.message((1, shard.table.requests), None, &message, shard.id(0));
+    shard.routed_batch.message((1, shard.table.requests), None, &message, shard.id(0));
     let (mut received, mut deliveries, mut pieces) = (BTreeSet::new(), DeliveryBatch::new(), 0);
     loop {
-        let is_all = shard.table.expand(&mut shard.piece, &mut deliveries);
+        let is_all = shard.table.expand(&mut shard.routed_batch, &mut deliveries);
         assert!(deliveries.size() < DELIVERY_BATCH_SIZE + 4000);
         while let Some(token) = deliveries.advance() {
             assert!(received.insert(token), "{token} got it twice");
@@ -343,17 +343,17 @@ fn a_mark_goes_to_a_connection_that_is_subscribed() {
     shard.subscribe(ALICE, "a", "1");
     shard.subscribe(BOB, "a", "1");
     shard.table.disconnect(ALICE);
-    shard.piece.mark(MarkTarget::Registration(shard.id(0)), 7);
+    shard.routed_batch.mark(MarkTarget::Registration(shard.id(0)), 7);
     assert_eq!(shard.received(), ["Mark(7)"]);
     shard.table.disconnect(BOB);
-    shard.piece.mark(MarkTarget::Registration(shard.id(0)), 8);
+    shard.routed_batch.mark(MarkTarget::Registration(shard.id(0)), 8);
     assert_eq!(shard.received(), [""; 0]);
-    assert_eq!(shard.sent_to_hub(), ["1 leaves", "2 leaves", "all ends 0"], "before the answer");
+    assert_eq!(shard.sent_to_hub(), ["1 disconnects", "2 disconnects", "all ends 0"], "before the answer");
     let table = &mut shard.table;
     assert_eq!((table.next_unanswerable_mark(), table.next_unanswerable_mark()), (Some(8), None));
 }
 
-/// A departed filter must stop counting in the hub without waiting for the removal of ten thousand others.
+/// A stale filter must stop counting in the hub without waiting for the removal of ten thousand others.
 #[test]
 fn a_shared_filter_ends_with_the_first_message_after_its_connections_have_left() {
     let mut shard = TableFixture::new();
@@ -366,7 +366,7 @@ fn a_shared_filter_ends_with_the_first_message_after_its_connections_have_left()
     for token in [ALICE, BOB, 3] {
         shard.table.disconnect(token);
     }
-    assert_eq!(shard.sent_to_hub(), ["1 leaves", "2 leaves", "3 leaves"]);
+    assert_eq!(shard.sent_to_hub(), ["1 disconnects", "2 disconnects", "3 disconnects"]);
     shard.route(50, 999, None, b"x");
     assert_eq!((shard.received(), shard.sent_to_hub()), (vec![], vec!["all ends 50".to_owned()]));
     // The registration stays until its subscriptions are removed; a new subscription gets its own.
@@ -379,7 +379,7 @@ fn a_shared_filter_ends_with_the_first_message_after_its_connections_have_left()
     assert_eq!(shard.sent_to_hub(), [""; 0]);
     let message =
         OutboundMessage { subject: b"a", reply: b"", headers: b"", payload: b"x".as_slice().into() };
-    shard.piece.message((99, 999), None, &message, id);
+    shard.routed_batch.message((99, 999), None, &message, id);
     shard.route(number, 999, None, b"x");
     assert_eq!((shard.received(), shard.table.registrations()), (vec!["1".to_owned()], 1));
 }
@@ -392,38 +392,38 @@ fn a_filter_that_is_left_and_comes_back_is_registered_behind_the_leave() {
     shard.subscribe(ALICE, "a", "2");
     shard.table.disconnect(ALICE);
     // One of the two is removed with it.
-    assert_eq!(shard.subscribe(BOB, "a", "1"), ["1 leaves", "0 shares 0"]);
+    assert_eq!(shard.subscribe(BOB, "a", "1"), ["1 disconnects", "0 shares 0"]);
     while shard.table.has_removals() {
         shard.table.remove_some();
     }
     assert_eq!(shard.sent_to_hub(), ["2 alone has 0"]);
     shard.table.disconnect(BOB);
-    assert_eq!(shard.subscribe(ALICE, "a", "1"), ["2 leaves", "1 registers a as 0"]);
+    assert_eq!(shard.subscribe(ALICE, "a", "1"), ["2 disconnects", "1 registers a as 0"]);
 }
 
-/// Messages to a filter with very many departed subscriptions do not match all of them repeatedly.
+/// Messages to a filter with very many stale subscriptions do not match all of them repeatedly.
 #[test]
 fn messages_remove_subscriptions_that_they_would_have_matched() {
-    const LEFT: usize = 5000;
+    const STALE: usize = 5000;
     let mut shard = TableFixture::new();
-    shard.table = ShardTable::new(HashKey(1, 2), LEFT);
+    shard.table = ShardTable::new(HashKey(1, 2), STALE);
     shard.subscribe(BOB, "a", "b");
-    for sid in 0..LEFT {
+    for sid in 0..STALE {
         shard.subscribe(ALICE, "a", &sid.to_string());
     }
     shard.table.disconnect(ALICE);
     let mut messages = 0;
-    while shard.table.departed_count > 0 {
-        let (before, matches) = (shard.table.departed_count, shard.table.departed_match_count);
+    while shard.table.stale_count > 0 {
+        let (before, matches) = (shard.table.stale_count, shard.table.stale_match_count);
         shard.route(0, 99_999, None, b"x");
         assert_eq!(shard.received(), ["b"]);
-        let removed = before - shard.table.departed_count;
-        let allowed = (shard.table.departed_match_count - matches) / DEPARTED_MATCHES_PER_STEP + 1;
-        let most = DEPARTED_REGISTRATIONS_PER_TURN + allowed as usize;
+        let removed = before - shard.table.stale_count;
+        let allowed = (shard.table.stale_match_count - matches) / STALE_MATCHES_PER_STEP + 1;
+        let most = STALE_REGISTRATIONS_PER_TURN + allowed as usize;
         assert!((1..=most).contains(&removed), "{removed} with one message");
         messages += 1;
     }
-    let (matches, most) = (shard.table.departed_match_count, LEFT as u64 * DEPARTED_MATCHES_PER_STEP);
+    let (matches, most) = (shard.table.stale_match_count, STALE as u64 * STALE_MATCHES_PER_STEP);
     assert!(matches < most && messages > 10, "{matches} matches with {messages} messages");
     while shard.table.has_removals() {
         shard.table.remove_some();
@@ -442,7 +442,7 @@ fn the_subscriptions_of_a_refused_registration_end() {
     shard.table.disconnect(3);
     shard.sent_to_hub();
     let id = shard.id(0);
-    shard.piece.refused(id);
+    shard.routed_batch.refused(id);
     assert_eq!(shard.received(), ["-ERR 'maximum subscriptions exceeded'\r\n"; 2]);
     assert_eq!(shard.sent_to_hub(), ["all ends 0"], "the hub may have had room for a part of them");
     while shard.table.has_removals() {
@@ -451,7 +451,7 @@ fn the_subscriptions_of_a_refused_registration_end() {
     assert_eq!((shard.table.len(), shard.table.registrations(), shard.table.filters.len()), (0, 0, 0));
     assert_eq!(shard.subscribe(ALICE, "a", "1"), ["1 registers a as 0"]);
     // A late refusal does not concern the new registration.
-    shard.piece.refused(id);
+    shard.routed_batch.refused(id);
     shard.received();
     assert_eq!(shard.table.len(), 1);
 }
@@ -474,7 +474,7 @@ fn subscriptions_that_have_ended_are_removed_in_steps() {
     while shard.table.has_removals() {
         let before = shard.table.ended.len();
         shard.table.remove_some();
-        assert!(before - shard.table.ended.len() <= DEPARTED_REGISTRATIONS_PER_TURN);
+        assert!(before - shard.table.ended.len() <= STALE_REGISTRATIONS_PER_TURN);
         turns += 1;
     }
     assert!(turns > 10 && shard.table.ended.is_empty(), "{turns} turns");

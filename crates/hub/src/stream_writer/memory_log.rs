@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use stilling_journal::{Batch, BatchPushError, Chunk, ReadOrder, Record, StartAt};
+use stilling_journal::{Batch, BatchPushError, Chunk, ReadRequest, Record, StartAt};
 
 use stilling_ring::SharedBlock;
 
@@ -92,9 +92,9 @@ impl MemoryLog {
     }
 
     /// Reads the records of a stream from its first sequence `kept_from` up to its next one `next`.
-    pub(super) fn read(&self, order: &ReadOrder, kept_from: u64, next: u64) -> Chunk {
-        let mut chunk = Chunk::empty(order);
-        let first = match order.from {
+    pub(super) fn read(&self, read_request: &ReadRequest, kept_from: u64, next: u64) -> Chunk {
+        let mut chunk = Chunk::empty(read_request);
+        let first = match read_request.from {
             StartAt::Sequence(sequence) => sequence.max(kept_from),
             StartAt::Time(time_ns) => {
                 let first = self.first_since(UnixNanos::from_nanos(time_ns));
@@ -109,7 +109,7 @@ impl MemoryLog {
                 if sequence < first {
                     continue;
                 }
-                if chunk.is_full() || chunk.len() >= order.records_max as usize {
+                if chunk.is_full() || chunk.len() >= read_request.records_max as usize {
                     return chunk;
                 }
                 while self.times.get(times + 1).is_some_and(|(from, _)| *from <= sequence) {
@@ -139,12 +139,12 @@ mod tests {
 
     const LIMITS: MemoryLimits = MemoryLimits { batch_size: 4096, size_max: 3 * 4096 };
 
-    fn order(from: StartAt) -> ReadOrder {
-        ReadOrder { ticket: 0, stream: 0, from, records_max: u32::MAX }
+    fn read_request(from: StartAt) -> ReadRequest {
+        ReadRequest { reader_id: 0, stream: 0, from, records_max: u32::MAX }
     }
 
     fn read(log: &MemoryLog, from: StartAt, next: u64) -> Vec<(u64, u64)> {
-        let chunk = log.read(&order(from), log.first().unwrap_or(1), next);
+        let chunk = log.read(&read_request(from), log.first().unwrap_or(1), next);
         assert!(chunk.is_end && chunk.next == next, "{chunk:?}");
         (0..chunk.len()).filter_map(|at| chunk.get(at)).map(|(sequence, time, _)| (sequence, time)).collect()
     }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::limits::{PENDING_ACKS_KEPT_MAX, REPLIES_KEPT_SIZE_MAX, SPARE_PENDING_ACKS_MAX};
+use crate::limits::{PENDING_ACKS_CAPACITY_MAX, REPLIES_CAPACITY_MAX, SPARE_PENDING_ACKS_MAX};
 use crate::publication_batch::{ClientId, Ingress};
 
 /// An answer to a connection, due when a batch is durable.
@@ -73,9 +73,9 @@ impl PendingAcks {
     /// Empties the acknowledgements; keeps the memory except after an unusual burst.
     fn clear(&mut self) {
         self.replies.clear();
-        self.replies.shrink_to(REPLIES_KEPT_SIZE_MAX);
+        self.replies.shrink_to(REPLIES_CAPACITY_MAX);
         self.acks.clear();
-        self.acks.shrink_to(PENDING_ACKS_KEPT_MAX);
+        self.acks.shrink_to(PENDING_ACKS_CAPACITY_MAX);
         self.records = Default::default();
     }
 }
@@ -133,8 +133,8 @@ impl AckQueue {
     }
 
     /// Appends an acknowledgement to taken ones.
-    pub(crate) fn push_taken(&mut self, taken: &mut PendingAcks, ack: PendingAck, reply: &[u8]) {
-        taken.push(ack, reply);
+    pub(crate) fn push_released(&mut self, released: &mut PendingAcks, ack: PendingAck, reply: &[u8]) {
+        released.push(ack, reply);
         self.count += 1;
         self.replies_size += reply.len();
     }
@@ -189,7 +189,7 @@ mod tests {
         assert_eq!(first.get(0), Some(ack(1, AckTarget::Ticket(7))));
         assert_eq!(first.get(1), Some(ack(1, AckTarget::Reply(0, 7))));
         assert_eq!((first.reply(0, 7), first.get(2)), (&b"inbox.1"[..], None));
-        queue.push_taken(&mut first, ack(1, AckTarget::Reply(0, 0)), b"r");
+        queue.push_released(&mut first, ack(1, AckTarget::Reply(0, 0)), b"r");
         assert_eq!((queue.count(), queue.replies_size(), queue.under_way()), (4, 16, 0));
         assert_eq!(first.get(2), Some(ack(1, AckTarget::Reply(7, 1))));
         queue.finish(first);
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn closing_connections_are_taken_from_all_batches() {
+    fn closing_connections_are_removed_from_all_batches() {
         let mut queue = AckQueue::default();
         queue.push(true, ack(0, AckTarget::Close), b"");
         queue.push(true, ack(1, AckTarget::Ticket(1)), b"");

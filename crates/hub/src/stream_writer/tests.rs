@@ -40,7 +40,7 @@ impl Storage for IdleJournal {
         false
     }
 
-    fn read(&mut self, _: ReadOrder) -> bool {
+    fn read(&mut self, _: ReadRequest) -> bool {
         false
     }
 
@@ -91,12 +91,12 @@ fn publication<'a>(headers: &'a str, payload: &'a [u8]) -> Publication<'a> {
 
 fn store(writer: &mut StreamWriter, storage: &mut IdleJournal, headers: &str) -> StoreDecision {
     let publication = publication(headers, b"x");
-    let judgement = writer.decide(&publication, NOW.steady_ns);
-    if let StoreDecision::Accept(id) = judgement {
+    let decision = writer.decide(&publication, NOW.steady_ns);
+    if let StoreDecision::Accept(id) = decision {
         let record = Record { headers: publication.headers, ..record(b"x") };
         writer.apply(&record, id, storage, NOW).expect("there is room");
     }
-    judgement
+    decision
 }
 
 /// A rejected message changes nothing: its id is not remembered, and it gets no sequence.
@@ -126,16 +126,16 @@ fn ids_are_checked_before_conditions_and_noted_on_apply() {
 #[test]
 fn a_stream_that_refuses_messages_gives_the_reason() {
     let mut writer = writer(Durability::Disk);
-    let judged = |writer: &mut StreamWriter, size: usize| {
+    let decided = |writer: &mut StreamWriter, size: usize| {
         writer.decide(&publication("", &vec![b'x'; size]), NOW.steady_ns)
     };
-    assert_eq!(judged(&mut writer, 2000), StoreDecision::Accept(None));
-    assert_eq!(judged(&mut writer, 2001), StoreDecision::Reject(RefusalReason::TooLarge { stream: 3 }));
+    assert_eq!(decided(&mut writer, 2000), StoreDecision::Accept(None));
+    assert_eq!(decided(&mut writer, 2001), StoreDecision::Reject(RefusalReason::TooLarge { stream: 3 }));
     let frozen = Frozen { reason: "EIO".into(), kind: io::ErrorKind::Other };
     writer.freeze(frozen);
-    assert_eq!(judged(&mut writer, 1), StoreDecision::Reject(RefusalReason::Frozen { stream: 3 }));
+    assert_eq!(decided(&mut writer, 1), StoreDecision::Reject(RefusalReason::Frozen { stream: 3 }));
     writer.mark_closed("it is elsewhere".into());
-    assert_eq!(judged(&mut writer, 1), StoreDecision::Reject(RefusalReason::Closed { stream: 3 }));
+    assert_eq!(decided(&mut writer, 1), StoreDecision::Reject(RefusalReason::Closed { stream: 3 }));
 }
 
 /// Batches go to the journal when full, or at the end of a turn in which the journal has none.

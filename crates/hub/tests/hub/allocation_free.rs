@@ -9,8 +9,8 @@ use stilling_hub::{
 };
 use stilling_probe::allocations::thread_allocations;
 
+use crate::fixture::{ABLE, BATCH_SIZE, ShardRequest, SteppedStorage, client, put, stream};
 use crate::fixture_requests::publication;
-use crate::rig::{ABLE, BATCH_SIZE, ShardRequest, SteppedStorage, client, put, stream};
 
 /// Row 0.22.
 const MESSAGES: usize = 1_000_000;
@@ -47,14 +47,14 @@ impl AnswerCounts {
 }
 
 impl Outlets for AnswerCounts {
-    fn swap(&mut self, shard: usize, piece: &mut RoutedBatch) -> bool {
+    fn swap(&mut self, shard: usize, routed_batch: &mut RoutedBatch) -> bool {
         let mut deliveries = std::mem::take(&mut self.expanded);
-        while !self.tables[shard].expand(piece, &mut deliveries) {
+        while !self.tables[shard].expand(routed_batch, &mut deliveries) {
             self.read_all(&mut deliveries);
         }
         self.read_all(&mut deliveries);
         self.expanded = deliveries;
-        piece.clear();
+        routed_batch.clear();
         true
     }
 }

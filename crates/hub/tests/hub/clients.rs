@@ -2,14 +2,14 @@
 
 use stilling_ring::SplitMix64;
 
-use crate::rig::clients::{ScriptCounts, play};
+use crate::fixture::clients::{ScriptCounts, run_script};
 
-fn words() -> Vec<String> {
+fn commands() -> Vec<String> {
     let id = |id: &str| format!("NATS/1.0\r\nNats-Msg-Id: {id}\r\n\r\n");
     let after = |last: u64| format!("NATS/1.0\r\nNats-Expected-Last-Sequence: {last}\r\n\r\n");
     let to_inbox = r#"{"config":{"deliver_subject":"inbox.c","deliver_policy":"all","ack_policy":"none"}}"#;
     let with_flow = r#"{"config":{"deliver_subject":"inbox.m","ack_policy":"none","flow_control":true,"idle_heartbeat":1000000000}}"#;
-    let mut words: Vec<String> = [
+    let mut commands: Vec<String> = [
         "CONNECT {\"headers\":true,\"no_responders\":true}",
         "CONNECT {\"echo\":false}",
         "SUB inbox.* 2",
@@ -35,13 +35,13 @@ fn words() -> Vec<String> {
     .map(|line| format!("{line}\r\n"))
     .to_vec();
     for subject in ["disk.a", "disk.b", "disk.a.b", "memory.a", "none.a", "plain.a", "nobody"] {
-        words.push(published(subject, "inbox.1", "", "hello"));
-        words.push(published(subject, "", "", ""));
-        words.push(published(subject, "inbox.2.3", &id("x"), "x"));
-        words.push(published(subject, "inbox.2.3", &id("y"), ""));
+        commands.push(published(subject, "inbox.1", "", "hello"));
+        commands.push(published(subject, "", "", ""));
+        commands.push(published(subject, "inbox.2.3", &id("x"), "x"));
+        commands.push(published(subject, "inbox.2.3", &id("y"), ""));
     }
-    words.push(published("disk.a", "inbox.1", &after(1), "once"));
-    words.push(published("memory.a", "inbox.1", &after(2), "once"));
+    commands.push(published("disk.a", "inbox.1", &after(1), "once"));
+    commands.push(published("memory.a", "inbox.1", &after(2), "once"));
     for (api_request, payload) in [
         ("INFO", ""),
         ("STREAM.INFO.disk", ""),
@@ -62,9 +62,9 @@ fn words() -> Vec<String> {
         ("STREAM.MSG.GET.disk", r#"{"seq":2}"#),
         ("STREAM.MSG.GET.memory", r#"{"seq":1,"next_by_subj":"memory.*"}"#),
     ] {
-        words.push(published(&format!("$JS.API.{api_request}"), "inbox.1", "", payload));
+        commands.push(published(&format!("$JS.API.{api_request}"), "inbox.1", "", payload));
     }
-    words
+    commands
 }
 
 fn published(subject: &str, reply: &str, headers: &str, payload: &str) -> String {
@@ -75,12 +75,12 @@ fn published(subject: &str, reply: &str, headers: &str, payload: &str) -> String
     }
 }
 
-/// A script that is mostly valid protocol: words, some split, some with a flipped bit, some noise.
-fn script(words: &[String], seed: u64) -> Vec<u8> {
+/// A script that is mostly valid protocol: commands, some split, some with a flipped bit, some noise.
+fn script(commands: &[String], seed: u64) -> Vec<u8> {
     let mut random = SplitMix64::new(seed);
     let mut script = Vec::new();
     let is_faulty = random.below(3) == 0;
-    let mut say = |step: u8, counts: &[u8]| {
+    let mut push_step = |step: u8, counts: &[u8]| {
         if counts.is_empty() {
             script.push(step);
         }
@@ -91,18 +91,18 @@ fn script(words: &[String], seed: u64) -> Vec<u8> {
         }
     };
     for peer in 0..4 {
-        say(peer, words[0].as_bytes());
-        say(peer, b"SUB inbox.> 1\r\n");
+        push_step(peer, commands[0].as_bytes());
+        push_step(peer, b"SUB inbox.> 1\r\n");
     }
     for _ in 0..40 + random.below(120) {
         let step = random.below(252) as u8;
         if step / 4 % 16 >= 9 {
             // Steps of the disk, a shard or the clock; rarely a disconnect or a disk failure.
             let step = if step / 4 % 16 >= 14 && random.below(8) != 0 { 48 + step % 4 } else { step };
-            say(if is_faulty && random.below(200) == 0 { 255 } else { step }, b"");
+            push_step(if is_faulty && random.below(200) == 0 { 255 } else { step }, b"");
             continue;
         }
-        let mut counts = words[random.index(words.len())].clone().into_bytes();
+        let mut counts = commands[random.index(commands.len())].clone().into_bytes();
         if is_faulty {
             match random.below(40) {
                 0 => counts = (0..random.below(60)).map(|_| random.below(256) as u8).collect(),
@@ -116,11 +116,11 @@ fn script(words: &[String], seed: u64) -> Vec<u8> {
             }
         }
         let rest = counts.split_off(if random.below(4) == 0 { counts.len() / 2 } else { counts.len() });
-        say(step, &counts);
+        push_step(step, &counts);
         if !rest.is_empty() {
             // Another step in between.
-            say(36 + random.below(16) as u8, b"");
-            say(step, &rest);
+            push_step(36 + random.below(16) as u8, b"");
+            push_step(step, &rest);
         }
     }
     script
@@ -128,11 +128,11 @@ fn script(words: &[String], seed: u64) -> Vec<u8> {
 
 /// "No panic, the ledger equation, bounded memory", for any client input: the short run of `cargo xtask fuzz nats_hub`.
 #[test]
-fn whatever_clients_say_the_accounts_add_up() {
-    let (words, mut all) = (words(), ScriptCounts::default());
+fn the_accounting_balances_for_any_client_input() {
+    let (commands, mut all) = (commands(), ScriptCounts::default());
     for seed in 0..3000 {
-        let script = script(&words, seed);
-        let counts = std::panic::catch_unwind(|| play(&script));
+        let script = script(&commands, seed);
+        let counts = std::panic::catch_unwind(|| run_script(&script));
         let counts = counts.unwrap_or_else(|_| panic!("seed {seed}"));
         all.stored += counts.stored;
         all.delivered += counts.delivered;

@@ -4,45 +4,45 @@ use stilling_hub::limits::{DELIVERY_BATCH_SIZE, MEMORY_TIME_STEP_NS};
 use stilling_hub::{ClientId, HubRequest};
 use stilling_journal::disk::simulated::SimulatedDisk;
 
+use crate::fixture::{ConnectionOutput, HubFixture, ShardRequest};
 use crate::fixture_requests::{publish, publish_for};
-use crate::rig::{ConnectionOutput, HubFixture, ShardRequest};
 
 pub(crate) const READER: ClientId = ClientId { shard: 0, token: 1 };
 pub(crate) const WRITER: ClientId = ClientId { shard: 1, token: 2 };
 
-pub(crate) fn api_request(rig: &mut HubFixture, subject: &str, payload: &str) -> String {
-    rig.ask_all(READER, &[publish_for(&format!("$JS.API.{subject}"), payload, "answers.1")]);
-    rig.run_until_settled();
-    let received = rig.received(READER);
+pub(crate) fn api_request(fixture: &mut HubFixture, subject: &str, payload: &str) -> String {
+    fixture.ask_all(READER, &[publish_for(&format!("$JS.API.{subject}"), payload, "answers.1")]);
+    fixture.run_until_settled();
+    let received = fixture.received(READER);
     let at = received.find("answers.1").unwrap_or_else(|| panic!("no answer to {subject}: {received}"));
     received[at..].lines().nth(1).unwrap_or_default().to_owned()
 }
 
-pub(crate) fn rig() -> HubFixture {
-    let mut rig = HubFixture::new();
-    rig.subscribe(READER, "answers.*", "1");
-    rig
+pub(crate) fn fixture() -> HubFixture {
+    let mut fixture = HubFixture::new();
+    fixture.subscribe(READER, "answers.*", "1");
+    fixture
 }
 
-pub(crate) fn fill(rig: &mut HubFixture, stream: &str, range: std::ops::Range<u64>) {
+pub(crate) fn fill(fixture: &mut HubFixture, stream: &str, range: std::ops::Range<u64>) {
     for number in range {
-        rig.ask_all(WRITER, &[publish(&format!("{stream}.n"), &number.to_string())]);
+        fixture.ask_all(WRITER, &[publish(&format!("{stream}.n"), &number.to_string())]);
     }
-    rig.run_until_settled();
+    fixture.run_until_settled();
 }
 
 /// Returns everything pushed to the subscription `push`, and reports it as sent to the hub, until nothing more arrives.
-pub(crate) fn take(rig: &mut HubFixture) -> Vec<(u64, String)> {
+pub(crate) fn take(fixture: &mut HubFixture) -> Vec<(u64, String)> {
     let mut all = Vec::new();
     loop {
-        rig.run_until_settled();
-        let outputs = rig.outputs(READER);
+        fixture.run_until_settled();
+        let outputs = fixture.outputs(READER);
         if outputs.is_empty() {
             return all;
         }
         for outputs in outputs {
             match outputs {
-                ConnectionOutput::Mark(mark) => rig.ask_all(READER, &[HubRequest::MarkReached { mark }]),
+                ConnectionOutput::Mark(mark) => fixture.ask_all(READER, &[HubRequest::MarkReached { mark }]),
                 ConnectionOutput::Text(text) => {
                     let mut lines = text.split("\r\n");
                     while let Some(line) = lines.next() {
@@ -60,44 +60,44 @@ pub(crate) fn take(rig: &mut HubFixture) -> Vec<(u64, String)> {
     }
 }
 
-pub(crate) fn create(rig: &mut HubFixture, stream: &str, config: &str) -> String {
+pub(crate) fn create(fixture: &mut HubFixture, stream: &str, config: &str) -> String {
     let payload = format!(r#"{{"stream_name":"{stream}","config":{{"ack_policy":"none",{config}}}}}"#);
-    api_request(rig, &format!("CONSUMER.CREATE.{stream}"), &payload)
+    api_request(fixture, &format!("CONSUMER.CREATE.{stream}"), &payload)
 }
 
 #[test]
-fn what_was_kept_comes_from_the_place_asked_for_and_then_what_is_new() {
+fn stored_records_arrive_from_the_requested_position_then_new_ones() {
     for stream in ["disk", "memory"] {
-        let mut rig = rig();
-        fill(&mut rig, stream, 1..501);
+        let mut fixture = fixture();
+        fill(&mut fixture, stream, 1..501);
         let config = r#""deliver_subject":"push","deliver_policy":"by_start_sequence","opt_start_seq":100"#;
-        let answer = create(&mut rig, stream, config);
+        let answer = create(&mut fixture, stream, config);
         assert!(answer.contains(r#""num_pending":401"#), "{answer}");
-        assert_eq!(take(&mut rig), [], "no subscriber yet");
-        rig.subscribe(READER, "push", "2");
-        rig.advance_time(100_000_000);
+        assert_eq!(take(&mut fixture), [], "no subscriber yet");
+        fixture.subscribe(READER, "push", "2");
+        fixture.advance_time(100_000_000);
         let expected: Vec<_> = (100..501).map(|number| (number, number.to_string())).collect();
-        assert_eq!(take(&mut rig), expected, "{stream}");
-        fill(&mut rig, stream, 501..504);
+        assert_eq!(take(&mut fixture), expected, "{stream}");
+        fill(&mut fixture, stream, 501..504);
         let expected: Vec<_> = (501..504).map(|number| (number, number.to_string())).collect();
-        assert_eq!(take(&mut rig), expected, "{stream}");
+        assert_eq!(take(&mut fixture), expected, "{stream}");
     }
 }
 
 /// The pending count of a message includes later ones of its batch, although they become visible together.
 #[test]
-fn each_message_says_how_many_come_behind_it() {
+fn each_message_carries_its_pending_count() {
     for stream in ["disk", "memory"] {
-        let mut rig = rig();
-        rig.subscribe(READER, "push", "2");
-        create(&mut rig, stream, r#""deliver_subject":"push","deliver_policy":"new""#);
-        rig.advance_time(100_000_000);
-        rig.run_until_settled();
+        let mut fixture = fixture();
+        fixture.subscribe(READER, "push", "2");
+        create(&mut fixture, stream, r#""deliver_subject":"push","deliver_policy":"new""#);
+        fixture.advance_time(100_000_000);
+        fixture.run_until_settled();
         let subject = format!("{stream}.n");
         let all: Vec<_> = (0..5).map(|_| publish(&subject, "x")).collect();
-        rig.ask_all(WRITER, &all);
-        rig.run_until_settled();
-        let received = rig.received(READER);
+        fixture.ask_all(WRITER, &all);
+        fixture.run_until_settled();
+        let received = fixture.received(READER);
         let acks = received.split([' ', '\r']).filter(|word| word.starts_with("$JS.ACK."));
         let pending: Vec<_> = acks.filter_map(|ack| ack.rsplit('.').next()).collect();
         // In memory each message is sent before the next one arrives.
@@ -109,22 +109,22 @@ fn each_message_says_how_many_come_behind_it() {
 /// A memory stream knows the time of each record, not only that of its batch.
 #[test]
 fn records_in_memory_are_found_by_their_time() {
-    let mut rig = HubFixture::with(|streams| streams[1].retention.bytes = 32 * 1024);
-    rig.subscribe(READER, "answers.*", "1");
+    let mut fixture = HubFixture::with(|streams| streams[1].retention.bytes = 32 * 1024);
+    fixture.subscribe(READER, "answers.*", "1");
     for number in 0..2000_u64 {
         // Retention removes most of the oldest records.
-        rig.ask_all(WRITER, &[publish("memory.n", &format!("{}", rig.now_ns))]);
-        rig.advance_time(if number % 10 == 0 { 7_000_000_000 } else { 1000 });
+        fixture.ask_all(WRITER, &[publish("memory.n", &format!("{}", fixture.now_ns))]);
+        fixture.advance_time(if number % 10 == 0 { 7_000_000_000 } else { 1000 });
     }
-    let start_ns = rig.now_ns - 5 * 7_000_000_000;
+    let start_ns = fixture.now_ns - 5 * 7_000_000_000;
     let start = jiff::Timestamp::from_nanosecond(i128::from(start_ns)).expect("a time");
     let config =
         format!(r#""deliver_subject":"push","deliver_policy":"by_start_time","opt_start_time":"{start}""#);
-    create(&mut rig, "memory", &config);
-    rig.subscribe(READER, "push", "2");
-    rig.advance_time(100_000_000);
-    rig.run_until_settled();
-    let received = rig.received(READER);
+    create(&mut fixture, "memory", &config);
+    fixture.subscribe(READER, "push", "2");
+    fixture.advance_time(100_000_000);
+    fixture.run_until_settled();
+    let received = fixture.received(READER);
     let mut count = 0;
     let mut lines = received.lines();
     while let Some(line) = lines.next() {
@@ -141,30 +141,30 @@ fn records_in_memory_are_found_by_their_time() {
 /// As in nats-server, a consumer continues with what exists; the records that it missed are counted.
 #[test]
 fn what_consumers_pass_over_is_counted() {
-    let mut rig = HubFixture::with(|streams| streams[1].retention.bytes = 32 * 1024);
-    rig.subscribe(READER, "answers.*", "1");
-    rig.subscribe(READER, "pulled", "2");
-    fill(&mut rig, "memory", 1..11);
-    create(&mut rig, "memory", r#""name":"p","deliver_policy":"all""#);
-    let pull = |rig: &mut HubFixture| {
+    let mut fixture = HubFixture::with(|streams| streams[1].retention.bytes = 32 * 1024);
+    fixture.subscribe(READER, "answers.*", "1");
+    fixture.subscribe(READER, "pulled", "2");
+    fill(&mut fixture, "memory", 1..11);
+    create(&mut fixture, "memory", r#""name":"p","deliver_policy":"all""#);
+    let pull = |fixture: &mut HubFixture| {
         let subject = "$JS.API.CONSUMER.MSG.NEXT.memory.p";
-        rig.ask_all(READER, &[publish_for(subject, r#"{"batch":4}"#, "pulled")]);
-        take(rig).first().expect("a record").0
+        fixture.ask_all(READER, &[publish_for(subject, r#"{"batch":4}"#, "pulled")]);
+        take(fixture).first().expect("a record").0
     };
-    assert_eq!(pull(&mut rig), 1);
-    fill(&mut rig, "memory", 11..3000);
-    let counters = rig.hub.counters();
+    assert_eq!(pull(&mut fixture), 1);
+    fill(&mut fixture, "memory", 11..3000);
+    let counters = fixture.hub.counters();
     assert_eq!(counters.streams[1].skipped_removed.get(), 0, "not missed yet");
-    let next = pull(&mut rig);
+    let next = pull(&mut fixture);
     assert!(next > 5, "the oldest have gone");
-    rig.turn();
+    fixture.turn();
     assert_eq!(counters.streams[1].skipped_removed.get(), next - 5);
-    assert_eq!(pull(&mut rig), next + 4);
+    assert_eq!(pull(&mut fixture), next + 4);
     // A consumer that starts with the oldest record has missed nothing.
-    create(&mut rig, "memory", r#""deliver_subject":"push","deliver_policy":"all""#);
-    rig.subscribe(READER, "push", "3");
-    rig.advance_time(100_000_000);
-    assert!(!take(&mut rig).is_empty());
+    create(&mut fixture, "memory", r#""deliver_subject":"push","deliver_policy":"all""#);
+    fixture.subscribe(READER, "push", "3");
+    fixture.advance_time(100_000_000);
+    assert!(!take(&mut fixture).is_empty());
     assert_eq!(counters.streams[1].skipped_removed.get(), next - 5);
     assert_eq!(counters.streams[1].skipped_damaged.get(), 0);
 }
@@ -173,20 +173,20 @@ fn what_consumers_pass_over_is_counted() {
 #[test]
 fn what_is_damaged_before_a_consumer_is_counted() {
     let disk = SimulatedDisk::new();
-    let (mut rig, _) = HubFixture::on(&disk, 8, 1 << 20);
-    rig.subscribe(READER, "answers.*", "1");
+    let (mut fixture, _) = HubFixture::on(&disk, 8, 1 << 20);
+    fixture.subscribe(READER, "answers.*", "1");
     for number in 0..100 {
-        fill(&mut rig, "disk", number * 5..number * 5 + 5);
+        fill(&mut fixture, "disk", number * 5..number * 5 + 5);
     }
     let (name, content) = disk.files().into_iter().max_by_key(|(_, content)| content.len()).expect("a file");
     let at = content.windows(6).position(|bytes| bytes == b"disk.n").expect("a record") + 6;
     disk.change(&name, |content| content[at] ^= 1);
-    create(&mut rig, "disk", r#""deliver_subject":"push","deliver_policy":"all""#);
-    rig.subscribe(READER, "push", "2");
-    rig.advance_time(100_000_000);
-    let got = take(&mut rig).len() as u64;
-    rig.turn();
-    let damaged = rig.hub.counters().streams[0].skipped_damaged.get();
+    create(&mut fixture, "disk", r#""deliver_subject":"push","deliver_policy":"all""#);
+    fixture.subscribe(READER, "push", "2");
+    fixture.advance_time(100_000_000);
+    let got = take(&mut fixture).len() as u64;
+    fixture.turn();
+    let damaged = fixture.hub.counters().streams[0].skipped_damaged.get();
     assert!(damaged > 0);
     assert_eq!(got + damaged, 500);
 }
@@ -195,32 +195,32 @@ fn what_is_damaged_before_a_consumer_is_counted() {
 #[test]
 fn a_consumer_that_catches_up_misses_nothing_and_gets_nothing_twice() {
     for stride in 1..20_u64 {
-        let mut rig = rig();
-        fill(&mut rig, "disk", 1..40);
-        create(&mut rig, "disk", r#""deliver_subject":"push","deliver_policy":"all""#);
-        rig.subscribe(READER, "push", "2");
-        rig.advance_time(100_000_000);
+        let mut fixture = fixture();
+        fill(&mut fixture, "disk", 1..40);
+        create(&mut fixture, "disk", r#""deliver_subject":"push","deliver_policy":"all""#);
+        fixture.subscribe(READER, "push", "2");
+        fixture.advance_time(100_000_000);
         let mut got = Vec::new();
         for number in 40..400 {
-            rig.ask_all(WRITER, &[publish("disk.n", &number.to_string())]);
+            fixture.ask_all(WRITER, &[publish("disk.n", &number.to_string())]);
             // Disk, reader and hub run at different speeds.
             let reads = number % (stride + 3) == 0;
             let reads_first = number % 2 == 0;
             if reads && reads_first {
-                rig.hub.storage_mut().serve_read();
+                fixture.hub.storage_mut().serve_read();
             }
             if number % stride == 0 {
-                rig.hub.storage_mut().write();
+                fixture.hub.storage_mut().write();
             }
             if reads && !reads_first {
-                rig.hub.storage_mut().serve_read();
+                fixture.hub.storage_mut().serve_read();
             }
-            rig.turn();
+            fixture.turn();
             if number % (stride + 7) == 0 {
-                got.extend(take(&mut rig));
+                got.extend(take(&mut fixture));
             }
         }
-        got.extend(take(&mut rig));
+        got.extend(take(&mut fixture));
         let expected: Vec<_> = (1..400).map(|number| (number, number.to_string())).collect();
         assert_eq!(got, expected, "stride {stride}");
     }
@@ -229,134 +229,134 @@ fn a_consumer_that_catches_up_misses_nothing_and_gets_nothing_twice() {
 /// One chunk is in flight, however far behind the consumer is.
 #[test]
 fn what_is_behind_goes_out_only_as_fast_as_it_leaves() {
-    let mut rig = rig();
+    let mut fixture = fixture();
     let payload = "x".repeat(5000);
     for _ in 0..300 {
-        rig.ask_all(WRITER, &[publish("disk.n", &payload)]);
-        rig.run_until_settled();
+        fixture.ask_all(WRITER, &[publish("disk.n", &payload)]);
+        fixture.run_until_settled();
     }
-    create(&mut rig, "disk", r#""deliver_subject":"push","deliver_policy":"all""#);
-    rig.subscribe(READER, "push", "2");
-    rig.advance_time(100_000_000);
-    rig.run_until_settled();
-    let outputs = rig.outputs(READER);
+    create(&mut fixture, "disk", r#""deliver_subject":"push","deliver_policy":"all""#);
+    fixture.subscribe(READER, "push", "2");
+    fixture.advance_time(100_000_000);
+    fixture.run_until_settled();
+    let outputs = fixture.outputs(READER);
     let size: usize = outputs
         .iter()
         .map(|outputs| if let ConnectionOutput::Text(text) = outputs { text.len() } else { 0 })
         .sum();
     assert!((200_000..300_000).contains(&size), "{size} bytes");
     assert_eq!(outputs.iter().filter(|outputs| matches!(outputs, ConnectionOutput::Mark(_))).count(), 1);
-    rig.advance_time(1_000_000_000);
-    rig.run_until_settled();
-    assert_eq!(rig.outputs(READER), [], "more came before that had left");
+    fixture.advance_time(1_000_000_000);
+    fixture.run_until_settled();
+    assert_eq!(fixture.outputs(READER), [], "more came before that had left");
 }
 
 #[test]
 fn a_filter_leaves_out_the_others() {
-    let mut rig = rig();
+    let mut fixture = fixture();
     for number in 0..20 {
         let subject = if number % 5 == 0 { "disk.five" } else { "disk.other" };
-        rig.ask_all(WRITER, &[publish(subject, &number.to_string())]);
+        fixture.ask_all(WRITER, &[publish(subject, &number.to_string())]);
     }
-    rig.run_until_settled();
+    fixture.run_until_settled();
     create(
-        &mut rig,
+        &mut fixture,
         "disk",
         r#""deliver_subject":"push","deliver_policy":"all","filter_subject":"disk.five""#,
     );
-    rig.subscribe(READER, "push", "2");
-    rig.advance_time(100_000_000);
-    let payloads: Vec<_> = take(&mut rig).into_iter().map(|(_, payload)| payload).collect();
+    fixture.subscribe(READER, "push", "2");
+    fixture.advance_time(100_000_000);
+    let payloads: Vec<_> = take(&mut fixture).into_iter().map(|(_, payload)| payload).collect();
     assert_eq!(payloads, ["0", "5", "10", "15"]);
-    rig.ask_all(WRITER, &[publish("disk.other", "x"), publish("disk.five", "y")]);
-    let payloads: Vec<_> = take(&mut rig).into_iter().map(|(_, payload)| payload).collect();
+    fixture.ask_all(WRITER, &[publish("disk.other", "x"), publish("disk.five", "y")]);
+    let payloads: Vec<_> = take(&mut fixture).into_iter().map(|(_, payload)| payload).collect();
     assert_eq!(payloads, ["y"]);
 }
 
 #[test]
 fn pull_requests_are_served_and_end() {
-    let mut rig = rig();
-    fill(&mut rig, "disk", 1..11);
-    rig.subscribe(READER, "pulled", "2");
-    create(&mut rig, "disk", r#""name":"p","deliver_policy":"all""#);
-    let pull = |rig: &mut HubFixture, what: &str| {
-        rig.ask_all(READER, &[publish_for("$JS.API.CONSUMER.MSG.NEXT.disk.p", what, "pulled")]);
+    let mut fixture = fixture();
+    fill(&mut fixture, "disk", 1..11);
+    fixture.subscribe(READER, "pulled", "2");
+    create(&mut fixture, "disk", r#""name":"p","deliver_policy":"all""#);
+    let pull = |fixture: &mut HubFixture, what: &str| {
+        fixture.ask_all(READER, &[publish_for("$JS.API.CONSUMER.MSG.NEXT.disk.p", what, "pulled")]);
     };
-    pull(&mut rig, r#"{"batch":4}"#);
-    assert_eq!(take(&mut rig).len(), 4);
-    pull(&mut rig, r#"{"batch":100,"expires":1000000000}"#);
-    let got = take(&mut rig);
+    pull(&mut fixture, r#"{"batch":4}"#);
+    assert_eq!(take(&mut fixture).len(), 4);
+    pull(&mut fixture, r#"{"batch":100,"expires":1000000000}"#);
+    let got = take(&mut fixture);
     assert_eq!((got.len(), got[0].0, got[5].0), (6, 5, 10));
     // The request is still open: new records arrive.
-    fill(&mut rig, "disk", 11..12);
-    assert_eq!(take(&mut rig), [(11, "11".to_owned())]);
-    rig.advance_time(2_000_000_000);
-    rig.run_until_settled();
-    assert!(rig.received(READER).contains("408 Request Timeout"));
-    pull(&mut rig, r#"{"batch":1,"no_wait":true}"#);
-    rig.run_until_settled();
-    assert!(rig.received(READER).contains("404 No Messages"));
+    fill(&mut fixture, "disk", 11..12);
+    assert_eq!(take(&mut fixture), [(11, "11".to_owned())]);
+    fixture.advance_time(2_000_000_000);
+    fixture.run_until_settled();
+    assert!(fixture.received(READER).contains("408 Request Timeout"));
+    pull(&mut fixture, r#"{"batch":1,"no_wait":true}"#);
+    fixture.run_until_settled();
+    assert!(fixture.received(READER).contains("404 No Messages"));
     // Clients take this status as a sign to create their consumer again.
-    rig.ask_all(READER, &[publish_for("$JS.API.CONSUMER.MSG.NEXT.disk.gone", "", "pulled")]);
-    rig.run_until_settled();
-    let received = rig.received(READER);
+    fixture.ask_all(READER, &[publish_for("$JS.API.CONSUMER.MSG.NEXT.disk.gone", "", "pulled")]);
+    fixture.run_until_settled();
+    let received = fixture.received(READER);
     assert!(received.contains("NATS/1.0 503\r\n"), "{received}");
 }
 
 #[test]
 fn an_idle_consumer_sends_heartbeats_and_expires_without_subscribers() {
-    let mut rig = rig();
-    rig.subscribe(READER, "push", "2");
-    create(&mut rig, "disk", r#""name":"c","deliver_subject":"push","idle_heartbeat":1000000000"#);
-    take(&mut rig);
-    rig.advance_time(1_100_000_000);
-    rig.run_until_settled();
-    let received = rig.received(READER);
+    let mut fixture = fixture();
+    fixture.subscribe(READER, "push", "2");
+    create(&mut fixture, "disk", r#""name":"c","deliver_subject":"push","idle_heartbeat":1000000000"#);
+    take(&mut fixture);
+    fixture.advance_time(1_100_000_000);
+    fixture.run_until_settled();
+    let received = fixture.received(READER);
     assert!(
         received.contains("100 Idle Heartbeat") && received.contains("Nats-Last-Stream: 0"),
         "{received}"
     );
-    rig.ask_all(READER, &[ShardRequest::Unsubscribe { sid: b"2", after: None }]);
-    rig.advance_time(4_000_000_000);
-    rig.run_until_settled();
-    assert!(api_request(&mut rig, "CONSUMER.INFO.disk.c", "").contains(r#""name":"c""#));
-    rig.advance_time(6_000_000_000);
-    rig.run_until_settled();
-    assert!(api_request(&mut rig, "CONSUMER.INFO.disk.c", "").contains("consumer not found"));
-    assert_eq!(rig.hub.counters().consumers.get(), 0);
+    fixture.ask_all(READER, &[ShardRequest::Unsubscribe { sid: b"2", after: None }]);
+    fixture.advance_time(4_000_000_000);
+    fixture.run_until_settled();
+    assert!(api_request(&mut fixture, "CONSUMER.INFO.disk.c", "").contains(r#""name":"c""#));
+    fixture.advance_time(6_000_000_000);
+    fixture.run_until_settled();
+    assert!(api_request(&mut fixture, "CONSUMER.INFO.disk.c", "").contains("consumer not found"));
+    assert_eq!(fixture.hub.counters().consumers.get(), 0);
 }
 
 /// No mark will be answered: the consumer waits for its next subscriber, or expires.
 #[test]
 fn a_client_that_is_gone_in_the_middle_of_a_replay_leaves_no_consumer_behind() {
-    let mut rig = rig();
-    fill(&mut rig, "disk", 1..100);
-    create(&mut rig, "disk", r#""name":"c","deliver_subject":"push","deliver_policy":"all""#);
+    let mut fixture = fixture();
+    fill(&mut fixture, "disk", 1..100);
+    create(&mut fixture, "disk", r#""name":"c","deliver_subject":"push","deliver_policy":"all""#);
     let other = ClientId { shard: 1, token: 7 };
-    rig.subscribe(other, "push", "2");
-    rig.advance_time(100_000_000);
-    rig.run_until_settled();
-    assert!(rig.outputs(other).iter().any(|outputs| matches!(outputs, ConnectionOutput::Mark(_))));
-    rig.ask_all(other, &[HubRequest::Disconnect]);
-    rig.subscribe(READER, "push", "2");
-    fill(&mut rig, "disk", 100..103);
-    rig.advance_time(100_000_000);
+    fixture.subscribe(other, "push", "2");
+    fixture.advance_time(100_000_000);
+    fixture.run_until_settled();
+    assert!(fixture.outputs(other).iter().any(|outputs| matches!(outputs, ConnectionOutput::Mark(_))));
+    fixture.ask_all(other, &[HubRequest::Disconnect]);
+    fixture.subscribe(READER, "push", "2");
+    fill(&mut fixture, "disk", 100..103);
+    fixture.advance_time(100_000_000);
     let expected: Vec<_> = (100..103).map(|number| (number, number.to_string())).collect();
-    assert_eq!(take(&mut rig), expected);
-    rig.ask_all(READER, &[ShardRequest::Unsubscribe { sid: b"2", after: None }]);
+    assert_eq!(take(&mut fixture), expected);
+    fixture.ask_all(READER, &[ShardRequest::Unsubscribe { sid: b"2", after: None }]);
     for _ in 0..2 {
-        rig.advance_time(6_000_000_000);
-        rig.run_until_settled();
+        fixture.advance_time(6_000_000_000);
+        fixture.run_until_settled();
     }
-    assert_eq!(rig.hub.counters().consumers.get(), 0);
+    assert_eq!(fixture.hub.counters().consumers.get(), 0);
 }
 
 /// As in nats-server: a consumer created behind the last reported sequence misses nothing and repeats nothing.
 #[test]
-fn a_consumer_that_has_sent_nothing_tells_the_sequence_before_its_first() {
+fn an_idle_consumer_reports_the_sequence_before_its_first() {
     for stream in ["disk", "memory"] {
-        let mut rig = rig();
-        fill(&mut rig, stream, 1..8);
+        let mut fixture = fixture();
+        fill(&mut fixture, stream, 1..8);
         for (policy, expected) in [
             (r#""deliver_policy":"new""#, 7),
             (r#""deliver_policy":"last""#, 6),
@@ -369,11 +369,11 @@ fn a_consumer_that_has_sent_nothing_tells_the_sequence_before_its_first() {
                 let (_, rest) = answer.split_once(r#""delivered":{"#).expect("what was delivered");
                 rest.split('}').next().unwrap_or_default().to_owned()
             };
-            let answer = create(&mut rig, stream, &config);
+            let answer = create(&mut fixture, stream, &config);
             assert!(delivered(&answer).contains(&expected), "{policy}: {answer}");
-            let answer = api_request(&mut rig, &format!("CONSUMER.INFO.{stream}.c"), "");
+            let answer = api_request(&mut fixture, &format!("CONSUMER.INFO.{stream}.c"), "");
             assert!(delivered(&answer).contains(&expected), "{policy}: {answer}");
-            api_request(&mut rig, &format!("CONSUMER.DELETE.{stream}.c"), "");
+            api_request(&mut fixture, &format!("CONSUMER.DELETE.{stream}.c"), "");
         }
     }
 }
@@ -383,50 +383,50 @@ fn a_consumer_that_has_sent_nothing_tells_the_sequence_before_its_first() {
 #[test]
 fn undelivered_records_of_a_chunk_go_to_the_next_subscriber() {
     for stream in ["disk", "memory"] {
-        let mut rig = rig();
-        fill(&mut rig, stream, 1..101);
-        create(&mut rig, stream, r#""deliver_subject":"push","deliver_policy":"all""#);
-        rig.subscribe(READER, "push", "2");
-        rig.ask_all(READER, &[ShardRequest::Unsubscribe { sid: b"2", after: Some(30) }]);
-        rig.advance_time(100_000_000);
-        let mut got = take(&mut rig);
+        let mut fixture = fixture();
+        fill(&mut fixture, stream, 1..101);
+        create(&mut fixture, stream, r#""deliver_subject":"push","deliver_policy":"all""#);
+        fixture.subscribe(READER, "push", "2");
+        fixture.ask_all(READER, &[ShardRequest::Unsubscribe { sid: b"2", after: Some(30) }]);
+        fixture.advance_time(100_000_000);
+        let mut got = take(&mut fixture);
         assert_eq!(got.len(), 30, "{stream}");
-        rig.subscribe(READER, "push", "3");
-        rig.advance_time(100_000_000);
-        got.extend(take(&mut rig));
+        fixture.subscribe(READER, "push", "3");
+        fixture.advance_time(100_000_000);
+        got.extend(take(&mut fixture));
         let expected: Vec<_> = (1..101).map(|number| (number, number.to_string())).collect();
         assert_eq!(got, expected, "{stream}");
     }
 }
 
 #[test]
-fn what_there_was_no_room_for_is_not_lost_with_the_connection_that_left() {
-    let (mut rig, _) = HubFixture::on(&SimulatedDisk::new(), 8, 1);
-    rig.subscribe(READER, "answers.*", "1");
+fn records_without_room_survive_the_connection_that_left() {
+    let (mut fixture, _) = HubFixture::on(&SimulatedDisk::new(), 8, 1);
+    fixture.subscribe(READER, "answers.*", "1");
     let payload = "x".repeat(1000);
     for _ in 0..800 {
-        rig.ask_all(WRITER, &[publish("disk.n", &payload)]);
-        rig.run_until_settled();
+        fixture.ask_all(WRITER, &[publish("disk.n", &payload)]);
+        fixture.run_until_settled();
     }
-    create(&mut rig, "disk", r#""name":"c","deliver_subject":"push","deliver_policy":"all""#);
+    create(&mut fixture, "disk", r#""name":"c","deliver_subject":"push","deliver_policy":"all""#);
     let other = ClientId { shard: 0, token: 7 };
-    rig.subscribe(other, "push", "2");
-    rig.advance_time(100_000_000);
-    rig.subscribe(other, "noise", "3");
-    rig.received(READER);
+    fixture.subscribe(other, "push", "2");
+    fixture.advance_time(100_000_000);
+    fixture.subscribe(other, "noise", "3");
+    fixture.received(READER);
     // The shard does not run: it holds one batch, another is nearly full, and the rest of a chunk waits.
     let noise = "z".repeat(200_000);
     for _ in 0..2 {
-        rig.ask_all(WRITER, &[publish("noise", &noise)]);
+        fixture.ask_all(WRITER, &[publish("noise", &noise)]);
     }
-    rig.run_until_settled();
-    let received = rig.received(other).matches("$JS.ACK.").count() as u64;
-    rig.ask_all(other, &[HubRequest::Disconnect]);
-    rig.run_until_settled();
-    rig.poll_shards();
-    rig.subscribe(READER, "push", "3");
-    rig.advance_time(100_000_000);
-    let got = take(&mut rig);
+    fixture.run_until_settled();
+    let received = fixture.received(other).matches("$JS.ACK.").count() as u64;
+    fixture.ask_all(other, &[HubRequest::Disconnect]);
+    fixture.run_until_settled();
+    fixture.poll_shards();
+    fixture.subscribe(READER, "push", "3");
+    fixture.advance_time(100_000_000);
+    let got = take(&mut fixture);
     let sequences: Vec<_> = got.into_iter().map(|(sequence, _)| sequence).collect();
     // Only what its shard holds is lost with the connection.
     let last = sequences.first().expect("there are some") - 1;
@@ -438,17 +438,17 @@ fn what_there_was_no_room_for_is_not_lost_with_the_connection_that_left() {
 /// As in nats-server, deleting a consumer ends its open pull requests with a status.
 #[test]
 fn deleting_a_consumer_ends_its_pull_requests() {
-    let mut rig = rig();
-    rig.subscribe(READER, "pulled.*", "2");
-    create(&mut rig, "disk", r#""name":"p""#);
+    let mut fixture = fixture();
+    fixture.subscribe(READER, "pulled.*", "2");
+    create(&mut fixture, "disk", r#""name":"p""#);
     for reply in ["pulled.1", "pulled.2"] {
         let subject = "$JS.API.CONSUMER.MSG.NEXT.disk.p";
-        rig.ask_all(READER, &[publish_for(subject, r#"{"batch":5,"expires":9000000000}"#, reply)]);
+        fixture.ask_all(READER, &[publish_for(subject, r#"{"batch":5,"expires":9000000000}"#, reply)]);
     }
-    rig.run_until_settled();
-    assert_eq!(rig.received(READER), "");
-    rig.ask_all(READER, &[publish_for("$JS.API.CONSUMER.DELETE.disk.p", "", "answers.1")]);
-    let received = rig.received(READER);
+    fixture.run_until_settled();
+    assert_eq!(fixture.received(READER), "");
+    fixture.ask_all(READER, &[publish_for("$JS.API.CONSUMER.DELETE.disk.p", "", "answers.1")]);
+    let received = fixture.received(READER);
     let status = "NATS/1.0 409 Consumer Deleted\r\nNats-Pending-Messages: 5\r\nNats-Pending-Bytes: 0\r\n\r\n";
     assert_eq!(received.matches(status).count(), 2, "{received}");
     assert!(received.contains("pulled.1") && received.contains("pulled.2"), "{received}");
@@ -458,56 +458,57 @@ fn deleting_a_consumer_ends_its_pull_requests() {
 /// A consumer without matches in a long stream reads it in parts, and others run in between.
 #[test]
 fn a_filter_that_takes_nothing_of_a_long_stream_comes_to_its_end() {
-    let mut rig = rig();
+    let mut fixture = fixture();
     let payload = "x".repeat(4000);
     for _ in 0..10_000 {
-        rig.ask_all(WRITER, &[publish("memory.other", &payload)]);
+        fixture.ask_all(WRITER, &[publish("memory.other", &payload)]);
     }
-    create(&mut rig, "memory", r#""deliver_subject":"push","filter_subject":"memory.this""#);
-    rig.subscribe(READER, "push", "2");
-    rig.advance_time(100_000_000);
+    create(&mut fixture, "memory", r#""deliver_subject":"push","filter_subject":"memory.this""#);
+    fixture.subscribe(READER, "push", "2");
+    fixture.advance_time(100_000_000);
     let mut turns = 0;
     while {
-        rig.turn();
-        !rig.hub.is_quiet()
+        fixture.turn();
+        !fixture.hub.is_quiet()
     } {
         turns += 1;
     }
     assert!(turns > 100, "40 MB in {turns} turns");
-    rig.ask_all(WRITER, &[publish("memory.this", "y")]);
-    let payloads: Vec<_> = take(&mut rig).into_iter().map(|(_, payload)| payload).collect();
+    fixture.ask_all(WRITER, &[publish("memory.this", "y")]);
+    let payloads: Vec<_> = take(&mut fixture).into_iter().map(|(_, payload)| payload).collect();
     assert_eq!(payloads, ["y"]);
 }
 
 /// Intervals and timeouts hold although the calendar is set back.
 #[test]
 fn consumer_timers_ignore_a_calendar_that_is_set_back() {
-    let mut rig = rig();
-    rig.subscribe(READER, "push", "2");
-    rig.subscribe(READER, "pulled", "3");
-    create(&mut rig, "disk", r#""name":"c","deliver_subject":"push","idle_heartbeat":1000000000"#);
-    create(&mut rig, "disk", r#""name":"p""#);
+    let mut fixture = fixture();
+    fixture.subscribe(READER, "push", "2");
+    fixture.subscribe(READER, "pulled", "3");
+    create(&mut fixture, "disk", r#""name":"c","deliver_subject":"push","idle_heartbeat":1000000000"#);
+    create(&mut fixture, "disk", r#""name":"p""#);
     let pull = r#"{"batch":1,"expires":2000000000}"#;
-    rig.ask_all(READER, &[publish_for("$JS.API.CONSUMER.MSG.NEXT.disk.p", pull, "pulled")]);
-    take(&mut rig);
-    rig.set_back_ns = 3_600_000_000_000;
-    rig.advance_time(1_100_000_000);
-    rig.run_until_settled();
-    let received = rig.received(READER);
+    fixture.ask_all(READER, &[publish_for("$JS.API.CONSUMER.MSG.NEXT.disk.p", pull, "pulled")]);
+    take(&mut fixture);
+    fixture.set_back_ns = 3_600_000_000_000;
+    fixture.advance_time(1_100_000_000);
+    fixture.run_until_settled();
+    let received = fixture.received(READER);
     assert!(received.contains("100 Idle Heartbeat") && !received.contains("408"), "{received}");
-    rig.advance_time(1_000_000_000);
-    rig.run_until_settled();
-    assert!(rig.received(READER).contains("408 Request Timeout"));
-    assert!(api_request(&mut rig, "CONSUMER.INFO.disk.p", "").contains(r#""name":"p""#));
+    fixture.advance_time(1_000_000_000);
+    fixture.run_until_settled();
+    assert!(fixture.received(READER).contains("408 Request Timeout"));
+    assert!(api_request(&mut fixture, "CONSUMER.INFO.disk.p", "").contains(r#""name":"p""#));
     for _ in 0..6 {
-        rig.advance_time(1_000_000_000);
-        rig.run_until_settled();
+        fixture.advance_time(1_000_000_000);
+        fixture.run_until_settled();
     }
-    assert!(api_request(&mut rig, "CONSUMER.INFO.disk.p", "").contains("consumer not found"));
+    assert!(api_request(&mut fixture, "CONSUMER.INFO.disk.p", "").contains("consumer not found"));
     // Records have calendar time.
-    rig.ask_all(WRITER, &[publish("memory.n", "x")]);
-    let outputs = jiff::Timestamp::from_nanosecond(i128::from(rig.now_ns - rig.set_back_ns)).expect("a time");
-    let message = api_request(&mut rig, "STREAM.MSG.GET.memory", r#"{"seq":1}"#);
+    fixture.ask_all(WRITER, &[publish("memory.n", "x")]);
+    let outputs =
+        jiff::Timestamp::from_nanosecond(i128::from(fixture.now_ns - fixture.set_back_ns)).expect("a time");
+    let message = api_request(&mut fixture, "STREAM.MSG.GET.memory", r#"{"seq":1}"#);
     assert!(message.contains(&format!(r#""time":"{outputs}""#)), "{message}");
 }
 
@@ -515,42 +516,42 @@ fn consumer_timers_ignore_a_calendar_that_is_set_back() {
 #[test]
 fn a_returning_subscriber_gets_the_records_in_between() {
     for stream in ["disk", "memory"] {
-        let mut rig = rig();
-        rig.subscribe(READER, "push", "2");
-        create(&mut rig, stream, r#""deliver_subject":"push""#);
-        fill(&mut rig, stream, 1..3);
-        assert_eq!(take(&mut rig).len(), 2);
-        rig.ask_all(READER, &[ShardRequest::Unsubscribe { sid: b"2", after: None }]);
-        rig.advance_time(100_000_000);
-        fill(&mut rig, stream, 3..6);
-        assert_eq!(take(&mut rig), []);
-        rig.subscribe(READER, "push", "3");
-        rig.advance_time(100_000_000);
-        let got: Vec<_> = take(&mut rig).into_iter().map(|(sequence, _)| sequence).collect();
+        let mut fixture = fixture();
+        fixture.subscribe(READER, "push", "2");
+        create(&mut fixture, stream, r#""deliver_subject":"push""#);
+        fill(&mut fixture, stream, 1..3);
+        assert_eq!(take(&mut fixture).len(), 2);
+        fixture.ask_all(READER, &[ShardRequest::Unsubscribe { sid: b"2", after: None }]);
+        fixture.advance_time(100_000_000);
+        fill(&mut fixture, stream, 3..6);
+        assert_eq!(take(&mut fixture), []);
+        fixture.subscribe(READER, "push", "3");
+        fixture.advance_time(100_000_000);
+        let got: Vec<_> = take(&mut fixture).into_iter().map(|(sequence, _)| sequence).collect();
         assert_eq!(got, [3, 4, 5], "{stream}");
-        fill(&mut rig, stream, 6..7);
-        assert_eq!(take(&mut rig).len(), 1, "{stream}");
+        fill(&mut fixture, stream, 6..7);
+        assert_eq!(take(&mut fixture).len(), 1, "{stream}");
     }
 }
 
 /// A failed read does not move a consumer that starts at a time back to the first record.
 #[test]
 fn a_consumer_that_begins_at_a_time_does_so_also_when_reading_has_failed() {
-    let mut rig = rig();
-    fill(&mut rig, "disk", 1..10);
-    rig.advance_time(60_000_000_000);
-    let start = jiff::Timestamp::from_nanosecond(i128::from(rig.now_ns)).expect("a time");
-    fill(&mut rig, "disk", 10..12);
-    rig.subscribe(READER, "push", "2");
+    let mut fixture = fixture();
+    fill(&mut fixture, "disk", 1..10);
+    fixture.advance_time(60_000_000_000);
+    let start = jiff::Timestamp::from_nanosecond(i128::from(fixture.now_ns)).expect("a time");
+    fill(&mut fixture, "disk", 10..12);
+    fixture.subscribe(READER, "push", "2");
     let config = format!(
         r#"{{"config":{{"ack_policy":"none","deliver_subject":"push",
             "deliver_policy":"by_start_time","opt_start_time":"{start}"}}}}"#
     );
-    rig.ask_all(READER, &[publish_for("$JS.API.CONSUMER.CREATE.disk", &config, "answers.1")]);
-    rig.hub.storage_mut().fail_read();
-    rig.turn();
-    rig.advance_time(100_000_000);
-    let got: Vec<_> = take(&mut rig).into_iter().map(|(sequence, _)| sequence).collect();
+    fixture.ask_all(READER, &[publish_for("$JS.API.CONSUMER.CREATE.disk", &config, "answers.1")]);
+    fixture.hub.storage_mut().fail_read();
+    fixture.turn();
+    fixture.advance_time(100_000_000);
+    let got: Vec<_> = take(&mut fixture).into_iter().map(|(sequence, _)| sequence).collect();
     assert_eq!(got, [10, 11]);
 }
 
@@ -559,47 +560,47 @@ fn a_consumer_that_begins_at_a_time_does_so_also_when_reading_has_failed() {
 #[test]
 fn a_chunk_that_waited_for_room_is_waited_for_as_any_other() {
     for leaves in [false, true] {
-        let (mut rig, _) = HubFixture::on(&SimulatedDisk::new(), 8, 1);
-        rig.subscribe(READER, "push", "2");
-        rig.subscribe(READER, "plain", "3");
+        let (mut fixture, _) = HubFixture::on(&SimulatedDisk::new(), 8, 1);
+        fixture.subscribe(READER, "push", "2");
+        fixture.subscribe(READER, "plain", "3");
         let payload = "x".repeat(8000);
-        rig.ask_all(WRITER, &[publish("memory.this", &payload)]);
+        fixture.ask_all(WRITER, &[publish("memory.this", &payload)]);
         for number in 0..5 {
-            rig.ask_all(WRITER, &[publish("memory.other", &number.to_string())]);
+            fixture.ask_all(WRITER, &[publish("memory.other", &number.to_string())]);
         }
         // The shard holds its one batch, and the next one is almost full.
         let rest = "x".repeat(DELIVERY_BATCH_SIZE - 1000);
-        rig.ask_all(WRITER, &[publish("plain", "x")]);
-        rig.ask_all(WRITER, &[publish("plain", &rest)]);
+        fixture.ask_all(WRITER, &[publish("plain", "x")]);
+        fixture.ask_all(WRITER, &[publish("plain", &rest)]);
         let config =
             r#"{"config":{"ack_policy":"none","deliver_subject":"push","filter_subject":"memory.this"}}"#;
-        rig.ask_all(READER, &[publish("$JS.API.CONSUMER.CREATE.memory", config)]);
-        rig.turn();
-        rig.turn();
+        fixture.ask_all(READER, &[publish("$JS.API.CONSUMER.CREATE.memory", config)]);
+        fixture.turn();
+        fixture.turn();
         let is_mark = |outputs: &ConnectionOutput| matches!(outputs, ConnectionOutput::Mark(_));
-        let mut outputs = rig.outputs(READER);
+        let mut outputs = fixture.outputs(READER);
         assert!(!outputs.iter().any(is_mark), "it waits for room");
-        let listener = if leaves { ClientId { shard: 0, token: 9 } } else { READER };
+        let subscriber = if leaves { ClientId { shard: 0, token: 9 } } else { READER };
         if leaves {
-            rig.ask_all(READER, &[HubRequest::Disconnect]);
-            rig.subscribe(listener, "push", "1");
+            fixture.ask_all(READER, &[HubRequest::Disconnect]);
+            fixture.subscribe(subscriber, "push", "1");
         }
         for _ in 0..3 {
-            rig.turn();
-            outputs.extend(rig.outputs(READER));
+            fixture.turn();
+            outputs.extend(fixture.outputs(READER));
         }
         assert_eq!(outputs.iter().any(is_mark), !leaves);
         for mark in outputs
             .iter()
             .filter_map(|outputs| if let ConnectionOutput::Mark(mark) = outputs { Some(*mark) } else { None })
         {
-            rig.ask_all(READER, &[HubRequest::MarkReached { mark }]);
+            fixture.ask_all(READER, &[HubRequest::MarkReached { mark }]);
         }
-        rig.advance_time(100_000_000);
-        rig.turn();
-        rig.ask_all(WRITER, &[publish("memory.this", "y")]);
-        rig.turn();
-        let received = rig.received(listener);
+        fixture.advance_time(100_000_000);
+        fixture.turn();
+        fixture.ask_all(WRITER, &[publish("memory.this", "y")]);
+        fixture.turn();
+        let received = fixture.received(subscriber);
         assert!(received.ends_with("\r\ny\r\n"), "{received}");
     }
 }
@@ -607,20 +608,20 @@ fn a_chunk_that_waited_for_room_is_waited_for_as_any_other() {
 /// The hub is idle after the last consumer is removed, even if consumers were queued.
 #[test]
 fn when_the_last_consumer_goes_nothing_is_left_to_do() {
-    let mut rig = rig();
-    fill(&mut rig, "memory", 1..10);
-    rig.subscribe(READER, "push", "2");
+    let mut fixture = fixture();
+    fill(&mut fixture, "memory", 1..10);
+    fixture.subscribe(READER, "push", "2");
     let config = r#""deliver_subject":"push","name":"short","filter_subject":"memory.nothing""#;
     let payload = format!(r#"{{"stream_name":"memory","config":{{"ack_policy":"none",{config}}}}}"#);
     let ask = |subject| publish_for(subject, &payload, "answers.1");
     for _ in 0..3 {
-        rig.ask_all(
+        fixture.ask_all(
             READER,
             &[ask("$JS.API.CONSUMER.CREATE.memory.short"), ask("$JS.API.CONSUMER.DELETE.memory.short")],
         );
-        rig.turn();
-        let received = rig.received(READER);
+        fixture.turn();
+        let received = fixture.received(READER);
         assert!(received.contains(r#""success":true"#), "{received}");
-        assert!(rig.hub.is_quiet(), "no consumer is queued");
+        assert!(fixture.hub.is_quiet(), "no consumer is queued");
     }
 }

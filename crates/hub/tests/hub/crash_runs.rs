@@ -1,16 +1,16 @@
-//! Whole runs of the hub with crashes at any point: see [`crash_simulation`](crate::rig::crash_simulation).
+//! Whole runs of the hub with crashes at any point: see [`crash_simulation`](crate::fixture::crash_simulation).
 
-use crate::rig::crash_simulation::{RunCounts, simulate_runs};
+use crate::fixture::crash_simulation::{RunCounts, simulate_runs};
 
 /// "1,000 seeds of publishers, subscribers, crashes and disk faults with the ledger equation, order and durability as
 /// checkers".
 #[test]
 fn a_thousand_runs_keep_every_invariant() {
-    let mut stories = RunCounts::default();
+    let mut all = RunCounts::default();
     for seed in 0..1000 {
         match simulate_runs(seed) {
-            Ok(counts) => stories.add(&counts),
-            Err(complaint) => panic!("seed {seed}: {complaint}"),
+            Ok(counts) => all.add(&counts),
+            Err(violation) => panic!("seed {seed}: {violation}"),
         }
     }
     // A check that never occurred proves nothing.
@@ -24,7 +24,7 @@ fn a_thousand_runs_keep_every_invariant() {
         unanswered,
         parked,
         queued,
-    } = stories;
+    } = all;
     for (what, count) in [
         ("acknowledged", acknowledged),
         ("seen", received_records),

@@ -4,8 +4,8 @@ use stilling_hub::limits::{DEDUP_TIME_NS, DISK_STALL_TIMEOUT_NS};
 use stilling_hub::{ClientId, HubRequest};
 use stilling_journal::disk::simulated::SimulatedDisk;
 
+use crate::fixture::{HubFixture, publish_with};
 use crate::fixture_requests::publish;
-use crate::rig::{HubFixture, publish_with};
 
 const ALICE: ClientId = ClientId { shard: 0, token: 1 };
 
@@ -18,19 +18,19 @@ fn headers(id: &str) -> String {
     format!("NATS/1.0\r\nNats-Msg-Id: {id}\r\n\r\n")
 }
 
-fn is_duplicate(rig: &mut HubFixture, subject: &str, id: &str) -> bool {
-    let before = rig.hub.counters().duplicates.get();
-    rig.ask_all(ALICE, &[publish_with(subject, "x", "", &headers(id))]);
-    rig.run_until_settled();
-    rig.hub.counters().duplicates.get() > before
+fn is_duplicate(fixture: &mut HubFixture, subject: &str, id: &str) -> bool {
+    let before = fixture.hub.counters().duplicates.get();
+    fixture.ask_all(ALICE, &[publish_with(subject, "x", "", &headers(id))]);
+    fixture.run_until_settled();
+    fixture.hub.counters().duplicates.get() > before
 }
 
 /// Publishes at least `count` messages without ids.
-fn publish_many(rig: &mut HubFixture, subject: &str, count: u64) {
+fn publish_many(fixture: &mut HubFixture, subject: &str, count: u64) {
     let requests: Vec<HubRequest<'_>> = (0..500).map(|_| publish(subject, "x")).collect();
     for _ in 0..count.div_ceil(500) {
-        rig.ask_all(ALICE, &requests);
-        rig.run_until_settled();
+        fixture.ask_all(ALICE, &requests);
+        fixture.run_until_settled();
     }
 }
 
@@ -38,54 +38,54 @@ fn publish_many(rig: &mut HubFixture, subject: &str, count: u64) {
 #[test]
 fn an_id_is_known_however_many_messages_without_one_come_after_it() {
     for subject in ["disk.a", "memory.a", "none.a"] {
-        let mut rig = HubFixture::new();
-        assert!(!is_duplicate(&mut rig, subject, "q"));
-        publish_many(&mut rig, subject, MANY);
-        assert!(is_duplicate(&mut rig, subject, "q"), "{subject}");
-        rig.advance_time(DEDUP_TIME_NS - 1);
-        assert!(is_duplicate(&mut rig, subject, "q"), "{subject}: within the time");
+        let mut fixture = HubFixture::new();
+        assert!(!is_duplicate(&mut fixture, subject, "q"));
+        publish_many(&mut fixture, subject, MANY);
+        assert!(is_duplicate(&mut fixture, subject, "q"), "{subject}");
+        fixture.advance_time(DEDUP_TIME_NS - 1);
+        assert!(is_duplicate(&mut fixture, subject, "q"), "{subject}: within the time");
     }
 }
 
 /// The time starts with the stored message; duplicates do not extend it.
 #[test]
-fn an_id_is_forgotten_when_its_time_is_over_whatever_the_calendar_says() {
+fn an_id_expires_by_the_monotonic_clock() {
     for (what, set_back_ns) in [("as it was", 0), ("set back", HOUR_NS)] {
-        let mut rig = HubFixture::new();
+        let mut fixture = HubFixture::new();
         for subject in ["disk.a", "memory.a"] {
-            assert!(!is_duplicate(&mut rig, subject, "q"));
+            assert!(!is_duplicate(&mut fixture, subject, "q"));
         }
-        rig.set_back_ns = set_back_ns;
-        rig.advance_time(DEDUP_TIME_NS - 1);
-        assert!(is_duplicate(&mut rig, "disk.a", "q"), "the calendar is {what}");
-        rig.advance_time(1);
+        fixture.set_back_ns = set_back_ns;
+        fixture.advance_time(DEDUP_TIME_NS - 1);
+        assert!(is_duplicate(&mut fixture, "disk.a", "q"), "the calendar is {what}");
+        fixture.advance_time(1);
         for subject in ["disk.a", "memory.a"] {
-            assert!(!is_duplicate(&mut rig, subject, "q"), "the calendar is {what}: its time is over");
+            assert!(!is_duplicate(&mut fixture, subject, "q"), "the calendar is {what}: its time is over");
         }
-        assert_eq!(rig.hub.counters().streams[0].last.get(), 2);
-        assert_eq!(rig.hub.counters().streams[0].ids.get(), 1);
+        assert_eq!(fixture.hub.counters().streams[0].last.get(), 2);
+        assert_eq!(fixture.hub.counters().streams[0].ids.get(), 1);
     }
 }
 
 #[test]
 fn a_calendar_that_is_set_forward_forgets_nothing() {
-    let mut rig = HubFixture::new();
-    rig.set_back_ns = HOUR_NS;
-    assert!(!is_duplicate(&mut rig, "disk.a", "q"));
-    rig.set_back_ns = 0;
-    assert!(is_duplicate(&mut rig, "disk.a", "q"));
+    let mut fixture = HubFixture::new();
+    fixture.set_back_ns = HOUR_NS;
+    assert!(!is_duplicate(&mut fixture, "disk.a", "q"));
+    fixture.set_back_ns = 0;
+    assert!(is_duplicate(&mut fixture, "disk.a", "q"));
 }
 
 /// Without other work the hub wakes up to free expired ids, then sleeps.
 #[test]
 fn memory_of_expired_ids_is_freed_without_further_messages() {
-    let mut rig = HubFixture::new();
-    assert!(!is_duplicate(&mut rig, "memory.a", "q"));
-    let span = rig.hub.next_check_in().expect("an id will expire");
+    let mut fixture = HubFixture::new();
+    assert!(!is_duplicate(&mut fixture, "memory.a", "q"));
+    let span = fixture.hub.next_check_in().expect("an id will expire");
     assert!(u128::from(DEDUP_TIME_NS) >= span.as_nanos() && span.as_nanos() > 0, "{span:?}");
-    rig.advance_time(DEDUP_TIME_NS);
-    rig.turn();
-    assert_eq!((rig.hub.next_check_in(), rig.hub.counters().streams[1].ids.get()), (None, 0));
+    fixture.advance_time(DEDUP_TIME_NS);
+    fixture.turn();
+    assert_eq!((fixture.hub.next_check_in(), fixture.hub.counters().streams[1].ids.get()), (None, 0));
 }
 
 /// Row 0.14: the window is the same after a crash, over many segments, for any downtime and any change of the calendar.
@@ -95,31 +95,31 @@ fn the_window_is_rebuilt_after_a_crash_from_the_first_id_on() {
         [("at once", 0, 0), ("an hour later", HOUR_NS, 0), ("with the calendar set back", 0, HOUR_NS)]
     {
         let disk = SimulatedDisk::new();
-        let (mut rig, _) = HubFixture::on(&disk, 8, 1 << 20);
-        assert!(!is_duplicate(&mut rig, "disk.a", "old"));
-        publish_many(&mut rig, "disk.a", 20_000);
-        rig.advance_time(DEDUP_TIME_NS);
-        assert!(!is_duplicate(&mut rig, "disk.a", "early"));
-        publish_many(&mut rig, "disk.a", MANY);
-        rig.advance_time(DEDUP_TIME_NS / 2);
-        assert!(!is_duplicate(&mut rig, "disk.a", "late"));
-        let (now_ns, last) = (rig.now_ns, rig.hub.counters().streams[0].last.get());
+        let (mut fixture, _) = HubFixture::on(&disk, 8, 1 << 20);
+        assert!(!is_duplicate(&mut fixture, "disk.a", "old"));
+        publish_many(&mut fixture, "disk.a", 20_000);
+        fixture.advance_time(DEDUP_TIME_NS);
+        assert!(!is_duplicate(&mut fixture, "disk.a", "early"));
+        publish_many(&mut fixture, "disk.a", MANY);
+        fixture.advance_time(DEDUP_TIME_NS / 2);
+        assert!(!is_duplicate(&mut fixture, "disk.a", "late"));
+        let (now_ns, last) = (fixture.now_ns, fixture.hub.counters().streams[0].last.get());
         // A crash leaves no clean end of the log.
         let crashed = SimulatedDisk::with_files(disk.files());
-        drop(rig);
-        let (mut rig, recovery) = HubFixture::on(&crashed, 8, 1 << 20);
+        drop(fixture);
+        let (mut fixture, recovery) = HubFixture::on(&crashed, 8, 1 << 20);
         assert!((20_002..last).contains(&recovery.deduplicate_from), "{what}: {recovery:?}");
-        (rig.now_ns, rig.set_back_ns) = (now_ns + later_ns, set_back_ns);
+        (fixture.now_ns, fixture.set_back_ns) = (now_ns + later_ns, set_back_ns);
         for (id, expected) in [("old", false), ("early", true), ("late", true)] {
-            assert_eq!(is_duplicate(&mut rig, "disk.a", id), expected, "{what}: {id}");
+            assert_eq!(is_duplicate(&mut fixture, "disk.a", id), expected, "{what}: {id}");
         }
         // "early" was half the time older than "late"; its batch may have been open for as long as the stall timeout of
         // the disk.
-        rig.advance_time(DEDUP_TIME_NS / 2 + DISK_STALL_TIMEOUT_NS);
+        fixture.advance_time(DEDUP_TIME_NS / 2 + DISK_STALL_TIMEOUT_NS);
         for (id, expected) in [("early", false), ("late", true)] {
-            assert_eq!(is_duplicate(&mut rig, "disk.a", id), expected, "{what}, later: {id}");
+            assert_eq!(is_duplicate(&mut fixture, "disk.a", id), expected, "{what}, later: {id}");
         }
-        rig.advance_time(DEDUP_TIME_NS / 2 + DEDUP_TIME_NS / 64);
-        assert!(!is_duplicate(&mut rig, "disk.a", "late"), "{what}: its time is over");
+        fixture.advance_time(DEDUP_TIME_NS / 2 + DEDUP_TIME_NS / 64);
+        assert!(!is_duplicate(&mut fixture, "disk.a", "late"), "{what}: its time is over");
     }
 }

@@ -14,8 +14,8 @@ use stilling_journal::disk::simulated::SimulatedDisk;
 use stilling_journal::{Journal, JournalLimits, Log, Replay};
 use stilling_ring::Wake;
 
+use crate::fixture::{ABLE, BATCH_SIZE, SEGMENTS, ShardRequest, client, put, stream};
 use crate::fixture_requests::publish_for;
-use crate::rig::{ABLE, BATCH_SIZE, SEGMENTS, ShardRequest, client, put, stream};
 
 const MESSAGES: u64 = 200;
 
@@ -29,9 +29,9 @@ struct ObservingOutlets {
 }
 
 impl Outlets for ObservingOutlets {
-    fn swap(&mut self, shard: usize, piece: &mut RoutedBatch) -> bool {
+    fn swap(&mut self, shard: usize, routed_batch: &mut RoutedBatch) -> bool {
         let mut deliveries = DeliveryBatch::new();
-        assert!(self.tables[shard].expand(piece, &mut deliveries), "it is short");
+        assert!(self.tables[shard].expand(routed_batch, &mut deliveries), "it is short");
         while deliveries.advance().is_some() {
             let bytes = match deliveries.current() {
                 Some(DeliveryItem::Bytes(line, payload)) => [line, payload].concat(),
@@ -55,7 +55,7 @@ impl Outlets for ObservingOutlets {
                 self.highest_visible.fetch_max(sequence, Ordering::SeqCst);
             }
         }
-        piece.clear();
+        routed_batch.clear();
         true
     }
 }
@@ -143,11 +143,11 @@ fn the_sync_of_a_record_comes_before_its_acknowledgement_and_its_sight() {
     drop(hub);
     let history = disk.history();
     // Later points with the same highest visible sequence have no less on the disk.
-    let mut tellings = BTreeSet::new();
+    let mut observed = BTreeSet::new();
     for at in 0..history.points() {
         let highest_visible =
             history.events().get(at).map_or(MESSAGES, |(highest_visible, _)| *highest_visible);
-        if tellings.insert(highest_visible) {
+        if observed.insert(highest_visible) {
             let durable = history.at(at).disk(|_| false);
             let (_, recovery) = Log::open(durable, "disk", SEGMENTS).expect("it opens");
             assert!(
@@ -156,5 +156,5 @@ fn the_sync_of_a_record_comes_before_its_acknowledgement_and_its_sight() {
             );
         }
     }
-    assert!(tellings.len() > 10, "{tellings:?}");
+    assert!(observed.len() > 10, "{observed:?}");
 }

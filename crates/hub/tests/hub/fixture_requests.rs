@@ -3,7 +3,7 @@
 use stilling_hub::{ClientId, HubRequest, Ingress, Publication, StreamConfig};
 use stilling_journal::disk::simulated::SimulatedDisk;
 
-use crate::rig::{ABLE, ConnectionOutput, HubFixture, ShardRequest};
+use crate::fixture::{ABLE, ConnectionOutput, HubFixture, ShardRequest};
 
 impl HubFixture {
     pub(crate) fn new() -> HubFixture {

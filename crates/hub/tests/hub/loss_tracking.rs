@@ -5,8 +5,8 @@ use stilling_hub::{ClientId, HubRequest, Ingress, Loss, LossReport, UnixNanos};
 use stilling_journal::disk::simulated::{DiskFaults, EIO, SimulatedDisk};
 use stilling_journal::{ReadOutcome, RecordKind, StartAt};
 
+use crate::fixture::HubFixture;
 use crate::fixture_requests::{publish, publish_for};
-use crate::rig::HubFixture;
 
 const ALICE: ClientId = ClientId { shard: 0, token: 1 };
 
@@ -16,8 +16,8 @@ fn lost(subject: &str, count: u64, from_ns: u64, to_ns: u64) -> HubRequest<'_> {
     HubRequest::LossReport(LossReport { ingress: Ingress::Syslog, subject, loss, count, from_ns, to_ns })
 }
 
-fn records(rig: &mut HubFixture) -> Vec<(RecordKind, String, String)> {
-    let mut reader = rig.hub.storage_mut().logs[0].source().read_from(StartAt::Sequence(1));
+fn records(fixture: &mut HubFixture) -> Vec<(RecordKind, String, String)> {
+    let mut reader = fixture.hub.storage_mut().logs[0].source().read_from(StartAt::Sequence(1));
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let mut found = Vec::new();
     loop {
@@ -31,17 +31,17 @@ fn records(rig: &mut HubFixture) -> Vec<(RecordKind, String, String)> {
     }
 }
 
-fn markers(rig: &mut HubFixture) -> Vec<String> {
-    let all = records(rig).into_iter().filter(|(kind, ..)| *kind == RecordKind::Loss);
+fn markers(fixture: &mut HubFixture) -> Vec<String> {
+    let all = records(fixture).into_iter().filter(|(kind, ..)| *kind == RecordKind::Loss);
     all.map(|(_, subject, text)| format!("{subject} {text}")).collect()
 }
 
 /// Row 0.14: every loss is marked where the messages are missing.
 #[test]
 fn a_loss_is_marked_at_its_position() {
-    let mut rig = HubFixture::new();
-    rig.subscribe(ALICE, "disk.>", "1");
-    rig.ask_all(
+    let mut fixture = HubFixture::new();
+    fixture.subscribe(ALICE, "disk.>", "1");
+    fixture.ask_all(
         ALICE,
         &[
             publish("disk.a", "before"),
@@ -49,7 +49,7 @@ fn a_loss_is_marked_at_its_position() {
             publish("disk.a", "after"),
         ],
     );
-    rig.run_until_settled();
+    fixture.run_until_settled();
     let marker = r#"{"lost":7,"reason":"shed","from":"1970-01-01T00:00:01Z","to":"1970-01-01T00:00:03.5Z"}"#;
     let expected = [
         (RecordKind::Ordinary, "disk.a", "before"),
@@ -57,67 +57,68 @@ fn a_loss_is_marked_at_its_position() {
         (RecordKind::Ordinary, "disk.a", "after"),
     ];
     let expected = expected.map(|(kind, subject, text)| (kind, subject.to_owned(), text.to_owned()));
-    assert_eq!(records(&mut rig), expected);
+    assert_eq!(records(&mut fixture), expected);
     assert_eq!(
-        rig.received(ALICE),
+        fixture.received(ALICE),
         "MSG disk.a 1 6\r\nbefore\r\nMSG disk.a 1 5\r\nafter\r\n",
         "it is no message"
     );
-    let counters = rig.hub.counters();
+    let counters = fixture.hub.counters();
     assert_eq!((counters.losses(Ingress::Syslog, Loss::Shed), counters.messages.get()), (7, 2));
     assert_eq!((counters.streams[0].last.get(), counters.streams[0].visible.get()), (3, 3));
 }
 
 #[test]
 fn markers_come_once_a_second_with_the_sum() {
-    let mut rig = HubFixture::new();
+    let mut fixture = HubFixture::new();
     for number in 1..=100 {
-        rig.ask_all(ALICE, &[lost("disk.a", number, number, number + 1)]);
-        rig.advance_time(MARKER_EVERY_NS / 200);
+        fixture.ask_all(ALICE, &[lost("disk.a", number, number, number + 1)]);
+        fixture.advance_time(MARKER_EVERY_NS / 200);
     }
-    rig.run_until_settled();
-    assert_eq!(markers(&mut rig).len(), 1);
-    assert!(!rig.hub.is_settled(), "the sum is not marked yet");
-    assert!(rig.hub.next_check_in().is_some_and(|span| span.as_nanos() <= MARKER_EVERY_NS.into()));
-    rig.advance_time(MARKER_EVERY_NS / 2);
-    rig.run_until_settled();
-    let all = markers(&mut rig);
+    fixture.run_until_settled();
+    assert_eq!(markers(&mut fixture).len(), 1);
+    assert!(!fixture.hub.is_settled(), "the sum is not marked yet");
+    assert!(fixture.hub.next_check_in().is_some_and(|span| span.as_nanos() <= MARKER_EVERY_NS.into()));
+    fixture.advance_time(MARKER_EVERY_NS / 2);
+    fixture.run_until_settled();
+    let all = markers(&mut fixture);
     assert!(all.len() == 2 && all[0].contains("\"lost\":1,") && all[1].contains("\"lost\":5049,"), "{all:?}");
-    assert!(rig.hub.is_settled() && rig.hub.next_check_in().is_none());
-    assert_eq!(rig.hub.counters().losses(Ingress::Syslog, Loss::Shed), 5050);
+    assert!(fixture.hub.is_settled() && fixture.hub.next_check_in().is_none());
+    assert_eq!(fixture.hub.counters().losses(Ingress::Syslog, Loss::Shed), 5050);
 }
 
 #[test]
 fn without_a_free_batch_a_marker_waits() {
-    let (mut rig, _) = HubFixture::on(&SimulatedDisk::new(), 1, 1 << 20);
-    rig.ask_all(ALICE, &[publish("disk.a", "x")]);
-    rig.ask_all(ALICE, &[lost("disk.a", 3, 0, 0)]);
-    rig.turn();
-    assert_eq!(markers(&mut rig).len(), 0);
-    assert_eq!(rig.hub.counters().losses(Ingress::Syslog, Loss::Shed), 3, "it is counted at once");
-    rig.run_until_settled();
-    assert_eq!(markers(&mut rig).len(), 1);
-    assert!(rig.hub.is_settled());
+    let (mut fixture, _) = HubFixture::on(&SimulatedDisk::new(), 1, 1 << 20);
+    fixture.ask_all(ALICE, &[publish("disk.a", "x")]);
+    fixture.ask_all(ALICE, &[lost("disk.a", 3, 0, 0)]);
+    fixture.turn();
+    assert_eq!(markers(&mut fixture).len(), 0);
+    assert_eq!(fixture.hub.counters().losses(Ingress::Syslog, Loss::Shed), 3, "it is counted at once");
+    fixture.run_until_settled();
+    assert_eq!(markers(&mut fixture).len(), 1);
+    assert!(fixture.hub.is_settled());
 }
 
 #[test]
 fn what_no_stream_keeps_is_counted_only() {
     let disk = SimulatedDisk::new();
-    let (mut rig, _) = HubFixture::on(&disk, 8, 1 << 20);
-    rig.ask_all(ALICE, &[lost("none.a", 1, 0, 0), lost("elsewhere", 2, 0, 0), lost("", 3, 0, 0)]);
-    rig.ask_all(ALICE, &[lost("memory.a", 4, 0, 0)]);
-    rig.run_until_settled();
-    let last =
-        |rig: &HubFixture| [0, 1, 2].map(|number: usize| rig.hub.counters().streams[number].last.get());
-    assert_eq!(last(&rig), [0, 1, 0], "the one in memory is kept");
+    let (mut fixture, _) = HubFixture::on(&disk, 8, 1 << 20);
+    fixture.ask_all(ALICE, &[lost("none.a", 1, 0, 0), lost("elsewhere", 2, 0, 0), lost("", 3, 0, 0)]);
+    fixture.ask_all(ALICE, &[lost("memory.a", 4, 0, 0)]);
+    fixture.run_until_settled();
+    let last = |fixture: &HubFixture| {
+        [0, 1, 2].map(|number: usize| fixture.hub.counters().streams[number].last.get())
+    };
+    assert_eq!(last(&fixture), [0, 1, 0], "the one in memory is kept");
     disk.fail(DiskFaults { writes: Some((0, EIO)), ..DiskFaults::default() });
-    rig.ask_all(ALICE, &[publish("disk.a", "x")]);
-    rig.run_until_settled();
-    rig.advance_time(MARKER_EVERY_NS);
-    rig.ask_all(ALICE, &[lost("disk.a", 5, 0, 0)]);
-    rig.run_until_settled();
-    assert!(rig.hub.is_settled(), "a frozen stream is not waited for");
-    assert_eq!(rig.hub.counters().losses(Ingress::Syslog, Loss::Shed), 15);
+    fixture.ask_all(ALICE, &[publish("disk.a", "x")]);
+    fixture.run_until_settled();
+    fixture.advance_time(MARKER_EVERY_NS);
+    fixture.ask_all(ALICE, &[lost("disk.a", 5, 0, 0)]);
+    fixture.run_until_settled();
+    assert!(fixture.hub.is_settled(), "a frozen stream is not waited for");
+    assert_eq!(fixture.hub.counters().losses(Ingress::Syslog, Loss::Shed), 15);
 }
 
 /// A request for a message is not answered with a marker.
@@ -125,19 +126,19 @@ fn what_no_stream_keeps_is_counted_only() {
 fn a_marker_is_not_read_as_a_message() {
     for stream in ["disk", "memory"] {
         let subject = format!("{stream}.a");
-        let mut rig = HubFixture::new();
-        rig.subscribe(ALICE, "answers.*", "1");
-        rig.ask_all(ALICE, &[publish(&subject, "x")]);
-        rig.ask_all(ALICE, &[lost(&subject, 7, rig.now_ns, rig.now_ns)]);
-        rig.ask_all(ALICE, &[publish(&subject, "y")]);
-        rig.run_until_settled();
+        let mut fixture = HubFixture::new();
+        fixture.subscribe(ALICE, "answers.*", "1");
+        fixture.ask_all(ALICE, &[publish(&subject, "x")]);
+        fixture.ask_all(ALICE, &[lost(&subject, 7, fixture.now_ns, fixture.now_ns)]);
+        fixture.ask_all(ALICE, &[publish(&subject, "y")]);
+        fixture.run_until_settled();
         let mut ask = |api_request: &str, payload: &str| {
-            rig.ask_all(
+            fixture.ask_all(
                 ALICE,
                 &[publish_for(&format!("$JS.API.{api_request}.{stream}"), payload, "answers.1")],
             );
-            rig.run_until_settled();
-            rig.received(ALICE)
+            fixture.run_until_settled();
+            fixture.received(ALICE)
         };
         assert!(ask("DIRECT.GET", r#"{"seq":1}"#).ends_with("\r\nx\r\n"));
         for (api_request, refusal) in

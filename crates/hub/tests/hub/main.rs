@@ -12,6 +12,8 @@ mod dedup;
 mod disk_errors;
 mod durable;
 mod fan_out;
+#[path = "../fixture/mod.rs"]
+mod fixture;
 mod fixture_requests;
 mod full_shards;
 mod hung_disks;
@@ -19,8 +21,6 @@ mod jetstream;
 mod loss_tracking;
 mod parked;
 mod publish_subscribe;
-#[path = "../rig/mod.rs"]
-mod rig;
 mod slow_shards;
 mod statuses;
 mod streams;

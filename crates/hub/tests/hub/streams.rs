@@ -11,8 +11,8 @@ use stilling_journal::disk::simulated::{DiskFaults, EIO, SimulatedDisk};
 use stilling_journal::limits::BLOCK_SIZE;
 use stilling_journal::{Batch, Frozen, JournalAnswer, LogConfig};
 
+use crate::fixture::{ABLE, BATCH_SIZE, ConnectionOutput, HubFixture, SteppedStorage, publish_with};
 use crate::fixture_requests::{publication, publish, publish_for};
-use crate::rig::{ABLE, BATCH_SIZE, ConnectionOutput, HubFixture, SteppedStorage, publish_with};
 
 const ALICE: ClientId = ClientId { shard: 0, token: 1 };
 const BOB: ClientId = ClientId { shard: 1, token: 2 };
@@ -24,30 +24,30 @@ fn ack(inbox: &str, json: &str) -> String {
 /// Invariant 5: neither an acknowledgement nor the record itself leaves before the sync that covers it.
 #[test]
 fn nothing_is_seen_or_acknowledged_before_it_is_durable() {
-    let mut rig = HubFixture::new();
-    rig.subscribe(ALICE, "inbox.>", "1");
-    rig.subscribe(BOB, "disk.>", "2");
-    rig.ask_all(ALICE, &[publish_for("disk.a", "x", "inbox.1"), HubRequest::Barrier]);
-    rig.turn();
-    assert_eq!((rig.received(ALICE).as_str(), rig.received(BOB).as_str()), ("PONG\r\n", ""));
-    assert!(rig.hub.storage_mut().write());
-    assert_eq!((rig.received(ALICE).as_str(), rig.received(BOB).as_str()), ("", ""));
-    rig.turn();
-    assert_eq!(rig.received(ALICE), ack("inbox.1", r#"{"stream":"disk","seq":1}"#));
-    assert_eq!(rig.received(BOB), "MSG disk.a 2 inbox.1 1\r\nx\r\n");
+    let mut fixture = HubFixture::new();
+    fixture.subscribe(ALICE, "inbox.>", "1");
+    fixture.subscribe(BOB, "disk.>", "2");
+    fixture.ask_all(ALICE, &[publish_for("disk.a", "x", "inbox.1"), HubRequest::Barrier]);
+    fixture.turn();
+    assert_eq!((fixture.received(ALICE).as_str(), fixture.received(BOB).as_str()), ("PONG\r\n", ""));
+    assert!(fixture.hub.storage_mut().write());
+    assert_eq!((fixture.received(ALICE).as_str(), fixture.received(BOB).as_str()), ("", ""));
+    fixture.turn();
+    assert_eq!(fixture.received(ALICE), ack("inbox.1", r#"{"stream":"disk","seq":1}"#));
+    assert_eq!(fixture.received(BOB), "MSG disk.a 2 inbox.1 1\r\nx\r\n");
 }
 
 #[test]
 fn memory_and_nothing_are_acknowledged_at_once() {
-    let mut rig = HubFixture::new();
-    rig.subscribe(ALICE, "inbox.>", "1");
-    rig.subscribe(BOB, ">", "2");
-    rig.ask_all(ALICE, &[publish_for("memory.a", "x", "inbox.1"), publish_for("none.a", "y", "inbox.2")]);
+    let mut fixture = HubFixture::new();
+    fixture.subscribe(ALICE, "inbox.>", "1");
+    fixture.subscribe(BOB, ">", "2");
+    fixture.ask_all(ALICE, &[publish_for("memory.a", "x", "inbox.1"), publish_for("none.a", "y", "inbox.2")]);
     let expected =
         [ack("inbox.1", r#"{"stream":"memory","seq":1}"#), ack("inbox.2", r#"{"stream":"none","seq":1}"#)]
             .concat();
-    assert_eq!(rig.received(ALICE), expected);
-    let received = rig.received(BOB);
+    assert_eq!(fixture.received(ALICE), expected);
+    let received = fixture.received(BOB);
     assert!(received.contains("MSG memory.a 2 inbox.1 1\r\nx\r\n"), "{received}");
     assert!(received.contains("MSG none.a 2 inbox.2 1\r\ny\r\n"), "{received}");
 }
@@ -57,9 +57,9 @@ fn memory_and_nothing_are_acknowledged_at_once() {
 fn what_comes_from_the_disk_has_its_reply_subject_and_no_echo() {
     const SILENT: ClientOptions = ClientOptions { no_echo: true, ..ABLE };
     for subject in ["disk.a", "memory.a"] {
-        let mut rig = HubFixture::new();
-        rig.subscribe(ALICE, "*.a", "1");
-        rig.subscribe(BOB, "*.a", "2");
+        let mut fixture = HubFixture::new();
+        fixture.subscribe(ALICE, "*.a", "1");
+        fixture.subscribe(BOB, "*.a", "2");
         // Acknowledgements of duplicates lie between those of records.
         let id = "NATS/1.0\r\nNats-Msg-Id: q\r\n\r\n";
         let own = [
@@ -68,12 +68,12 @@ fn what_comes_from_the_disk_has_its_reply_subject_and_no_echo() {
             publish_for(subject, "2", "inbox.2"),
             publish(subject, "3"),
         ];
-        assert_eq!(rig.ask(ALICE, SILENT, &own), own.len());
-        rig.ask_all(BOB, &[publish_for(subject, "4", "inbox.4"), publish(subject, "5")]);
-        rig.run_until_settled();
+        assert_eq!(fixture.ask(ALICE, SILENT, &own), own.len());
+        fixture.ask_all(BOB, &[publish_for(subject, "4", "inbox.4"), publish(subject, "5")]);
+        fixture.run_until_settled();
         let expected = format!("MSG {subject} 1 inbox.4 1\r\n4\r\nMSG {subject} 1 1\r\n5\r\n");
-        assert_eq!(rig.received(ALICE), expected);
-        let received = rig.received(BOB);
+        assert_eq!(fixture.received(ALICE), expected);
+        let received = fixture.received(BOB);
         let replies: Vec<_> = received.lines().filter(|line| line.contains("inbox")).collect();
         assert_eq!(replies, [format!("MSG {subject} 2 inbox.2 1"), format!("MSG {subject} 2 inbox.4 1")]);
         assert_eq!(received.matches(subject).count(), 5, "{received}");
@@ -82,21 +82,21 @@ fn what_comes_from_the_disk_has_its_reply_subject_and_no_echo() {
 
 #[test]
 fn a_message_sent_twice_is_kept_once_and_acknowledged_when_the_first_is_durable() {
-    let mut rig = HubFixture::new();
-    rig.subscribe(ALICE, "inbox.>", "1");
+    let mut fixture = HubFixture::new();
+    fixture.subscribe(ALICE, "inbox.>", "1");
     let id = "NATS/1.0\r\nNats-Msg-Id: q\r\n\r\n";
     let twice = [publish_with("disk.a", "x", "inbox.1", id), publish_with("disk.a", "x", "inbox.2", id)];
-    rig.ask_all(ALICE, &twice);
-    rig.turn();
-    assert_eq!(rig.received(ALICE), "");
-    rig.run_until_settled();
+    fixture.ask_all(ALICE, &twice);
+    fixture.turn();
+    assert_eq!(fixture.received(ALICE), "");
+    fixture.run_until_settled();
     let duplicate = ack("inbox.2", r#"{"stream":"disk","seq":1,"duplicate":true}"#);
-    assert_eq!(rig.received(ALICE), ack("inbox.1", r#"{"stream":"disk","seq":1}"#) + &duplicate);
+    assert_eq!(fixture.received(ALICE), ack("inbox.1", r#"{"stream":"disk","seq":1}"#) + &duplicate);
     // Much later, the answer comes at once.
-    rig.ask_all(ALICE, &twice[1..]);
-    assert_eq!(rig.received(ALICE), duplicate);
-    assert_eq!(rig.hub.counters().duplicates.get(), 2);
-    assert_eq!(rig.hub.counters().streams[0].last.get(), 1);
+    fixture.ask_all(ALICE, &twice[1..]);
+    assert_eq!(fixture.received(ALICE), duplicate);
+    assert_eq!(fixture.hub.counters().duplicates.get(), 2);
+    assert_eq!(fixture.hub.counters().streams[0].last.get(), 1);
 }
 
 /// As in nats-server: an empty id is no id, neither now nor after a rebuild of the window.
@@ -105,12 +105,12 @@ fn an_empty_message_id_makes_no_duplicates() {
     let disk = SimulatedDisk::new();
     let id = "NATS/1.0\r\nNats-Msg-Id:\r\n\r\n";
     for life in 0..2_u64 {
-        let (mut rig, _) = HubFixture::on(&disk, 8, 1 << 20);
+        let (mut fixture, _) = HubFixture::on(&disk, 8, 1 << 20);
         for subject in ["disk.a", "memory.a"] {
-            rig.ask_all(ALICE, &[publish_with(subject, "x", "", id), publish_with(subject, "y", "", id)]);
+            fixture.ask_all(ALICE, &[publish_with(subject, "x", "", id), publish_with(subject, "y", "", id)]);
         }
-        rig.run_until_settled();
-        let counters = rig.hub.counters();
+        fixture.run_until_settled();
+        let counters = fixture.hub.counters();
         assert_eq!(counters.duplicates.get(), 0);
         assert_eq!((counters.streams[0].last.get(), counters.streams[1].last.get()), (2 * (life + 1), 2));
     }
@@ -122,51 +122,51 @@ fn the_first_of_several_ids_counts_before_and_after_a_restart() {
     let disk = SimulatedDisk::new();
     let both = "NATS/1.0\r\nNats-Msg-Id: q\r\nNats-Msg-Id: r\r\n\r\n";
     for _ in 0..2 {
-        let (mut rig, _) = HubFixture::on(&disk, 8, 1 << 20);
-        rig.ask_all(ALICE, &[publish_with("disk.a", "x", "", both)]);
-        rig.ask_all(ALICE, &[publish_with("disk.a", "x", "", "NATS/1.0\r\nNats-Msg-Id: q\r\n\r\n")]);
-        rig.run_until_settled();
-        assert_eq!(rig.hub.counters().streams[0].last.get(), 1);
+        let (mut fixture, _) = HubFixture::on(&disk, 8, 1 << 20);
+        fixture.ask_all(ALICE, &[publish_with("disk.a", "x", "", both)]);
+        fixture.ask_all(ALICE, &[publish_with("disk.a", "x", "", "NATS/1.0\r\nNats-Msg-Id: q\r\n\r\n")]);
+        fixture.run_until_settled();
+        assert_eq!(fixture.hub.counters().streams[0].last.get(), 1);
     }
 }
 
 /// A repeated message names the last sequence of its first attempt.
 #[test]
 fn a_message_sent_twice_is_known_although_its_condition_holds_no_more() {
-    let mut rig = HubFixture::new();
-    rig.subscribe(ALICE, "inbox.>", "1");
+    let mut fixture = HubFixture::new();
+    fixture.subscribe(ALICE, "inbox.>", "1");
     let headers = "NATS/1.0\r\nNats-Expected-Last-Sequence: 0\r\nNats-Msg-Id: q\r\n\r\n";
     for _ in 0..2 {
-        rig.ask_all(ALICE, &[publish_with("disk.a", "x", "inbox.1", headers)]);
-        rig.run_until_settled();
+        fixture.ask_all(ALICE, &[publish_with("disk.a", "x", "inbox.1", headers)]);
+        fixture.run_until_settled();
     }
-    let received = rig.received(ALICE);
+    let received = fixture.received(ALICE);
     assert!(received.ends_with("{\"stream\":\"disk\",\"seq\":1,\"duplicate\":true}\r\n"), "{received}");
 }
 
 /// Retention runs while the stream is in use.
 #[test]
 fn retention_runs_for_a_disk_stream() {
-    let mut rig = HubFixture::new();
+    let mut fixture = HubFixture::new();
     for _ in 0..3 {
-        rig.advance_time(1_000_000_000);
-        rig.turn();
+        fixture.advance_time(1_000_000_000);
+        fixture.turn();
     }
-    assert_eq!(rig.hub.storage_mut().retained, [0], "once in a round of the three streams");
+    assert_eq!(fixture.hub.storage_mut().retained, [0], "once in a round of the three streams");
     // For any setting of the calendar.
-    rig.set_back_ns = 3_600_000_000_000;
+    fixture.set_back_ns = 3_600_000_000_000;
     for _ in 0..3 {
-        rig.advance_time(1_000_000_000);
-        rig.turn();
+        fixture.advance_time(1_000_000_000);
+        fixture.turn();
     }
-    assert_eq!(rig.hub.storage_mut().retained, [0, 0], "the calendar was set back");
+    assert_eq!(fixture.hub.storage_mut().retained, [0, 0], "the calendar was set back");
 }
 
 #[test]
 fn a_condition_that_does_not_hold_is_refused_with_what_holds() {
-    let mut rig = HubFixture::new();
-    rig.subscribe(ALICE, "inbox.>", "1");
-    rig.ask_all(ALICE, &[publish("disk.a", "x")]);
+    let mut fixture = HubFixture::new();
+    fixture.subscribe(ALICE, "inbox.>", "1");
+    fixture.ask_all(ALICE, &[publish("disk.a", "x")]);
     for (name, value, expected) in [
         ("Nats-Expected-Last-Sequence", "7", r#""err_code":10071,"description":"wrong last sequence: 1""#),
         ("Nats-Expected-Last-Sequence", "x", r#""err_code":10071"#),
@@ -175,40 +175,40 @@ fn a_condition_that_does_not_hold_is_refused_with_what_holds() {
         ("Nats-Rollup", "all", r#""err_code":10052"#),
     ] {
         let headers = format!("NATS/1.0\r\n{name}: {value}\r\n\r\n");
-        rig.ask_all(ALICE, &[publish_with("disk.a", "y", "inbox.1", &headers)]);
-        let received = rig.received(ALICE);
+        fixture.ask_all(ALICE, &[publish_with("disk.a", "y", "inbox.1", &headers)]);
+        let received = fixture.received(ALICE);
         assert!(received.contains(expected), "{name}: {received}");
     }
     for (name, value) in [("Nats-Expected-Last-Sequence", "1"), ("Nats-Expected-Stream", "disk")] {
         let headers = format!("NATS/1.0\r\n{name}: {value}\r\n\r\n");
-        rig.ask_all(ALICE, &[publish_with("disk.a", "y", "inbox.1", &headers)]);
+        fixture.ask_all(ALICE, &[publish_with("disk.a", "y", "inbox.1", &headers)]);
     }
-    rig.run_until_settled();
-    let received = rig.received(ALICE);
+    fixture.run_until_settled();
+    let received = fixture.received(ALICE);
     assert!(received.contains(r#""seq":2}"#) && received.contains(r#""seq":3}"#), "{received}");
-    assert_eq!(rig.hub.counters().losses(Ingress::Nats, Loss::Condition), 5);
+    assert_eq!(fixture.hub.counters().losses(Ingress::Nats, Loss::Condition), 5);
 }
 
 /// Row 0.14: after a disk failure nothing is acknowledged, every message is answered, and other streams continue.
 #[test]
 fn a_disk_failure_freezes_the_stream_and_is_reported() {
     let disk = SimulatedDisk::new();
-    let (mut rig, _) = HubFixture::on(&disk, 8, 1 << 20);
-    rig.subscribe(ALICE, "inbox.>", "1");
-    rig.subscribe(BOB, "disk.>", "2");
-    rig.ask_all(ALICE, &[publish_for("disk.a", "before", "inbox.0")]);
-    rig.run_until_settled();
-    assert_eq!(rig.received(ALICE), ack("inbox.0", r#"{"stream":"disk","seq":1}"#));
+    let (mut fixture, _) = HubFixture::on(&disk, 8, 1 << 20);
+    fixture.subscribe(ALICE, "inbox.>", "1");
+    fixture.subscribe(BOB, "disk.>", "2");
+    fixture.ask_all(ALICE, &[publish_for("disk.a", "before", "inbox.0")]);
+    fixture.run_until_settled();
+    assert_eq!(fixture.received(ALICE), ack("inbox.0", r#"{"stream":"disk","seq":1}"#));
     disk.fail(DiskFaults { writes: Some((0, EIO)), ..DiskFaults::default() });
-    rig.ask_all(ALICE, &[publish_for("disk.a", "lost", "inbox.1")]);
-    rig.ask_all(ALICE, &[publish_for("disk.a", "lost", "inbox.2")]);
-    rig.run_until_settled();
-    rig.ask_all(
+    fixture.ask_all(ALICE, &[publish_for("disk.a", "lost", "inbox.1")]);
+    fixture.ask_all(ALICE, &[publish_for("disk.a", "lost", "inbox.2")]);
+    fixture.run_until_settled();
+    fixture.ask_all(
         ALICE,
         &[publish_for("disk.a", "after", "inbox.3"), publish_for("memory.a", "other", "inbox.4")],
     );
-    rig.run_until_settled();
-    let received = rig.received(ALICE);
+    fixture.run_until_settled();
+    let received = fixture.received(ALICE);
     for inbox in ["inbox.1", "inbox.2", "inbox.3"] {
         let refused = format!("MSG {inbox} 1 ");
         let at = received.find(&refused).unwrap_or_else(|| panic!("{inbox}: {received}"));
@@ -218,51 +218,51 @@ fn a_disk_failure_freezes_the_stream_and_is_reported() {
         );
     }
     assert!(received.contains(r#"{"stream":"memory","seq":1}"#), "{received}");
-    assert_eq!(rig.received(BOB), "MSG disk.a 2 inbox.0 6\r\nbefore\r\n");
-    let counters = rig.hub.counters();
+    assert_eq!(fixture.received(BOB), "MSG disk.a 2 inbox.0 6\r\nbefore\r\n");
+    let counters = fixture.hub.counters();
     assert_eq!((counters.losses(Ingress::Nats, Loss::Frozen), counters.streams[0].frozen.get()), (3, 1));
 }
 
 /// Invariant 5: the writer thread has ended: its outstanding batches are refused, and so are later messages.
 #[test]
 fn the_end_of_the_writer_thread_freezes_the_stream_and_is_reported() {
-    let mut rig = HubFixture::new();
-    rig.subscribe(ALICE, "inbox.>", "1");
-    rig.subscribe(BOB, "disk.>", "2");
-    rig.ask_all(ALICE, &[publish_for("disk.a", "with it", "inbox.1")]);
-    rig.ask_all(ALICE, &[publish_for("disk.a", "open still", "inbox.2"), publish("disk.a", "unasked")]);
-    rig.hub.storage_mut().kill_writer();
-    rig.turn();
-    rig.hub.storage_mut().kill_writer();
-    rig.turn();
-    rig.ask_all(ALICE, &[publish_for("disk.a", "after", "inbox.3")]);
-    let received = rig.received(ALICE);
+    let mut fixture = HubFixture::new();
+    fixture.subscribe(ALICE, "inbox.>", "1");
+    fixture.subscribe(BOB, "disk.>", "2");
+    fixture.ask_all(ALICE, &[publish_for("disk.a", "with it", "inbox.1")]);
+    fixture.ask_all(ALICE, &[publish_for("disk.a", "open still", "inbox.2"), publish("disk.a", "unasked")]);
+    fixture.hub.storage_mut().kill_writer();
+    fixture.turn();
+    fixture.hub.storage_mut().kill_writer();
+    fixture.turn();
+    fixture.ask_all(ALICE, &[publish_for("disk.a", "after", "inbox.3")]);
+    let received = fixture.received(ALICE);
     for inbox in ["inbox.1", "inbox.2", "inbox.3"] {
         let at = received.find(inbox).unwrap_or_else(|| panic!("{inbox}: {received}"));
         assert!(received[at..].lines().nth(1).is_some_and(|json| json.contains("it has died")), "{received}");
     }
-    assert_eq!(rig.received(BOB), "");
-    let counters = rig.hub.counters();
+    assert_eq!(fixture.received(BOB), "");
+    let counters = fixture.hub.counters();
     assert_eq!((counters.losses(Ingress::Nats, Loss::Frozen), counters.streams[0].frozen.get()), (4, 1));
     assert_eq!(counters.streams[0].health.get().condition, StreamCondition::Frozen);
-    assert!(rig.hub.is_settled(), "a drain need not wait for it");
+    assert!(fixture.hub.is_settled(), "a drain need not wait for it");
 }
 
 /// Each stream refuses messages over its own maximum, with the reason.
 #[test]
 fn each_stream_has_its_own_longest_message() {
-    let mut rig = HubFixture::with(|streams| streams[1].message_size_max = 20);
-    rig.subscribe(ALICE, "inbox.>", "1");
+    let mut fixture = HubFixture::with(|streams| streams[1].message_size_max = 20);
+    fixture.subscribe(ALICE, "inbox.>", "1");
     let headers = "NATS/1.0\r\nA: b\r\n\r\n";
     let size = 20 - headers.len();
     for (inbox, headers, size) in
         [("inbox.1", "", 20), ("inbox.2", "", 21), ("inbox.3", headers, size), ("inbox.4", headers, size + 1)]
     {
-        rig.ask_all(ALICE, &[publish_with("memory.a", &"x".repeat(size), inbox, headers)]);
+        fixture.ask_all(ALICE, &[publish_with("memory.a", &"x".repeat(size), inbox, headers)]);
     }
-    rig.ask_all(ALICE, &[publish_for("disk.a", "longer than twenty bytes", "inbox.5")]);
-    rig.run_until_settled();
-    let received = rig.received(ALICE);
+    fixture.ask_all(ALICE, &[publish_for("disk.a", "longer than twenty bytes", "inbox.5")]);
+    fixture.run_until_settled();
+    let received = fixture.received(ALICE);
     let refused: Vec<bool> = (1..6)
         .map(|inbox| {
             let at = received.find(&format!("inbox.{inbox} ")).expect("an answer");
@@ -270,19 +270,19 @@ fn each_stream_has_its_own_longest_message() {
         })
         .collect();
     assert_eq!(refused, [false, true, false, true, false], "{received}");
-    rig.ask_all(ALICE, &[publish_for("$JS.API.STREAM.INFO.memory", "", "inbox.6")]);
-    assert!(rig.received(ALICE).contains(r#""max_msg_size":20"#));
+    fixture.ask_all(ALICE, &[publish_for("$JS.API.STREAM.INFO.memory", "", "inbox.6")]);
+    assert!(fixture.received(ALICE).contains(r#""max_msg_size":20"#));
 }
 
 /// A client recognises by the creation time whether a stream is still the same: a memory stream is created with its
 /// server, a disk stream with its directory.
 #[test]
-fn a_stream_tells_when_it_was_created() {
+fn a_stream_reports_when_it_was_created() {
     const FIRST_NS: u64 = 1_600_000_000_000_000_000;
-    let created = |rig: &mut HubFixture, stream: &str| {
-        rig.subscribe(ALICE, "inbox.>", "1");
-        rig.ask_all(ALICE, &[publish_for(&format!("$JS.API.STREAM.INFO.{stream}"), "", "inbox.1")]);
-        let received = rig.received(ALICE);
+    let created = |fixture: &mut HubFixture, stream: &str| {
+        fixture.subscribe(ALICE, "inbox.>", "1");
+        fixture.ask_all(ALICE, &[publish_for(&format!("$JS.API.STREAM.INFO.{stream}"), "", "inbox.1")]);
+        let received = fixture.received(ALICE);
         let (_, rest) = received.split_once(r#""created":""#).unwrap_or_else(|| panic!("{received}"));
         rest.split('"').next().unwrap_or_default().to_owned()
     };
@@ -290,18 +290,18 @@ fn a_stream_tells_when_it_was_created() {
     let on = |disk: &SimulatedDisk, created_ns| {
         HubFixture::configured(disk, (8, 1 << 20), (8, created_ns), |_| ()).0
     };
-    let mut rig = on(&disk, FIRST_NS);
-    assert_eq!(created(&mut rig, "disk"), "2020-09-13T12:26:40Z", "before its first record");
-    rig.ask_all(ALICE, &[publish("disk.a", "x")]);
-    rig.run_until_settled();
-    drop(rig);
-    let mut rig = on(&SimulatedDisk::with_files(disk.files()), FIRST_NS + 3_000_000_000);
-    assert_eq!(created(&mut rig, "disk"), "2020-09-13T12:26:40Z", "after a restart");
+    let mut fixture = on(&disk, FIRST_NS);
+    assert_eq!(created(&mut fixture, "disk"), "2020-09-13T12:26:40Z", "before its first record");
+    fixture.ask_all(ALICE, &[publish("disk.a", "x")]);
+    fixture.run_until_settled();
+    drop(fixture);
+    let mut fixture = on(&SimulatedDisk::with_files(disk.files()), FIRST_NS + 3_000_000_000);
+    assert_eq!(created(&mut fixture, "disk"), "2020-09-13T12:26:40Z", "after a restart");
     for stream in ["memory", "none"] {
-        assert_eq!(created(&mut rig, stream), "1970-01-01T00:00:00Z");
+        assert_eq!(created(&mut fixture, stream), "1970-01-01T00:00:00Z");
     }
-    let mut rig = on(&SimulatedDisk::new(), FIRST_NS + 3_000_000_000);
-    assert_eq!(created(&mut rig, "disk"), "2020-09-13T12:26:43Z", "another directory is another stream");
+    let mut fixture = on(&SimulatedDisk::new(), FIRST_NS + 3_000_000_000);
+    assert_eq!(created(&mut fixture, "disk"), "2020-09-13T12:26:43Z", "another directory is another stream");
 }
 
 /// Stream info has the times of records, or none if they are unknown.
@@ -309,9 +309,9 @@ fn a_stream_tells_when_it_was_created() {
 fn stream_info_contains_only_known_facts() {
     const NONE: &str = "0001-01-01T00:00:00Z";
     let disk = SimulatedDisk::new();
-    let state = |rig: &mut HubFixture, stream: &str| {
-        rig.ask_all(ALICE, &[publish_for(&format!("$JS.API.STREAM.INFO.{stream}"), "", "inbox.1")]);
-        let received = rig.received(ALICE);
+    let state = |fixture: &mut HubFixture, stream: &str| {
+        fixture.ask_all(ALICE, &[publish_for(&format!("$JS.API.STREAM.INFO.{stream}"), "", "inbox.1")]);
+        let received = fixture.received(ALICE);
         let (_, state) = received.split_once(r#""state":{"#).unwrap_or_else(|| panic!("{received}"));
         assert!(received.contains(r#""duplicate_window":120000000000,"#), "{received}");
         let value = |name: &str| {
@@ -322,53 +322,54 @@ fn stream_info_contains_only_known_facts() {
     };
     let (first, last) = ("2023-11-14T22:13:20Z", "2023-11-14T22:15:00Z");
     for life in 0..2 {
-        let (mut rig, _) = HubFixture::on(&disk, 8, 1 << 20);
-        rig.subscribe(ALICE, "inbox.>", "1");
+        let (mut fixture, _) = HubFixture::on(&disk, 8, 1 << 20);
+        fixture.subscribe(ALICE, "inbox.>", "1");
         let of_disk =
             if life == 0 { ["0", "1", "0", NONE, NONE, "0"] } else { ["2", "1", "2", NONE, last, "0"] };
-        assert_eq!(state(&mut rig, "disk"), of_disk);
+        assert_eq!(state(&mut fixture, "disk"), of_disk);
         for stream in ["memory", "none"] {
-            assert_eq!(state(&mut rig, stream), ["0", "1", "0", NONE, NONE, "0"]);
+            assert_eq!(state(&mut fixture, stream), ["0", "1", "0", NONE, NONE, "0"]);
         }
         if life == 0 {
             for _ in 0..2 {
-                rig.ask_all(ALICE, &["disk.a", "memory.a", "none.a"].map(|subject| publish(subject, "x")));
-                rig.run_until_settled();
-                rig.advance_time(100_000_000_000);
+                fixture
+                    .ask_all(ALICE, &["disk.a", "memory.a", "none.a"].map(|subject| publish(subject, "x")));
+                fixture.run_until_settled();
+                fixture.advance_time(100_000_000_000);
             }
-            assert_eq!(state(&mut rig, "disk"), ["2", "1", "2", NONE, last, "0"]);
-            let [messages, from, to, oldest, newest, bytes] = state(&mut rig, "memory");
+            assert_eq!(state(&mut fixture, "disk"), ["2", "1", "2", NONE, last, "0"]);
+            let [messages, from, to, oldest, newest, bytes] = state(&mut fixture, "memory");
             assert_eq!([messages, from, to, oldest, newest], ["2", "1", "2", first, last]);
             assert!(bytes.parse::<usize>().is_ok_and(|bytes| bytes > 2 * "memory.ax".len()), "{bytes}");
-            assert_eq!(state(&mut rig, "none"), ["0", "3", "2", NONE, last, "0"]);
+            assert_eq!(state(&mut fixture, "none"), ["0", "3", "2", NONE, last, "0"]);
         }
     }
 }
 
 #[test]
 fn a_record_that_no_batch_takes_is_refused() {
-    let mut rig = HubFixture::new();
-    rig.subscribe(ALICE, "inbox.>", "1");
+    let mut fixture = HubFixture::new();
+    fixture.subscribe(ALICE, "inbox.>", "1");
     let payload = "x".repeat(BATCH_SIZE);
     for subject in ["disk.a", "memory.a"] {
-        rig.ask_all(ALICE, &[publish_for(subject, &payload, "inbox.1")]);
-        let received = rig.received(ALICE);
+        fixture.ask_all(ALICE, &[publish_for(subject, &payload, "inbox.1")]);
+        let received = fixture.received(ALICE);
         assert!(received.contains(r#""err_code":10054"#), "{subject}: {received}");
     }
-    assert_eq!(rig.hub.counters().losses(Ingress::Nats, Loss::TooLarge), 2);
+    assert_eq!(fixture.hub.counters().losses(Ingress::Nats, Loss::TooLarge), 2);
 }
 
 /// When the disk has all batches, the publisher is parked, and nothing is lost or reordered.
 #[test]
-fn without_a_free_batch_a_publisher_is_parked_and_goes_on_where_it_was() {
-    let (mut rig, _) = HubFixture::on(&SimulatedDisk::new(), 2, 1 << 20);
-    rig.subscribe(ALICE, "inbox.>", "1");
+fn without_a_free_batch_a_publisher_is_parked_and_resumes_where_it_was() {
+    let (mut fixture, _) = HubFixture::on(&SimulatedDisk::new(), 2, 1 << 20);
+    fixture.subscribe(ALICE, "inbox.>", "1");
     let payload = "x".repeat(3000);
     let requests: Vec<_> = (0..12).map(|_| publish_for("disk.a", &payload, "inbox.1")).collect();
-    assert!((1..12).contains(&rig.send_until_parked(ALICE, &requests)));
-    rig.run_until_settled();
-    assert_eq!((rig.processed(), rig.parked()), (12, 0));
-    let received = rig.received(ALICE);
+    assert!((1..12).contains(&fixture.send_until_parked(ALICE, &requests)));
+    fixture.run_until_settled();
+    assert_eq!((fixture.processed(), fixture.parked()), (12, 0));
+    let received = fixture.received(ALICE);
     let mut before = 0;
     for sequence in 1..=12 {
         let ack = format!("\"seq\":{sequence}}}");
@@ -381,55 +382,55 @@ fn without_a_free_batch_a_publisher_is_parked_and_goes_on_where_it_was() {
 
 #[test]
 fn a_ticket_gets_an_outcome() {
-    let mut rig = HubFixture::new();
+    let mut fixture = HubFixture::new();
     let with = |subject, ticket| {
         HubRequest::Publish(Publication { ticket: Some(ticket), ..publication(subject, "x") })
     };
-    rig.ask_all(BOB, &[with("disk.a", 1), with("memory.a", 2), with("elsewhere", 3)]);
+    fixture.ask_all(BOB, &[with("disk.a", 1), with("memory.a", 2), with("elsewhere", 3)]);
     let stored = |stream, sequence| PublishOutcome::Stored { stream, sequence, duplicate: false };
     let passed = PublishOutcome::Forwarded { subscriptions: 0 };
     assert_eq!(
-        rig.outputs(BOB),
+        fixture.outputs(BOB),
         [ConnectionOutput::PublishOutcome(2, stored(1, 1)), ConnectionOutput::PublishOutcome(3, passed)]
     );
-    rig.run_until_settled();
-    assert_eq!(rig.outputs(BOB), [ConnectionOutput::PublishOutcome(1, stored(0, 1))]);
+    fixture.run_until_settled();
+    assert_eq!(fixture.outputs(BOB), [ConnectionOutput::PublishOutcome(1, stored(0, 1))]);
     let headers = b"NATS/1.0\r\nNats-Expected-Last-Sequence: 9\r\n\r\n";
     let wrong = Publication { ticket: Some(4), headers, ..publication("disk.a", "x") };
-    rig.ask_all(BOB, &[HubRequest::Publish(wrong)]);
+    fixture.ask_all(BOB, &[HubRequest::Publish(wrong)]);
     let refused = PublishOutcome::Refused(RefusalReason::WrongLastSequence { stream: 0, last: 1 });
-    assert_eq!(rig.outputs(BOB), [ConnectionOutput::PublishOutcome(4, refused)]);
+    assert_eq!(fixture.outputs(BOB), [ConnectionOutput::PublishOutcome(4, refused)]);
 }
 
 #[test]
 fn a_close_comes_after_all_pending_answers() {
-    let mut rig = HubFixture::new();
-    rig.subscribe(ALICE, "inbox.>", "1");
-    rig.ask_all(ALICE, &[publish_for("disk.a", "x", "inbox.1"), HubRequest::CloseAfterAcks]);
-    rig.turn();
-    assert_eq!(rig.outputs(ALICE), []);
-    rig.run_until_settled();
+    let mut fixture = HubFixture::new();
+    fixture.subscribe(ALICE, "inbox.>", "1");
+    fixture.ask_all(ALICE, &[publish_for("disk.a", "x", "inbox.1"), HubRequest::CloseAfterAcks]);
+    fixture.turn();
+    assert_eq!(fixture.outputs(ALICE), []);
+    fixture.run_until_settled();
     let acknowledged = ConnectionOutput::Text(ack("inbox.1", r#"{"stream":"disk","seq":1}"#));
-    assert_eq!(rig.outputs(ALICE), [acknowledged, ConnectionOutput::Close]);
+    assert_eq!(fixture.outputs(ALICE), [acknowledged, ConnectionOutput::Close]);
     // Without pending answers, at once.
-    rig.ask_all(BOB, &[HubRequest::CloseAfterAcks]);
-    assert_eq!(rig.outputs(BOB), [ConnectionOutput::Close]);
-    assert!(rig.hub.is_settled());
+    fixture.ask_all(BOB, &[HubRequest::CloseAfterAcks]);
+    assert_eq!(fixture.outputs(BOB), [ConnectionOutput::Close]);
+    assert!(fixture.hub.is_settled());
 }
 
 /// A memory stream keeps the newest records within its bytes.
 #[test]
 fn a_stream_in_memory_lets_the_oldest_go() {
-    let mut rig = HubFixture::new();
+    let mut fixture = HubFixture::new();
     let payload = "x".repeat(1000);
     for _ in 0..200_000 / 7 {
-        rig.ask_all(ALICE, &[publish("memory.a", &payload)]);
+        fixture.ask_all(ALICE, &[publish("memory.a", &payload)]);
     }
-    let stream = &rig.hub.counters().streams[1];
+    let stream = &fixture.hub.counters().streams[1];
     assert_eq!(stream.last.get(), 200_000 / 7);
     assert_eq!(stream.first.get(), 1, "all of it fits into 64 MiB");
     for _ in 0..60_000 {
-        rig.ask_all(ALICE, &[publish("memory.a", &payload)]);
+        fixture.ask_all(ALICE, &[publish("memory.a", &payload)]);
     }
     let (first, last) = (stream.first.get(), stream.last.get());
     let kept = (last - first + 1) * 1000;
@@ -438,18 +439,18 @@ fn a_stream_in_memory_lets_the_oldest_go() {
 
 /// Processes `count` copies of a request: first while the disk does nothing, until the publisher is parked, then while
 /// it writes. Returns how many were processed before the parking.
-fn take_all(rig: &mut HubFixture, request: &HubRequest<'_>, count: usize) -> usize {
-    let (requests, before) = (vec![*request; count], rig.processed());
-    let mut taken = rig.ask(ALICE, ABLE, &requests);
-    let first = rig.processed() - before;
-    assert_eq!(rig.parked(), 1);
-    while rig.processed() - before < count {
-        let done = rig.processed();
-        rig.run_until_settled();
-        taken += rig.ask(ALICE, ABLE, &requests[taken..]);
-        assert!(rig.processed() > done, "the disk has written, and {done} of {count} are processed");
+fn take_all(fixture: &mut HubFixture, request: &HubRequest<'_>, count: usize) -> usize {
+    let (requests, before) = (vec![*request; count], fixture.processed());
+    let mut taken = fixture.ask(ALICE, ABLE, &requests);
+    let first = fixture.processed() - before;
+    assert_eq!(fixture.parked(), 1);
+    while fixture.processed() - before < count {
+        let done = fixture.processed();
+        fixture.run_until_settled();
+        taken += fixture.ask(ALICE, ABLE, &requests[taken..]);
+        assert!(fixture.processed() > done, "the disk has written, and {done} of {count} are processed");
     }
-    rig.run_until_settled();
+    fixture.run_until_settled();
     first
 }
 
@@ -465,11 +466,11 @@ fn answers_that_wait_for_the_disk_are_bounded_by_number_and_by_bytes() {
         (publish_with("disk.a", "", &long, id), some, REPLIES_SIZE_MAX / long.len()),
         (publish_with("disk.a", "", &long, ""), some, REPLIES_SIZE_MAX / long.len()),
     ] {
-        let mut rig = HubFixture::new();
+        let mut fixture = HubFixture::new();
         // The batch is with the disk; duplicates wait for it.
-        rig.ask_all(ALICE, &[publish_with("disk.a", "", "", id)]);
-        assert_eq!(take_all(&mut rig, &request, count), most);
-        let counters = rig.hub.counters();
+        fixture.ask_all(ALICE, &[publish_with("disk.a", "", "", id)]);
+        assert_eq!(take_all(&mut fixture, &request, count), most);
+        let counters = fixture.hub.counters();
         assert_eq!(counters.publish_outcomes.get(), count as u64, "all are answered in the end");
         assert_eq!(counters.streams[0].pending.get(), 0);
     }
@@ -481,17 +482,17 @@ fn answers_that_wait_for_the_disk_are_bounded_by_number_and_by_bytes() {
 fn messages_without_answers_are_pending_too_and_bounded() {
     const MOST: usize = 100;
     let disk = SimulatedDisk::new();
-    let (mut rig, _) =
+    let (mut fixture, _) =
         HubFixture::changed(&disk, (8, 1 << 20), |streams| streams[0].pending_max = MOST as u32);
     for request in [publish("disk.a", "x"), publish_for("disk.a", "x", "inbox.1")] {
-        let before = rig.hub.counters().streams[0].last.get();
-        assert_eq!(take_all(&mut rig, &request, 1000), MOST);
-        let stream = &rig.hub.counters().streams[0];
+        let before = fixture.hub.counters().streams[0].last.get();
+        assert_eq!(take_all(&mut fixture, &request, 1000), MOST);
+        let stream = &fixture.hub.counters().streams[0];
         assert_eq!((stream.pending.get(), stream.pending_peak.get()), (0, MOST as u64));
         assert_eq!(stream.last.get() - before, 1000, "all are stored in the end");
     }
-    rig.ask(ALICE, ABLE, &[publish("disk.a", "x"); 7]);
-    assert_eq!(rig.hub.counters().streams[0].pending.get(), 7);
+    fixture.ask(ALICE, ABLE, &[publish("disk.a", "x"); 7]);
+    assert_eq!(fixture.hub.counters().streams[0].pending.get(), 7);
 }
 
 impl SteppedStorage {
@@ -515,19 +516,19 @@ impl SteppedStorage {
 #[test]
 fn a_burst_is_stored_in_batches_that_fit_into_a_segment() {
     let segments = LogConfig::for_retention(Some(1024 * 1024)).segment_size as usize;
-    let mut rig = HubFixture::with(|streams| streams[0].retention.bytes = 1024 * 1024);
-    rig.hub.storage_mut().idle = (0..8).map(|_| Batch::new(1024 * 1024)).collect();
+    let mut fixture = HubFixture::with(|streams| streams[0].retention.bytes = 1024 * 1024);
+    fixture.hub.storage_mut().idle = (0..8).map(|_| Batch::new(1024 * 1024)).collect();
     let (short, long) = ("x".repeat(1000), "x".repeat(400_000));
     let mut requests = vec![publish("disk.a", &short); 600];
     // A record longer than a segment gets a batch of its own.
     requests.insert(300, publish("disk.a", &long));
-    rig.ask_all(ALICE, &requests);
-    rig.turn();
-    let waiting = &rig.hub.storage_mut().waiting;
+    fixture.ask_all(ALICE, &requests);
+    fixture.turn();
+    let waiting = &fixture.hub.storage_mut().waiting;
     let sizes: Vec<_> = waiting.iter().map(|(_, batch, _)| (batch.count(), batch.size())).collect();
     assert!(sizes.iter().all(|(count, size)| *count == 1 || size + BLOCK_SIZE <= segments), "{sizes:?}");
     assert!(sizes.iter().any(|(count, size)| *count == 1 && *size > 400_000), "{sizes:?}");
     assert!(sizes.len() >= 4, "{sizes:?}");
-    rig.run_until_settled();
-    assert_eq!(rig.hub.storage_mut().outputs[0], 601);
+    fixture.run_until_settled();
+    assert_eq!(fixture.hub.storage_mut().outputs[0], 601);
 }

@@ -118,18 +118,19 @@ impl FileDisk {
     }
 
     /// The process that holds the lock, determined without locking: the lock file contains its id, and the system's
-    /// list of locks tells whether it still holds it.
+    /// list of locks shows whether it still holds it.
     #[must_use]
     pub fn holder(&self) -> Option<u32> {
         let path = self.path_of(LOCK_FILE);
         let process = fs::read_to_string(&path).ok()?.trim().parse().ok()?;
         let inode = fs::metadata(&path).ok()?.ino();
         let locks = fs::read_to_string("/proc/locks").ok()?;
-        let is_it = |line: &str| {
-            let place = line.split_whitespace().nth(5);
-            line.contains(" FLOCK ") && place.is_some_and(|place| place.ends_with(&format!(":{inode}")))
+        let is_our_lock = |line: &str| {
+            let device_and_inode = line.split_whitespace().nth(5);
+            line.contains(" FLOCK ")
+                && device_and_inode.is_some_and(|field| field.ends_with(&format!(":{inode}")))
         };
-        locks.lines().any(is_it).then_some(process)
+        locks.lines().any(is_our_lock).then_some(process)
     }
 
     /// The method of durable writes.
@@ -147,7 +148,7 @@ impl Disk for FileDisk {
     type File = OpenFile;
     type Lock = FileLock;
 
-    fn place(&self) -> String {
+    fn location(&self) -> String {
         self.path.display().to_string()
     }
 
@@ -259,7 +260,7 @@ impl Disk for FileDisk {
 
     fn lock(&self) -> Result<FileLock, LockError> {
         let path = self.path_of(LOCK_FILE);
-        let failed = |source| LockError::Failed { place: self.place(), source };
+        let failed = |source| LockError::Failed { location: self.location(), source };
         let mut file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -273,7 +274,7 @@ impl Disk for FileDisk {
             Err(TryLockError::WouldBlock) => {
                 let mut text = String::new();
                 let holder = file.read_to_string(&mut text).ok().and_then(|_| text.trim().parse().ok());
-                return Err(LockError::Held { place: self.place(), holder });
+                return Err(LockError::Held { location: self.location(), holder });
             }
             Err(TryLockError::Error(source)) => return Err(failed(source)),
         }
@@ -485,7 +486,7 @@ mod tests {
     fn a_copy_of_the_descriptor_does_not_keep_a_directory_locked() {
         let directory = tempfile::tempdir().expect("a directory");
         let disk = FileDisk::open_or_create(directory.path()).expect("it is ours");
-        let lock = disk.lock().expect("nobody has it");
+        let lock = disk.lock().expect("it is not locked");
         let copy = lock.file.try_clone().expect("a descriptor");
         assert!(matches!(disk.lock(), Err(LockError::Held { .. })));
         drop(lock);

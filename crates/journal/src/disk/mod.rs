@@ -29,7 +29,7 @@ pub trait Disk: Clone + Send + Sync + 'static {
     type Lock: Send + 'static;
 
     /// The directory's location, for messages.
-    fn place(&self) -> String;
+    fn location(&self) -> String;
 
     /// The method of durable writes.
     fn write_method(&self) -> WriteMethod;
@@ -165,14 +165,14 @@ pub enum LockError {
     /// Another process holds the lock.
     Held {
         /// The directory.
-        place: String,
+        location: String,
         /// Process id of the holder, if known.
         holder: Option<u32>,
     },
     /// The system's lock call failed.
     Failed {
         /// The directory.
-        place: String,
+        location: String,
         /// The system's error.
         source: io::Error,
     },
@@ -181,15 +181,15 @@ pub enum LockError {
 impl fmt::Display for LockError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            LockError::Held { place, holder: Some(pid) } => write!(
+            LockError::Held { location, holder: Some(pid) } => write!(
                 f,
-                "{place} is in use by process {pid}: two servers cannot write one directory; stop that one, or choose another directory"
+                "{location} is in use by process {pid}: two servers cannot write one directory; stop that one, or choose another directory"
             ),
-            LockError::Held { place, holder: None } => write!(
+            LockError::Held { location, holder: None } => write!(
                 f,
-                "{place} is in use by another process: two servers cannot write one directory; stop that one, or choose another directory"
+                "{location} is in use by another process: two servers cannot write one directory; stop that one, or choose another directory"
             ),
-            LockError::Failed { place, source } => write!(f, "{place} cannot be locked: {source}"),
+            LockError::Failed { location, source } => write!(f, "{location} cannot be locked: {source}"),
         }
     }
 }

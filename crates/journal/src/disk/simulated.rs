@@ -216,7 +216,7 @@ impl SimulatedDisk {
 
 impl DiskFaults {
     /// The faults of the next write: its own, and that of its sync.
-    fn of_write(&mut self) -> (Option<i32>, Option<i32>) {
+    fn next_write(&mut self) -> (Option<i32>, Option<i32>) {
         let faults = (count_down(&mut self.writes), count_down(&mut self.syncs));
         match &mut self.writes_max {
             Some(0) => (None, None),
@@ -260,7 +260,7 @@ impl SimulatedDiskState {
     }
 }
 
-fn refuse(fault: Option<i32>) -> io::Result<()> {
+fn fail_with(fault: Option<i32>) -> io::Result<()> {
     fault.map_or(Ok(()), |number| Err(io::Error::from_raw_os_error(number)))
 }
 
@@ -268,7 +268,7 @@ impl Disk for SimulatedDisk {
     type File = SimulatedFile;
     type Lock = SimulatedLock;
 
-    fn place(&self) -> String {
+    fn location(&self) -> String {
         "the simulated disk".to_owned()
     }
 
@@ -278,7 +278,7 @@ impl Disk for SimulatedDisk {
 
     fn list(&self) -> io::Result<Vec<DirectoryEntry>> {
         let state = self.state();
-        refuse(state.faults.list)?;
+        fail_with(state.faults.list)?;
         let entry = |(name, file): (&String, &FileId)| DirectoryEntry {
             name: name.clone(),
             size: state.contents[*file].len() as u64,
@@ -288,7 +288,7 @@ impl Disk for SimulatedDisk {
 
     fn create(&self, name: &str, size: u64) -> io::Result<SimulatedFile> {
         let mut state = self.state();
-        refuse(state.faults.create)?;
+        fail_with(state.faults.create)?;
         if state.names.contains_key(name) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
@@ -327,14 +327,14 @@ impl Disk for SimulatedDisk {
 
     fn sync_ancestors(&self) -> io::Result<()> {
         let mut state = self.state();
-        refuse(state.faults.sync)?;
+        fail_with(state.faults.sync)?;
         state.record(|| DiskEvent::AncestorsSynced);
         Ok(())
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
         let mut state = self.state();
-        refuse(state.faults.remove)?;
+        fail_with(state.faults.remove)?;
         state.file(name)?;
         state.record(|| DiskEvent::Removed { name: name.to_owned() });
         state.names.remove(name);
@@ -343,7 +343,7 @@ impl Disk for SimulatedDisk {
 
     fn sync(&self) -> io::Result<()> {
         let mut state = self.state();
-        refuse(state.faults.sync)?;
+        fail_with(state.faults.sync)?;
         state.record(|| DiskEvent::DirectorySynced);
         Ok(())
     }
@@ -353,7 +353,7 @@ impl Disk for SimulatedDisk {
         // These planted bugs show only if the lock does not exclude a second writer.
         let is_unguarded = [planted!("early opening"), planted!("early release")].contains(&true);
         if state.is_locked && !is_unguarded {
-            return Err(LockError::Held { place: self.place(), holder: Some(std::process::id()) });
+            return Err(LockError::Held { location: self.location(), holder: Some(std::process::id()) });
         }
         state.is_locked = true;
         Ok(SimulatedLock(self.clone()))
@@ -413,7 +413,7 @@ impl DiskFile for SimulatedFile {
         let bytes = pieces.iter().flat_map(|piece| piece.iter().copied()).collect::<Arc<[u8]>>();
         let offset = usize::try_from(offset).map_err(|_| io::ErrorKind::FileTooLarge)?;
         let mut state = self.disk.state();
-        let (fault, sync_fault) = state.faults.of_write();
+        let (fault, sync_fault) = state.faults.next_write();
         let accepted = if fault.is_some() { bytes.len() / 2 } else { bytes.len() };
         // A failed write never passed the other bytes to the disk.
         let began = state.record(|| DiskEvent::Writing {
@@ -430,12 +430,12 @@ impl DiskFile for SimulatedFile {
         if is_changed && content.len() < offset + accepted {
             content.resize(offset + accepted, 0);
         }
-        let Some(place) = content.get_mut(offset..offset + accepted) else {
+        let Some(destination) = content.get_mut(offset..offset + accepted) else {
             return Err(io::ErrorKind::InvalidInput.into());
         };
-        place.copy_from_slice(&bytes[..accepted]);
-        refuse(fault)?;
-        refuse(sync_fault)?;
+        destination.copy_from_slice(&bytes[..accepted]);
+        fail_with(fault)?;
+        fail_with(sync_fault)?;
         if !planted!("missing sync") {
             state.record(|| DiskEvent::Synced(began));
         }

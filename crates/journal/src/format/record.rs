@@ -11,7 +11,7 @@ pub(crate) const RECORD_HEADER_SIZE: usize = 12;
 pub enum RecordKind {
     /// A published message.
     Ordinary,
-    /// A marker: messages were refused, shed or lost before they reached the stream.
+    /// A marker: messages were rejected, shed or lost before they reached the stream.
     Loss,
 }
 

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn another_version_is_told_from_damage() {
+    fn another_version_is_distinguished_from_damage() {
         let mut block = vec![0; BLOCK_SIZE];
         header().write(&mut block);
         put(&mut block, 8, &2_u32.to_le_bytes());

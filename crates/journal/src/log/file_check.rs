@@ -16,7 +16,7 @@ pub(super) fn check_active(file: &impl DiskFile, segment: &Segment) -> Result<()
     let what = || format!("checking {}", segment.name);
     let status = file.status().map_err(|error| LogFailure::new(what(), error))?;
     if status.links == 0 {
-        return Err(LogFailure::of_files(what(), "the file is gone", io::ErrorKind::NotFound));
+        return Err(LogFailure::files_changed(what(), "the file is gone", io::ErrorKind::NotFound));
     }
     check_size(segment, status.size)
 }
@@ -27,7 +27,7 @@ fn check_size(segment: &Segment, size: u64) -> Result<(), LogFailure> {
     }
     let found = format!("the file has {size} bytes instead of {}", segment.size());
     let what = format!("checking {}", segment.name);
-    Err(LogFailure::of_files(what, &found, io::ErrorKind::UnexpectedEof))
+    Err(LogFailure::files_changed(what, &found, io::ErrorKind::UnexpectedEof))
 }
 
 impl<D: Disk> Log<D> {
@@ -47,7 +47,7 @@ impl<D: Disk> Log<D> {
     fn check_all_files(&mut self) -> Result<(), LogFailure> {
         if self.disk().is_in_place().is_ok_and(|is_in_place| !is_in_place) {
             let what = "checking the directory".to_owned();
-            return Err(LogFailure::of_files(what, "it is gone", io::ErrorKind::NotFound));
+            return Err(LogFailure::files_changed(what, "it is gone", io::ErrorKind::NotFound));
         }
         if let Some(active) = &self.active {
             match check_active(&active.file, &active.segment) {
@@ -66,7 +66,7 @@ impl<D: Disk> Log<D> {
                 Ok(size) => check_size(&segment, size)?,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     let what = format!("checking {}", segment.name);
-                    return Err(LogFailure::of_files(what, "the file is gone", io::ErrorKind::NotFound));
+                    return Err(LogFailure::files_changed(what, "the file is gone", io::ErrorKind::NotFound));
                 }
                 Err(_) => {}
             }

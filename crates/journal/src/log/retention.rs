@@ -60,7 +60,7 @@ impl<D: Disk> Log<D> {
             let outcome = self.disk().remove(name).or_else(ignore_not_found);
             outcome.map_err(|error| {
                 segment.set_being_removed(false);
-                let what = format!("cannot remove {}/{name}", self.disk().place());
+                let what = format!("cannot remove {}/{name}", self.disk().location());
                 self.removal_error(&what, &error)
             })?;
             self.shared().list().remove(0);
@@ -92,7 +92,7 @@ impl<D: Disk> Log<D> {
             // within the bounds remain.
             let outcome = self.disk().sync();
             outcome.map_err(|error| {
-                self.removal_error(&format!("cannot sync {}", self.disk().place()), &error)
+                self.removal_error(&format!("cannot sync {}", self.disk().location()), &error)
             })?;
             self.removals.needs_sync = false;
         }

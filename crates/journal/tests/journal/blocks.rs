@@ -40,7 +40,7 @@ fn drain(journal: &mut Journal) {
     }
 }
 
-fn assert_let_go(blocks: &[BlockWriter]) {
+fn assert_released(blocks: &[BlockWriter]) {
     for _ in 0..1000 {
         if !blocks.iter().any(BlockWriter::is_shared) {
             return;
@@ -93,7 +93,7 @@ fn a_disk_that_hangs_holds_no_block() {
         blocks.extend(append(&mut journal, &mut next, 40));
     }
     assert_eq!((journal.idle(), journal.outstanding()), (IdleBatches::None, LIMITS.batches));
-    assert_let_go(&blocks);
+    assert_released(&blocks);
     assert!(journal.next_answer().is_none(), "nothing is written");
     drop(resume);
     drain(&mut journal);
@@ -135,7 +135,7 @@ fn batches_whose_records_are_referred_to_come_back_and_are_not_free() {
 }
 
 #[test]
-fn a_writer_that_dies_lets_go_of_blocks() {
+fn a_writer_that_panics_releases_its_blocks() {
     let disk = SimulatedDisk::new();
     let mut journal = start(&disk);
     let mut next = 1;
@@ -153,7 +153,7 @@ fn a_writer_that_dies_lets_go_of_blocks() {
         }
     }
     assert_eq!(frozen, LIMITS.batches);
-    assert_let_go(&blocks);
+    assert_released(&blocks);
 }
 
 #[test]

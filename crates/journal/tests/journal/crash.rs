@@ -11,7 +11,7 @@ use stilling_journal::disk::simulated::{DiskFaults, EIO, SimulatedDisk};
 /// "≥ 100,000 states, 0 acknowledged lost, 0 seen-but-lost". Readers see exactly what the watermark covers, so one
 /// check covers both.
 #[test]
-fn a_crash_at_any_point_loses_nothing_that_was_told() {
+fn a_crash_at_any_point_loses_nothing_reported_durable() {
     let mut states = 0;
     let mut random = XorShift64(7);
     for is_ended in [false, true] {
@@ -75,7 +75,7 @@ fn what_was_cut_off_never_comes_back() {
 /// Invariant 5: records that a process finds in the page cache are made durable before others are appended, also after
 /// a failed sync.
 #[test]
-fn what_a_second_process_finds_is_durable_before_it_counts() {
+fn what_a_second_process_reads_is_made_durable_first() {
     let mut random = XorShift64(13);
     let mut found = 0;
     for at in 0..CALLS.len() {
@@ -90,7 +90,7 @@ fn what_a_second_process_finds_is_durable_before_it_counts() {
             });
         }
     }
-    assert!(found >= 5, "what could not be synced was found and told {found} times");
+    assert!(found >= 5, "unsynced bytes were found and reported {found} times");
 }
 
 /// The same when the first process continued in a new segment.

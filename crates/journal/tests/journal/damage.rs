@@ -56,7 +56,7 @@ fn check_recovered(whole: &LogContent, (recovery, read): &(Recovery, LogContent)
 
 /// "Every single-bit flip of a 64 KiB journal: all detected, damage confined, start succeeds."
 #[test]
-fn every_flipped_bit_is_told_and_costs_at_most_its_batch() {
+fn every_flipped_bit_is_reported_and_costs_at_most_its_batch() {
     let (disk, name, whole) = journal();
     assert!(open_and_read(&disk).0.findings.is_empty());
     let threads = 2;
@@ -98,7 +98,7 @@ fn lost_by(finding: &Finding) -> u64 {
 
 /// "Every truncation": the cut is reported at any position, and everything before it is read.
 #[test]
-fn every_truncation_is_told_and_costs_what_is_behind_it() {
+fn every_truncation_is_reported_and_costs_what_is_behind_it() {
     let (disk, name, whole) = journal();
     let bytes = disk.files().remove(0).1;
     for size in 0..SIZE {
@@ -119,7 +119,7 @@ fn bytes_of(whole: &LogContent, read: &LogContent) -> usize {
 
 /// Damage in older segments does not slow down a start; readers report it.
 #[test]
-fn damage_in_an_older_segment_is_told_by_readers_and_by_verify() {
+fn damage_in_an_older_segment_is_reported_by_readers_and_by_verify() {
     let disk = SimulatedDisk::new();
     let (mut log, _) = open(&disk, 16_384);
     for _ in 0..20 {
@@ -135,10 +135,10 @@ fn damage_in_an_older_segment_is_told_by_readers_and_by_verify() {
     assert_eq!(content(&log.source()).gaps, [(first, first + 1, GapCause::Damaged)]);
     let verdict = Inspection::of(disk.clone()).expect("it opens").verify().expect("it can be read");
     assert_eq!(verdict.records, 38);
-    let told = verdict.to_string();
+    let reported = verdict.to_string();
     assert!(
-        told.contains(&format!("records {first} to {} are lost", first + 1)) && told.contains(&name),
-        "{told}"
+        reported.contains(&format!("records {first} to {} are lost", first + 1)) && reported.contains(&name),
+        "{reported}"
     );
 }
 
@@ -170,7 +170,7 @@ proptest! {
 
     /// With any content of the directory the stream opens, is read to its end, and accepts records.
     #[test]
-    fn noise_opens_and_the_stream_goes_on(
+    fn a_stream_of_noise_opens_and_continues(
         files in prop::collection::vec((1_u64..60, prop::collection::vec(any::<u8>(), 0..20_000)), 0..4),
         pieces in prop::collection::vec((0_usize..16, 0_usize..16), 0..40),
         holes in prop::collection::vec((0..SIZE, 1_usize..9000, any::<u8>()), 0..6),
@@ -200,7 +200,7 @@ proptest! {
         content(&log.source());
         let first = log.next();
         prop_assert_eq!(first, recovery.next);
-        log.append(&mut [batch(2, first, 3, 100)]).expect("the disk refuses nothing");
+        log.append(&mut [batch(2, first, 3, 100)]).expect("the disk works");
         drop(log);
         let (_, read) = open_and_read(&disk);
         let tail: Vec<_> = read.records.iter().rev().take(3).map(|record| record.0).collect();
@@ -208,7 +208,7 @@ proptest! {
     }
     /// With intact checksums and wrong header fields the stream opens, is read to its end, and accepts records.
     #[test]
-    fn heads_that_lie_open_and_the_stream_goes_on(
+    fn a_stream_with_false_heads_opens_and_continues(
         lies in prop::collection::vec((0_usize..16, 0_usize..12, 0_usize..8, any::<u64>(), 0_u32..64), 1..12),
         second in prop::option::of((2_u64..40, 0_usize..16)),
     ) {

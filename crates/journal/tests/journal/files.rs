@@ -91,7 +91,7 @@ fn nothing_is_acknowledged_into_a_folder_that_was_removed_moved_or_cut() {
 
 /// A file that could be allocated only in part is removed.
 #[test]
-fn a_file_that_finds_no_room_is_not_left_behind() {
+fn a_file_without_space_is_removed_again() {
     let folder = tempfile::tempdir().expect("a folder");
     let disk = FileDisk::open_or_create(folder.path()).expect("it can be written");
     // Longer than any file can be.

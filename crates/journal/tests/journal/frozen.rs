@@ -18,7 +18,7 @@ fn check(faults: DiskFaults, kind: ErrorKind) {
     let next = log.next();
     // Enough for another segment.
     let mut batches: Vec<_> = (0..12).map(|at| batch(1, next + at, 1, 4000)).collect();
-    let frozen = log.append(&mut batches).expect_err("the disk refuses");
+    let frozen = log.append(&mut batches).expect_err("the disk fails");
     assert_eq!(frozen.kind(), kind, "{frozen}");
     assert!(frozen.to_string().contains("events") && frozen.to_string().contains("segment"), "{frozen}");
     let durable = log.durable();
@@ -42,7 +42,7 @@ fn check(faults: DiskFaults, kind: ErrorKind) {
 
 /// A failed write is retried in the next segment; if that fails, the state is unknown.
 #[test]
-fn a_disk_that_refuses_freezes_the_stream_for_good() {
+fn a_failing_disk_freezes_the_stream_until_it_is_reopened() {
     let kind = std::io::Error::from_raw_os_error(EIO).kind();
     for left in 0..3 {
         check(DiskFaults { writes: Some((left, EIO)), ..DiskFaults::default() }, kind);
@@ -89,7 +89,7 @@ fn check_waiting(faults: DiskFaults) {
 /// Invariant 5 without a restart: a full disk causes only a delay, whether a segment cannot be created or not be
 /// written.
 #[test]
-fn a_stream_without_room_waits_and_goes_on() {
+fn a_stream_without_room_waits_and_continues() {
     for number in [ENOSPC, EDQUOT] {
         for left in 0..6 {
             check_waiting(DiskFaults { writes: Some((left, number)), ..DiskFaults::default() });

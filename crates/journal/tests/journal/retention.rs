@@ -28,7 +28,7 @@ fn ten_segments() -> (SimulatedDisk, Log<SimulatedDisk>) {
 #[track_caller]
 fn check(retention: LogRetention, now_ns: u64, keep_from: u64, segments_left: usize) {
     let (disk, mut log) = ten_segments();
-    let removed = log.retain(&retention, now_ns, keep_from).expect("the disk refuses nothing");
+    let removed = log.retain(&retention, now_ns, keep_from).expect("the disk works");
     assert_eq!(disk.files().len(), segments_left);
     let gone = 10 - segments_left;
     assert_eq!(removed, RemovedSegments { segments: gone, bytes: gone as u64 * SEGMENT_SIZE });
@@ -47,7 +47,7 @@ fn check(retention: LogRetention, now_ns: u64, keep_from: u64, segments_left: us
 }
 
 #[test]
-fn whole_segments_go_by_bytes_count_and_age() {
+fn whole_segments_are_removed_by_bytes_count_and_age() {
     let all = LogRetention::default();
     let far = u64::MAX;
     check(all, far, far, 10);
@@ -65,7 +65,7 @@ fn whole_segments_go_by_bytes_count_and_age() {
 
 /// "Retention never trims past the last snapshot."
 #[test]
-fn nothing_goes_that_a_snapshot_needs() {
+fn retention_keeps_what_a_snapshot_needs() {
     let none = LogRetention { bytes_max: Some(0), ..LogRetention::default() };
     check(none, 0, 1, 10);
     check(none, 0, 18, 10 - 2);
@@ -78,7 +78,7 @@ fn a_reader_in_a_removed_segment_finishes_it() {
     let mut reader = log.source().read_from(StartAt::Sequence(1));
     assert!(matches!(reader.read(), Ok(ReadOutcome::Batch(_))));
     log.retain(&LogRetention { records: Some(6), ..LogRetention::default() }, 0, u64::MAX)
-        .expect("nothing refuses");
+        .expect("the disk works");
     for _ in 0..2 {
         assert!(matches!(reader.read(), Ok(ReadOutcome::Batch(_))));
     }
@@ -102,8 +102,8 @@ impl Disk for CallbackDisk {
     type File = <SimulatedDisk as Disk>::File;
     type Lock = <SimulatedDisk as Disk>::Lock;
 
-    fn place(&self) -> String {
-        self.disk.place()
+    fn location(&self) -> String {
+        self.disk.location()
     }
 
     fn write_method(&self) -> WriteMethod {
@@ -166,7 +166,7 @@ impl Disk for CallbackDisk {
 /// Row 0.14: a reader at a segment file that retention has just removed reports the exact range as removed, not as a
 /// read error. A file missing for another reason is an error.
 #[test]
-fn a_reader_that_meets_a_segment_while_it_is_removed_tells_a_gap() {
+fn a_reader_reports_a_gap_for_a_segment_removed_meanwhile() {
     let disk = CallbackDisk { disk: ten_segments().0, on_removal: Arc::default() };
     let (mut log, _) = open(&disk, SEGMENT_SIZE);
     let (source, met) = (log.source(), Arc::new(Mutex::new(Vec::new())));
@@ -180,7 +180,7 @@ fn a_reader_that_meets_a_segment_while_it_is_removed_tells_a_gap() {
         note.lock().expect("no panic").push(read);
     }));
     log.retain(&LogRetention { records: Some(40), ..LogRetention::default() }, 0, u64::MAX)
-        .expect("nothing refuses");
+        .expect("the disk works");
     let met = std::mem::take(&mut *met.lock().expect("no panic"));
     assert_eq!(met, [Ok((1, 6)), Ok((7, 12)), Ok((13, 18))]);
     let (name, _) = disk.disk.files().into_iter().min().expect("a segment");
@@ -198,7 +198,7 @@ fn a_crash_during_retention_leaves_no_hole() {
     let begin = disk.record();
     let (mut log, _) = open(&disk, SEGMENT_SIZE);
     log.retain(&LogRetention { records: Some(24), ..LogRetention::default() }, 0, u64::MAX)
-        .expect("nothing refuses");
+        .expect("the disk works");
     let history = disk.history();
     let mut firsts = Vec::new();
     for at in begin..history.points() {
@@ -306,7 +306,7 @@ fn a_segment_that_cannot_be_removed_is_reported() {
     let (disk, mut log) = ten_segments();
     let retention = LogRetention { records: Some(12), ..LogRetention::default() };
     disk.fail(DiskFaults { remove: Some(EIO), ..DiskFaults::default() });
-    let error = log.retain(&retention, 0, u64::MAX).expect_err("the disk refuses").to_string();
+    let error = log.retain(&retention, 0, u64::MAX).expect_err("the disk fails").to_string();
     let (first, _) = disk.files().swap_remove(0);
     assert!(error.contains("cannot remove") && error.contains(&first) && error.contains("events"), "{error}");
     assert_eq!((disk.files().len(), log.source().first()), (10, Some(1)));
@@ -327,7 +327,7 @@ fn a_removal_that_could_not_be_synced_is_synced_later() {
     let retention = LogRetention { records: Some(12), ..LogRetention::default() };
     disk.fail(DiskFaults { sync: Some(EIO), ..DiskFaults::default() });
     for _ in 0..2 {
-        let error = log.retain(&retention, 0, u64::MAX).expect_err("the disk refuses").to_string();
+        let error = log.retain(&retention, 0, u64::MAX).expect_err("the disk fails").to_string();
         assert!(error.contains("cannot sync") && error.contains("events"), "{error}");
         assert_eq!((disk.files().len(), log.source().first()), (9, Some(7)), "a hole could be left");
     }

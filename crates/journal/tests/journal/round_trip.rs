@@ -36,7 +36,7 @@ fn check_runs<D: Disk>(disk: &D, records: u64) {
         assert_eq!(read.records.len() as u64, log.next() - 1);
         for (sequence, bytes) in &read.records {
             let run =
-                ends.iter().rposition(|end| end <= sequence).expect("the first life begins with 1") as u64;
+                ends.iter().rposition(|end| end <= sequence).expect("the first run begins with 1") as u64;
             assert!(bytes.starts_with(&payload(run, *sequence, 0)), "{sequence}");
         }
         for from in [2, 57, records, log.next() - 1] {
@@ -68,7 +68,7 @@ fn what_was_appended_is_read_back_in_order() {
 /// Row 2.6: the same on a file system, with direct writes where supported and through the page cache.
 #[cfg(target_os = "linux")]
 #[test]
-fn files_of_the_machine_keep_the_same_promises() {
+fn files_on_a_real_disk_pass_the_same_checks() {
     use stilling_journal::WriteMethod;
     use stilling_journal::disk::file::{FileDisk, FreshSpace};
     let directory = tempfile::tempdir().expect("a directory");
@@ -134,7 +134,7 @@ fn a_batch_longer_than_a_segment_gets_one_of_its_own() {
     assert_eq!(disk.files().len(), 3);
 }
 
-/// "Two servers on one directory": the second is refused, with the process id of the first.
+/// "Two servers on one directory": the second is rejected, with the process id of the first.
 #[test]
 fn a_directory_has_one_writer() {
     let check = |first: Result<(), OpenError>| {
@@ -159,7 +159,7 @@ fn a_directory_has_one_writer() {
     }
 }
 
-/// "A journal of another version": refused with advice, and unchanged.
+/// "A journal of another version": rejected with advice, and unchanged.
 #[test]
 fn another_version_is_refused_with_a_clear_message() {
     let disk = SimulatedDisk::new();
@@ -178,7 +178,7 @@ fn another_version_is_refused_with_a_clear_message() {
 }
 
 #[test]
-fn what_is_not_ours_is_left_alone_and_named() {
+fn foreign_files_are_left_unchanged_and_reported() {
     let other = SimulatedDisk::new();
     let (mut log, _) =
         Log::open(other.clone(), "other", LogConfig { segment_size: 8192, ..LogConfig::default() })
@@ -190,8 +190,8 @@ fn what_is_not_ours_is_left_alone_and_named() {
     disk.put(&foreign.0, foreign.1.clone());
     let (mut log, recovery) = open(&disk, 8192);
     assert_eq!(recovery.findings.entries.len(), 2, "{}", recovery.findings);
-    let told = recovery.findings.to_string();
-    assert!(told.contains("notes.txt") && told.contains("another name"), "{told}");
+    let reported = recovery.findings.to_string();
+    assert!(reported.contains("notes.txt") && reported.contains("another name"), "{reported}");
     // The foreign file has the name of the first segment: the stream cannot continue, and does not overwrite it.
     let frozen = log.append(&mut [batch(0, 1, 1, 10)]).expect_err("the file is there");
     assert!(frozen.to_string().contains(&foreign.0), "{frozen}");
@@ -199,7 +199,7 @@ fn what_is_not_ours_is_left_alone_and_named() {
 }
 
 #[test]
-fn segments_missing_in_the_middle_are_told_with_their_sequences() {
+fn segments_missing_in_the_middle_are_reported_with_their_sequences() {
     let disk = SimulatedDisk::new();
     let (mut log, _) = open(&disk, 40_000);
     fill(&mut log, 0, 100);

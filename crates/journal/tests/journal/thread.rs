@@ -60,7 +60,7 @@ impl JournalWriter {
                 self.failed_writes += 1;
             }
             JournalAnswer::Retained { removed, .. } => {
-                removed.expect("the disk refuses nothing");
+                removed.expect("the disk works");
                 self.retained += 1;
             }
         }
@@ -295,7 +295,7 @@ fn files_that_are_gone_are_noticed_while_nothing_is_written() {
 /// Invariant 5: a thread that has panicked acknowledges nothing and leaves no caller waiting: batches at the thread and
 /// later ones are answered.
 #[test]
-fn a_thread_that_dies_freezes_all_streams_and_leaves_nothing_unanswered() {
+fn a_thread_that_panics_freezes_all_streams_and_leaves_nothing_unanswered() {
     for others in 0..3 {
         let disks = [SimulatedDisk::new(), SimulatedDisk::new()];
         let logs = disks.iter().map(|disk| open(disk, 200_000).0).collect();
@@ -323,7 +323,7 @@ fn a_thread_that_dies_freezes_all_streams_and_leaves_nothing_unanswered() {
         }
         assert_eq!(writer.watermarks, watermarks);
         let there = content(&open(&disks[0], 200_000).0.source()).records.len() as u64;
-        assert!(there >= watermarks[0], "what was told is there");
+        assert!(there >= watermarks[0], "the stream has all records reported durable");
     }
 }
 

@@ -5,7 +5,7 @@ use crate::support::{LogContent, batch, content, open};
 use stilling_journal::disk::simulated::{DiskFaults, EIO, SimulatedDisk};
 use stilling_journal::inspect::Inspection;
 use stilling_journal::{
-    Disk, Finding, Gap, GapCause, Log, LogConfig, LogSource, OpenError, ReadOrder, ReadOutcome, StartAt,
+    Disk, Finding, Gap, GapCause, Log, LogConfig, LogSource, OpenError, ReadOutcome, ReadRequest, StartAt,
     read_chunk,
 };
 
@@ -100,7 +100,7 @@ fn a_reader_that_cannot_read_tries_again_and_passes_nothing_over() {
     assert!(failed >= 6, "{failed} reads failed");
 }
 
-/// A chunk distinguishes a failure from a gap and from the end, and tells where to continue.
+/// A chunk distinguishes a failure from a gap and from the end, and has the sequence to continue at.
 #[test]
 fn a_chunk_that_cannot_be_read_is_neither_a_gap_nor_the_end() {
     let (disk, before) = written();
@@ -110,8 +110,9 @@ fn a_chunk_that_cannot_be_read_is_neither_a_gap_nor_the_end() {
         failing(&disk, after);
         let (mut next, mut sequences) = (1, Vec::new());
         loop {
-            let order = ReadOrder { ticket: 1, stream: 0, from: StartAt::Sequence(next), records_max: 7 };
-            let chunk = read_chunk(&mut log.source().read_from(order.from), &order);
+            let request =
+                ReadRequest { reader_id: 1, stream: 0, from: StartAt::Sequence(next), records_max: 7 };
+            let chunk = read_chunk(&mut log.source().read_from(request.from), &request);
             assert_eq!(chunk.gap, None);
             sequences.extend((0..chunk.len()).filter_map(|at| chunk.get(at)).map(|record| record.0));
             next = chunk.next;
@@ -166,7 +167,7 @@ fn a_damaged_last_batch_is_reported_after_later_starts_too() {
                 if *its == file && sequences.0 == last - 1 && sequences.1 >= last)
         };
         let found = verdict.findings.entries.iter().find(is_it);
-        assert!(!verdict.is_intact() && found.is_some(), "life {run}: {verdict}");
+        assert!(!verdict.is_intact() && found.is_some(), "run {run}: {verdict}");
         assert!(found.expect("it is there").to_string().contains("may have been acknowledged"), "{verdict}");
         let (mut log, _) = open(&disk, SEGMENT_SIZE);
         let next = batch(2, log.next(), 1, 10);

@@ -56,8 +56,8 @@ impl SimBufferPool {
 
     pub(super) fn fill(&mut self, id: BufferId, from: SocketAddr, local: Option<IpAddr>, payload: &[u8]) {
         let buffer = &mut self.buffers[usize::from(id.0)];
-        let kept = payload.len().min(buffer.bytes.len());
-        buffer.bytes[..kept].copy_from_slice(&payload[..kept]);
+        let stored_len = payload.len().min(buffer.bytes.len());
+        buffer.bytes[..stored_len].copy_from_slice(&payload[..stored_len]);
         (buffer.from, buffer.local, buffer.len) = (Some(from), local, payload.len());
     }
 
@@ -94,9 +94,14 @@ impl SimBufferPool {
 
     pub(super) fn datagram(&self, id: BufferId) -> Datagram<'_> {
         let buffer = self.borrowed(id);
-        let kept = buffer.len.min(buffer.bytes.len());
+        let stored_len = buffer.len.min(buffer.bytes.len());
         let from = buffer.from.expect("contract broken by the shard: the buffer holds no datagram");
-        Datagram { from, local: buffer.local, payload: &buffer.bytes[..kept], truncated: buffer.len > kept }
+        Datagram {
+            from,
+            local: buffer.local,
+            payload: &buffer.bytes[..stored_len],
+            truncated: buffer.len > stored_len,
+        }
     }
 
     fn borrowed(&self, id: BufferId) -> &SimBuffer {

@@ -89,13 +89,13 @@ impl SimDriver {
 
     fn deliver_due(&mut self, events: &mut Vec<DriverEvent<SimSocket>>) {
         let (now, no_faults) = (self.network.now(), self.network.state().has_no_faults());
-        let mut place = 0;
-        while place < self.delayed.len() && self.queue_room > 0 {
-            if self.delayed[place].due > now && !no_faults {
-                place += 1;
+        let mut index = 0;
+        while index < self.delayed.len() && self.queue_room > 0 {
+            if self.delayed[index].due > now && !no_faults {
+                index += 1;
                 continue;
             }
-            let DelayedCompletion { event, is_stale, .. } = self.delayed.remove(place);
+            let DelayedCompletion { event, is_stale, .. } = self.delayed.remove(index);
             let Some(token) = token_of(&event) else {
                 self.deliver(event, events);
                 continue;
@@ -108,12 +108,12 @@ impl SimDriver {
                     self.mark(token.index());
                 }
             }
-            let wanted = matches!(event, DriverEvent::Closed { .. } | DriverEvent::Detached { .. })
+            let is_deliverable = matches!(event, DriverEvent::Closed { .. } | DriverEvent::Detached { .. })
                 || self
                     .sources
                     .of(token)
                     .is_some_and(|source| !source.closing && !source.failed && !is_stale);
-            if wanted {
+            if is_deliverable {
                 self.queue_room -= 1;
                 self.deliver(event, events);
             } else {
@@ -127,9 +127,9 @@ impl SimDriver {
         self.counters.stale += 1;
         if planted!("stale generation")
             && let Some(slot) = token_of(&event).map(Token::index)
-            && let Some(tenant) = self.sources.at(slot).filter(|tenant| !tenant.closing)
+            && let Some(current) = self.sources.at(slot).filter(|current| !current.closing)
         {
-            let token = tenant.token;
+            let token = current.token;
             return self.deliver(addressed_to(event, token), events);
         }
         if let Some(buffer) = buffer_of(&event) {

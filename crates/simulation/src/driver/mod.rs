@@ -158,7 +158,7 @@ impl SimDriver {
             return Err((0, None));
         }
         if !stream {
-            let to = out.to.expect("checked: a datagram says where it goes");
+            let to = out.to.expect("checked: a datagram has a destination");
             let sent = state.send_datagram(what.datagram(), out.from, to, &bytes);
             return sent.or_else(|errno| blocked(0, errno));
         }
@@ -177,13 +177,15 @@ impl SimDriver {
     fn send_all<'a>(
         &mut self,
         outgoing: impl Iterator<Item = Outgoing<'a>>,
-        stops: &mut Vec<IncompleteSend>,
+        incomplete_sends: &mut Vec<IncompleteSend>,
     ) {
         for (position, out) in outgoing.enumerate() {
             match self.send(out) {
                 Ok(()) if out.close => self.begin_close(out.token, "close it with a send"),
                 Ok(()) => {}
-                Err((sent, error)) => stops.push(IncompleteSend { position: position as u32, sent, error }),
+                Err((sent, error)) => {
+                    incomplete_sends.push(IncompleteSend { position: position as u32, sent, error });
+                }
             }
         }
     }
@@ -347,12 +349,12 @@ impl Driver for SimDriver {
     }
 
     fn is_hung_up(&mut self, token: Token) -> bool {
-        let end = self.sources.live(token, "look for its peer").socket_kind().end();
+        let end = self.sources.live(token, "check its peer").socket_kind().end();
         self.network.state().is_hung_up(end)
     }
 
     fn has_no_unread_input(&mut self, token: Token) -> bool {
-        let end = self.sources.live(token, "look for bytes").socket_kind().end();
+        let end = self.sources.live(token, "check it for unread bytes").socket_kind().end();
         !self.network.state().is_readable(end)
     }
 
@@ -402,7 +404,7 @@ impl Driver for SimDriver {
         now: Time,
         wait: Wait,
         outgoing: impl Iterator<Item = Outgoing<'a>>,
-        stops: &mut Vec<IncompleteSend>,
+        incomplete_sends: &mut Vec<IncompleteSend>,
         events: &mut Vec<DriverEvent<SimSocket>>,
     ) -> io::Result<()> {
         if let Wait::Until(_) = wait {
@@ -411,12 +413,12 @@ impl Driver for SimDriver {
         }
         self.turns += 1;
         self.counters.system_calls += 1;
-        let (stops_before, events_before) = (stops.len(), events.len());
+        let (stops_before, events_before) = (incomplete_sends.len(), events.len());
         self.network.advance_to(now.max(self.network.now()));
-        self.send_all(outgoing, stops);
+        self.send_all(outgoing, incomplete_sends);
         self.apply_shutdowns();
         self.collect(events);
-        while stops.len() == stops_before && events.len() == events_before {
+        while incomplete_sends.len() == stops_before && events.len() == events_before {
             let limit = match wait {
                 Wait::No => break,
                 Wait::Until(limit) => Some(limit),

@@ -99,7 +99,7 @@ impl SimDriver {
         events: &mut SimEvents,
     ) {
         if stopping {
-            *self.sources.listener(token, "look at it").1 = false;
+            *self.sources.listener(token, "check it").1 = false;
             self.complete(DriverEvent::AcceptStopped { listener: token, error: None, refused: 0 }, events);
         }
         let Some(source) = self.sources.of(token).filter(|_| accepting) else { return };
@@ -118,7 +118,7 @@ impl SimDriver {
                 failures.into_iter().find(|(fault, _)| self.network.state().injects(*fault))
             {
                 self.network.state().requeue_connection(listener, end);
-                *self.sources.listener(token, "look at it").0 = false;
+                *self.sources.listener(token, "check it").0 = false;
                 let error = Some(io::Error::from_raw_os_error(errno));
                 self.complete(DriverEvent::AcceptStopped { listener: token, error, refused: 0 }, events);
                 return;

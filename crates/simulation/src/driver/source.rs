@@ -210,9 +210,9 @@ impl SimSources {
             self.slots.resize_with(index + 1, SimSourceSlot::default);
         }
         let slot = &mut self.slots[index];
-        if let Some(tenant) = &slot.source {
-            let why = if tenant.closing { "before the Closed of the slot's last source" } else { "twice" };
-            contract_violation(token, &format!("attached {why} (occupied by {:?})", tenant.token));
+        if let Some(current) = &slot.source {
+            let why = if current.closing { "before the Closed of the slot's last source" } else { "twice" };
+            contract_violation(token, &format!("attached {why} (occupied by {:?})", current.token));
         }
         if slot.last == Some(token) {
             contract_violation(token, "attached again without a new generation");

@@ -27,10 +27,12 @@ impl SimDriverFixture {
     }
 
     fn turn(&mut self, wait: Wait, outgoing: &[Outgoing<'_>]) -> (Vec<IncompleteSend>, FixtureEvents) {
-        let (mut stops, mut events) = (Vec::new(), Vec::new());
+        let (mut incomplete_sends, mut events) = (Vec::new(), Vec::new());
         let now = self.network.now();
-        self.driver.turn(now, wait, outgoing.iter().copied(), &mut stops, &mut events).expect("turns");
-        (stops, events)
+        self.driver
+            .turn(now, wait, outgoing.iter().copied(), &mut incomplete_sends, &mut events)
+            .expect("turns");
+        (incomplete_sends, events)
     }
 
     fn observe(&mut self) -> FixtureEvents {
@@ -45,7 +47,7 @@ impl SimDriverFixture {
             match events[..] {
                 [] => {}
                 [DriverEvent::Closed { token: closed }] if closed == token => return,
-                _ => panic!("news of a closing source: {events:?}"),
+                _ => panic!("an event of a closing source: {events:?}"),
             }
         }
         panic!("never closed");
@@ -62,7 +64,7 @@ fn check_violation(words: &str, act: impl FnOnce(&mut SimDriverFixture)) {
     let panic = catch_unwind(AssertUnwindSafe(|| act(&mut fixture))).expect_err(words);
     let message = panic.downcast_ref::<String>().map_or("", String::as_str);
     assert!(message.starts_with("contract broken by the shard"), "{message}");
-    assert!(message.contains(words), "{message} does not say {words}");
+    assert!(message.contains(words), "{message} does not contain {words}");
 }
 
 /// Row 4.12: a shard that misuses a token or a buffer is stopped at once.
@@ -152,7 +154,7 @@ fn a_buffer_is_released_exactly_once() {
 }
 
 #[test]
-fn a_stale_completion_never_reaches_the_next_tenant() {
+fn a_stale_completion_never_reaches_the_next_source_of_its_slot() {
     for armed in [ArmedRead::Receive, ArmedRead::Readable, ArmedRead::No] {
         let mut fixture = SimDriverFixture::new(FaultRates::NONE.with(NetworkFault::Stale, 1000));
         match armed {
@@ -182,7 +184,7 @@ fn a_stale_completion_never_reaches_the_next_tenant() {
 }
 
 #[test]
-fn a_late_completion_of_a_closed_source_is_swallowed_and_closed_comes_after_it() {
+fn a_late_completion_of_a_closed_source_is_discarded_before_closed() {
     let mut fixture = SimDriverFixture::new(FaultRates::NONE.with(NetworkFault::Late, 1000));
     fixture.peer.write(b"never seen").expect("there is room");
     fixture.driver.receive(TOKEN);
@@ -196,7 +198,7 @@ fn a_late_completion_of_a_closed_source_is_swallowed_and_closed_comes_after_it()
 }
 
 #[test]
-fn what_was_put_off_comes_at_once_when_the_faults_stop() {
+fn delayed_completions_are_delivered_when_the_faults_stop() {
     for fault in [NetworkFault::Late, NetworkFault::NoBuffer] {
         let mut fixture = SimDriverFixture::new(FaultRates::NONE.with(fault, 1000));
         fixture.peer.write(b"soon").expect("there is room");
@@ -221,8 +223,10 @@ fn a_wait_moves_the_time_to_the_next_event_and_not_beyond_its_end() {
     driver.accept(TOKEN);
     let _peer = network.connect(at, None);
     let mut turn = |wait| {
-        let (mut stops, mut events) = (Vec::new(), Vec::new());
-        driver.turn(network.now(), wait, std::iter::empty(), &mut stops, &mut events).expect("turns");
+        let (mut incomplete_sends, mut events) = (Vec::new(), Vec::new());
+        driver
+            .turn(network.now(), wait, std::iter::empty(), &mut incomplete_sends, &mut events)
+            .expect("turns");
         (events.len(), network.now().as_nanos())
     };
     assert_eq!(turn(Wait::No), (0, 0));

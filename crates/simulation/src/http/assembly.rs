@@ -39,7 +39,7 @@ impl HttpWorldParameters {
                 Arc::new(Wake::new(move || handle.wake()))
             })
             .collect();
-        let (pool, lanes) = Pool::new(self.pool, network.clock(), wakes.clone());
+        let (pool, submitters) = Pool::new(self.pool, network.clock(), wakes.clone());
         let calendar = WallClock::StartingAt(CALENDAR_START);
         let lifecycle = Arc::new(Lifecycle::new(wakes.clone(), calendar));
         let overview = Arc::new(self.overview(&pool));
@@ -53,13 +53,15 @@ impl HttpWorldParameters {
         let address = Address::Tcp("10.0.0.1:9000".parse().expect("an address"));
         let hub_address = Address::Tcp("10.0.0.1:4222".parse().expect("an address"));
         let mut shards: Vec<HttpSimShard> = Vec::new();
-        for (number, ((driver, lane), wake)) in drivers.into_iter().zip(lanes).zip(wakes).enumerate() {
+        for (number, ((driver, submitter), wake)) in
+            drivers.into_iter().zip(submitters).zip(wakes).enumerate()
+        {
             let counters = Arc::clone(&overview.http[number]);
             let everything = HttpEndpoint { scope: HttpScope::Everything, demo: true, publishes: true };
             let service = ShardService::new(
                 vec![Endpoint::Http(everything), Endpoint::Nats],
                 self.http.clone(),
-                lane,
+                submitter,
                 counters,
                 Arc::clone(&overview),
                 Arc::clone(&lifecycle),
@@ -67,7 +69,7 @@ impl HttpWorldParameters {
             let service = service.with_hub(hubs.next());
             let engine = Arc::clone(&overview.engines[number]);
             let mut shard = Shard::new(driver, service, self.engine.clone(), network.clock(), wake, engine);
-            shard.listen(self.listener(&network, &address), self.defers).expect("the first listener");
+            shard.listen(self.listener(&network, &address), self.defer_accept).expect("the first listener");
             if self.has_nats_clients {
                 // No deferral: NATS clients wait for the INFO line.
                 let listener = network.listen(hub_address.clone(), self.backlog, None);
@@ -103,12 +105,12 @@ impl HttpWorldParameters {
     }
 
     fn listener(&self, network: &Network, address: &Address) -> SimSocket {
-        let defer = self.defers.then_some(Duration::from_millis(300));
+        let defer = self.defer_accept.then_some(Duration::from_millis(300));
         network.listen(address.clone(), self.backlog, defer)
     }
 
     fn clients(&mut self) -> Vec<HttpWorldClient> {
-        let (random, talks) = (&mut self.random, self.has_nats_clients);
+        let (random, has_nats_clients) = (&mut self.random, self.has_nats_clients);
         let (well_behaved, hostile) = (random.between(3, 25), random.below(12));
         let mut start = || Time::ZERO.after(Duration::from_micros(random.below(ARRIVALS_MS * 1000)));
         let starts: Vec<Time> = (0..well_behaved + hostile).map(|_| start()).collect();
@@ -120,16 +122,16 @@ impl HttpWorldParameters {
         let mut clients: Vec<HttpWorldClient> = well_behaved.collect();
         clients.extend(hostile.iter().map(|start| {
             let mut style = HostileStyle::ALL[random.index(HostileStyle::ALL.len())];
-            if style.is_of_hub() && !talks {
+            if style.uses_nats() && !has_nats_clients {
                 style = HostileStyle::Garbage;
             }
             HttpWorldClient::HostileClient(HostileClient::new(style, *start, random))
         }));
-        if talks {
+        if has_nats_clients {
             for number in 0..random.between(1, 6) as usize {
                 let start = Time::ZERO.after(Duration::from_micros(random.below(ARRIVALS_MS * 1000)));
                 clients.push(HttpWorldClient::SimNatsClient(match random.chance(300) {
-                    true => SimNatsClient::listener(start, random),
+                    true => SimNatsClient::subscriber(start, random),
                     false => SimNatsClient::publisher(number, start, random),
                 }));
             }

@@ -4,7 +4,7 @@
 //! own errors. `#` stands for one byte of the date, which is compared with the world's calendar; pages with varying
 //! text are checked by their framing.
 
-use super::test_routes::{self, ResponseFate};
+use super::test_routes::{self, ResponseTruncation};
 use super::version::{DATE, RequestVersion};
 use crate::SplitMix64;
 
@@ -18,7 +18,7 @@ pub(super) struct ExpectedExchange {
     pub(super) pause_at: Option<usize>,
     pub(super) answers: Vec<ExpectedResponse>,
     /// How the ordinary response may be cut short.
-    pub(super) fate: ResponseFate,
+    pub(super) truncation: ResponseTruncation,
 }
 
 #[derive(Clone, Debug)]
@@ -109,7 +109,7 @@ impl ExpectedExchange {
         } else {
             answers(method, path, version)
         };
-        ExpectedExchange { request, pause_at, answers, fate: ResponseFate::of(path) }
+        ExpectedExchange { request, pause_at, answers, truncation: ResponseTruncation::of(path) }
     }
 
     pub(super) fn closes(&self) -> bool {
@@ -132,7 +132,7 @@ fn own_answers(method: &str, path: &str, version: RequestVersion, body: &[u8]) -
     let is_head = method == "HEAD";
     let of = |kept, draining| {
         let (text, kept) = test_routes::text(path, is_head, version, kept, body);
-        let breaks = ResponseFate::of(path) == ResponseFate::Broken;
+        let breaks = ResponseTruncation::of(path) == ResponseTruncation::Broken;
         ExpectedResponse { text: ExpectedBytes::Exact(text), closes: !kept, draining, early: false, breaks }
     };
     let unavailable = |kept, early| ExpectedResponse {

@@ -52,7 +52,7 @@ impl HostileStyle {
     ];
 
     /// Whether it connects to the NATS listener.
-    pub(super) fn is_of_hub(self) -> bool {
+    pub(super) fn uses_nats(self) -> bool {
         matches!(self, HostileStyle::RandomCommands | HostileStyle::NeverAcknowledging)
     }
 
@@ -117,9 +117,9 @@ fn random_commands(random: &mut SplitMix64) -> Vec<u8> {
     ];
     let first = WORDS[random.index(2)].to_vec();
     let words = (0..random.between(1, 30)).map(|_| WORDS[random.index(WORDS.len())]);
-    words.fold(first, |mut said, word| {
-        said.extend_from_slice(word);
-        said
+    words.fold(first, |mut commands, word| {
+        commands.extend_from_slice(word);
+        commands
     })
 }
 
@@ -130,9 +130,9 @@ pub(super) struct HostileClient {
     again: &'static [u8],
     /// Bytes already sent of `first`, or of `again` once `first` is sent.
     sent: usize,
-    rest: Duration,
+    interval: Duration,
     start: Time,
-    leaves_at: Time,
+    disconnects_at: Time,
     next_at: Time,
     peer: Option<SimPeer>,
     done: bool,
@@ -140,20 +140,20 @@ pub(super) struct HostileClient {
 
 impl HostileClient {
     pub(super) fn new(style: HostileStyle, start: Time, random: &mut SplitMix64) -> Self {
-        let (first, again, rest) = style.script(random);
-        let stays_ms = match style {
+        let (first, again, interval) = style.script(random);
+        let connected_ms = match style {
             HostileStyle::Resetting | HostileStyle::Disconnecting => random.between(0, 100),
             _ => random.between(1000, 6000),
         };
-        let leaves_at = start.after(Duration::from_millis(stays_ms));
+        let disconnects_at = start.after(Duration::from_millis(connected_ms));
         HostileClient {
             style,
             first,
             again,
             sent: 0,
-            rest,
+            interval,
             start,
-            leaves_at,
+            disconnects_at,
             next_at: start,
             peer: None,
             done: false,
@@ -165,23 +165,23 @@ impl HostileClient {
     }
 
     pub(super) fn wake_at(&self) -> Option<Time> {
-        (!self.done).then_some(self.next_at.min(self.leaves_at))
+        (!self.done).then_some(self.next_at.min(self.disconnects_at))
     }
 
     pub(super) fn is_done(&self) -> bool {
         self.done
     }
 
-    pub(super) fn step(&mut self, scene: &mut HttpClientContext<'_>) -> Result<(), String> {
-        if self.done || scene.now < self.start {
+    pub(super) fn step(&mut self, context: &mut HttpClientContext<'_>) -> Result<(), String> {
+        if self.done || context.now < self.start {
             return Ok(());
         }
-        let address = if self.style.is_of_hub() { scene.hub_address } else { scene.address };
-        let peer = self.peer.get_or_insert_with(|| scene.network.connect(address.clone(), None));
-        if scene.now >= self.leaves_at {
+        let address = if self.style.uses_nats() { context.hub_address } else { context.address };
+        let peer = self.peer.get_or_insert_with(|| context.network.connect(address.clone(), None));
+        if context.now >= self.disconnects_at {
             self.done = true;
             if let Some(peer) = self.peer.take()
-                && (self.style == HostileStyle::Resetting || scene.random.chance(300))
+                && (self.style == HostileStyle::Resetting || context.random.chance(300))
             {
                 peer.reset();
             }
@@ -198,24 +198,24 @@ impl HostileClient {
                 }
             }
         }
-        if scene.now >= self.next_at {
-            self.write(scene);
+        if context.now >= self.next_at {
+            self.write(context);
         }
         Ok(())
     }
 
-    fn write(&mut self, scene: &mut HttpClientContext<'_>) {
-        self.next_at = scene.now.after(self.rest);
+    fn write(&mut self, context: &mut HttpClientContext<'_>) {
+        self.next_at = context.now.after(self.interval);
         let Some(peer) = &mut self.peer else { return };
         let script = if self.first.is_empty() { self.again } else { &self.first[..] };
         let rest = &script[self.sent..];
         if rest.is_empty() {
             return;
         }
-        let some = if scene.random.chance(500) {
+        let some = if context.random.chance(500) {
             rest.len()
         } else {
-            scene.random.between(1, rest.len() as u64) as usize
+            context.random.between(1, rest.len() as u64) as usize
         };
         match peer.write(&rest[..some]) {
             Ok(taken) => self.sent += taken,

@@ -109,7 +109,7 @@ impl HttpWorld {
 
     pub(super) fn threads_max(&self) -> usize {
         let pool = &self.parameters.pool;
-        if pool.growth.is_enabled() { pool.growth.threads_max } else { pool.threads }
+        if pool.scaling.is_enabled() { pool.scaling.threads_max } else { pool.threads }
     }
 
     /// Called while the first shard sleeps: advances the time to the next event, at most to `limit`, and runs it.
@@ -222,7 +222,7 @@ impl HttpWorld {
                 continue;
             }
             any = true;
-            let mut scene = HttpClientContext {
+            let mut client_context = HttpClientContext {
                 network: &self.network,
                 now,
                 address: &self.address,
@@ -237,13 +237,13 @@ impl HttpWorld {
                 broken: 0,
             };
             match client {
-                HttpWorldClient::WellBehaved(client) => client.step(&mut scene)?,
-                HttpWorldClient::HostileClient(client) => client.step(&mut scene)?,
-                HttpWorldClient::SimNatsClient(client) => client.step(&mut scene)?,
+                HttpWorldClient::WellBehaved(client) => client.step(&mut client_context)?,
+                HttpWorldClient::HostileClient(client) => client.step(&mut client_context)?,
+                HttpWorldClient::SimNatsClient(client) => client.step(&mut client_context)?,
             }
-            self.answers += scene.answers;
-            self.retries += scene.retries;
-            self.broken += scene.broken;
+            self.answers += client_context.answers;
+            self.retries += client_context.retries;
+            self.broken += client_context.broken;
         }
         self.changed = changed;
         self.changed.clear();
@@ -255,7 +255,7 @@ impl HttpWorld {
         let mut any = false;
         while let Some(place) = self.working.iter().position(|(at, _)| *at <= now) {
             let (_, finished) = self.working.remove(place);
-            self.has_mail_for_first_shard |= finished.lane() == 0;
+            self.has_mail_for_first_shard |= finished.submitter() == 0;
             finished.deliver();
             any = true;
         }

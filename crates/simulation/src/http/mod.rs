@@ -2,7 +2,7 @@
 //! kinds. Some worlds also have a hub and NATS clients.
 //!
 //! ```text
-//!  HTTP clients (well-behaved, hostile) ─ network ─ SimDriver ─ Shard ─ ShardService ─ Lane ─ Pool, stepped
+//!  HTTP clients (well-behaved, hostile) ─ network ─ SimDriver ─ Shard ─ ShardService ─ JobSubmitter ─ Pool, stepped
 //!  NATS clients                         ─                             └ NatsSession ─ Port ─ Hub, on the first shard
 //! ```
 //!
@@ -123,7 +123,7 @@ fn play(
     let network = http_world.borrow().network();
     *keep.borrow_mut() = Some(network.clone());
     if options.verbose {
-        network.keep_text();
+        network.record_text();
     }
     let hook_world = Rc::clone(&http_world);
     let step = move |limit| hook_world.borrow_mut().advance(limit).map_err(std::io::Error::other);

@@ -3,7 +3,7 @@
 //! ```text
 //!  publishers  publish each message to the stream and one to a live subject; the acknowledgements and their own live
 //!              messages must arrive in order, before the PONG
-//!  listeners   receive the live messages of all publishers, those of each publisher in order
+//!  subscribers receive the live messages of all publishers, those of each publisher in order
 //!  the auditor comes last and reads the stream until it is quiet: each acknowledged message once, at its position, and
 //!              no other record
 //! ```
@@ -89,9 +89,9 @@ enum NatsRole {
         acknowledged: u32,
         echoed: u32,
     },
-    Listener {
+    Subscriber {
         last: BTreeMap<usize, PublishAttempt>,
-        leaves_at: Time,
+        disconnects_at: Time,
     },
     /// It ends at `quiet_at`, unless another record arrives.
     Auditor {
@@ -126,9 +126,9 @@ impl SimNatsClient {
         SimNatsClient::new(NatsRole::Publisher { number, total, acknowledged: 0, echoed: 0 }, start)
     }
 
-    pub(super) fn listener(start: Time, random: &mut SplitMix64) -> SimNatsClient {
-        let leaves_at = start.after(Duration::from_millis(random.between(50, 1500)));
-        SimNatsClient::new(NatsRole::Listener { last: BTreeMap::new(), leaves_at }, start)
+    pub(super) fn subscriber(start: Time, random: &mut SplitMix64) -> SimNatsClient {
+        let disconnects_at = start.after(Duration::from_millis(random.between(50, 1500)));
+        SimNatsClient::new(NatsRole::Subscriber { last: BTreeMap::new(), disconnects_at }, start)
     }
 
     pub(super) fn auditor(now: Time) -> SimNatsClient {
@@ -141,8 +141,8 @@ impl SimNatsClient {
 
     pub(super) fn wake_at(&self) -> Option<Time> {
         match &self.role {
-            NatsRole::Listener { leaves_at, .. } if !self.is_done => {
-                Some(self.wake_at.map_or(*leaves_at, |at| at.min(*leaves_at)))
+            NatsRole::Subscriber { disconnects_at, .. } if !self.is_done => {
+                Some(self.wake_at.map_or(*disconnects_at, |at| at.min(*disconnects_at)))
             }
             NatsRole::Auditor { quiet_at: Some(quiet_at), .. } if self.peer.is_some() => {
                 Some(self.wake_at.map_or(*quiet_at, |at| at.min(*quiet_at)))
@@ -155,26 +155,26 @@ impl SimNatsClient {
         self.is_done
     }
 
-    pub(super) fn step(&mut self, scene: &mut HttpClientContext<'_>) -> Result<(), String> {
-        if let NatsRole::Listener { leaves_at, .. } = &self.role
-            && scene.now >= *leaves_at
+    pub(super) fn step(&mut self, context: &mut HttpClientContext<'_>) -> Result<(), String> {
+        if let NatsRole::Subscriber { disconnects_at, .. } = &self.role
+            && context.now >= *disconnects_at
         {
             self.disconnect();
         }
-        if self.is_done || self.wake_at.is_some_and(|at| scene.now < at) && self.peer.is_none() {
+        if self.is_done || self.wake_at.is_some_and(|at| context.now < at) && self.peer.is_none() {
             return Ok(());
         }
-        self.wake_at = self.wake_at.filter(|at| scene.now < *at);
+        self.wake_at = self.wake_at.filter(|at| context.now < *at);
         if self.peer.is_none() {
-            self.dial(scene);
+            self.dial(context);
         }
-        match self.advance_role(scene) {
+        match self.advance_role(context) {
             Ok(()) => {
-                self.end_quiet_audit(scene.now);
+                self.end_quiet_audit(context.now);
                 Ok(())
             }
             Err(NatsClientError::Wrong(why)) => Err(self.failure_message(&why)),
-            Err(NatsClientError::Ended(why)) => self.broken(&why, scene),
+            Err(NatsClientError::Ended(why)) => self.broken(&why, context),
         }
     }
 
@@ -186,8 +186,8 @@ impl SimNatsClient {
         }
     }
 
-    fn dial(&mut self, scene: &HttpClientContext<'_>) {
-        self.peer = Some(scene.network.connect(scene.hub_address.clone(), None));
+    fn dial(&mut self, context: &HttpClientContext<'_>) {
+        self.peer = Some(context.network.connect(context.hub_address.clone(), None));
         self.attempt += 1;
         self.pongs = 0;
         self.inbox.clear();
@@ -204,7 +204,7 @@ impl SimNatsClient {
                 }
                 self.enqueue("PING");
             }
-            NatsRole::Listener { .. } => {
+            NatsRole::Subscriber { .. } => {
                 self.enqueue("SUB live.* 1");
                 self.enqueue("PING");
             }
@@ -236,7 +236,7 @@ impl SimNatsClient {
         self.enqueue(&format!("PUB live.{number} {}\r\n{live}", live.len()));
     }
 
-    fn advance_role(&mut self, scene: &mut HttpClientContext<'_>) -> Result<(), NatsClientError> {
+    fn advance_role(&mut self, context: &mut HttpClientContext<'_>) -> Result<(), NatsClientError> {
         let Some(peer) = &mut self.peer else { return Ok(()) };
         match peer.connected() {
             Ok(true) => {}
@@ -245,7 +245,7 @@ impl SimNatsClient {
         }
         while !self.outbox.is_empty() {
             let all = self.outbox.len() as u64;
-            let some = if scene.random.chance(700) { all } else { scene.random.between(1, all.min(500)) };
+            let some = if context.random.chance(700) { all } else { context.random.between(1, all.min(500)) };
             match peer.write(&self.outbox[..some as usize]) {
                 Ok(taken) => drop(self.outbox.drain(..taken)),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
@@ -255,13 +255,13 @@ impl SimNatsClient {
         let mut into = [0; 2048];
         while let Some(peer) = &mut self.peer {
             match peer.read(&mut into) {
-                Ok(0) => return Err(NatsClientError::Ended("the end came".to_owned())),
+                Ok(0) => return Err(NatsClientError::Ended("the connection ended".to_owned())),
                 Ok(len) => self.inbox.extend(&into[..len]),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) => return Err(NatsClientError::Ended(format!("a read failed: {error}"))),
             }
             while let Some(received) = self.next_message()? {
-                self.receive_message(received, scene)?;
+                self.receive_message(received, context)?;
             }
         }
         Ok(())
@@ -303,7 +303,7 @@ impl SimNatsClient {
     fn receive_message(
         &mut self,
         received: ServerMessage,
-        scene: &mut HttpClientContext<'_>,
+        context: &mut HttpClientContext<'_>,
     ) -> Result<(), NatsClientError> {
         if self.is_done {
             return Ok(());
@@ -315,7 +315,7 @@ impl SimNatsClient {
             (_, ServerMessage::Other(line)) => {
                 return Err(NatsClientError::Wrong(format!("unexpected line {line}")));
             }
-            (_, ServerMessage::Pong) => return self.handle_pong(scene),
+            (_, ServerMessage::Pong) => return self.handle_pong(context),
             (NatsRole::Publisher { number, echoed, .. }, ServerMessage::Message { subject, payload, .. })
                 if subject == format!("live.{number}") =>
             {
@@ -323,7 +323,7 @@ impl SimNatsClient {
                     return wrong(&format!("its echo is {payload:?}, expected message {echoed}"));
                 }
                 *echoed += 1;
-                scene.nats_tally.messages_received += 1;
+                context.nats_tally.messages_received += 1;
             }
             (
                 NatsRole::Publisher { number, acknowledged, .. },
@@ -339,13 +339,13 @@ impl SimNatsClient {
                 if is_duplicate && self.attempt == 1 {
                     return wrong("a message that was sent once is a duplicate");
                 }
-                scene.nats_tally.acknowledged.insert((*number, *acknowledged), sequence);
+                context.nats_tally.acknowledged.insert((*number, *acknowledged), sequence);
                 *acknowledged += 1;
-                scene.answers += 1;
+                context.answers += 1;
             }
-            (NatsRole::Listener { last, .. }, ServerMessage::Message { subject, payload, .. }) => {
+            (NatsRole::Subscriber { last, .. }, ServerMessage::Message { subject, payload, .. }) => {
                 check_order(last, &subject, &payload)?;
-                scene.nats_tally.messages_received += 1;
+                context.nats_tally.messages_received += 1;
             }
             (NatsRole::Auditor { .. }, ServerMessage::Message { subject, payload, .. })
                 if subject == "_R" =>
@@ -356,10 +356,10 @@ impl SimNatsClient {
             }
             (NatsRole::Auditor { read, quiet_at }, ServerMessage::Message { subject, reply, payload }) => {
                 *read += 1;
-                scene.nats_tally.check_record(*read, &subject, &reply, &payload)?;
-                if *read == scene.nats_tally.acknowledged.len() as u64 {
-                    scene.nats_tally.records_audited = *read;
-                    *quiet_at = Some(scene.now.after(QUIET));
+                context.nats_tally.check_record(*read, &subject, &reply, &payload)?;
+                if *read == context.nats_tally.acknowledged.len() as u64 {
+                    context.nats_tally.records_audited = *read;
+                    *quiet_at = Some(context.now.after(QUIET));
                 }
             }
         }
@@ -367,12 +367,12 @@ impl SimNatsClient {
     }
 
     /// Handles a PONG. A publisher's second one arrives after everything it waits for.
-    fn handle_pong(&mut self, scene: &HttpClientContext<'_>) -> Result<(), NatsClientError> {
+    fn handle_pong(&mut self, context: &HttpClientContext<'_>) -> Result<(), NatsClientError> {
         if let NatsRole::Auditor { quiet_at, .. } = &mut self.role
-            && scene.nats_tally.acknowledged.is_empty()
+            && context.nats_tally.acknowledged.is_empty()
         {
             // No message was acknowledged: the stream must be empty.
-            *quiet_at = Some(scene.now.after(QUIET));
+            *quiet_at = Some(context.now.after(QUIET));
             return Ok(());
         }
         self.pongs += 1;
@@ -395,18 +395,18 @@ impl SimNatsClient {
     }
 
     /// Handles the end of the connection: acceptable if the network damaged it or the server drains.
-    fn broken(&mut self, why: &str, scene: &mut HttpClientContext<'_>) -> Result<(), String> {
-        let is_harmed = self.peer.as_ref().is_some_and(SimPeer::is_damaged);
-        if !is_harmed && !scene.draining {
+    fn broken(&mut self, why: &str, context: &mut HttpClientContext<'_>) -> Result<(), String> {
+        let was_damaged = self.peer.as_ref().is_some_and(SimPeer::is_damaged);
+        if !was_damaged && !context.draining {
             return Err(self.failure_message(why));
         }
         self.peer = None;
-        scene.retries += 1;
-        if scene.draining {
+        context.retries += 1;
+        if context.draining {
             self.disconnect();
         } else {
-            let span = scene.random.between(1, 50_000_000);
-            self.wake_at = Some(scene.now.after(Duration::from_nanos(span)));
+            let span = context.random.between(1, 50_000_000);
+            self.wake_at = Some(context.now.after(Duration::from_nanos(span)));
         }
         Ok(())
     }
@@ -431,13 +431,16 @@ fn check_order(
     payload: &str,
 ) -> Result<(), NatsClientError> {
     let number = subject.strip_prefix("live.").and_then(|number| number.parse().ok());
-    let place = payload.split_once(' ');
-    let place = place.and_then(|(one, other)| Some((one.parse().ok()?, other.parse().ok()?)));
-    let (Some(number), Some(place)) = (number, place) else {
+    let attempt_and_message = payload.split_once(' ');
+    let attempt_and_message =
+        attempt_and_message.and_then(|(one, other)| Some((one.parse().ok()?, other.parse().ok()?)));
+    let (Some(number), Some(attempt_and_message)) = (number, attempt_and_message) else {
         return Err(NatsClientError::Wrong(format!("{subject} carries {payload:?}")));
     };
-    if last.insert(number, place).is_some_and(|before| before >= place) {
-        return Err(NatsClientError::Wrong(format!("{place:?} of publisher {number} arrived out of order")));
+    if last.insert(number, attempt_and_message).is_some_and(|before| before >= attempt_and_message) {
+        return Err(NatsClientError::Wrong(format!(
+            "{attempt_and_message:?} of publisher {number} arrived out of order"
+        )));
     }
     Ok(())
 }
@@ -482,7 +485,7 @@ mod tests {
         let (network, mut random) = (Network::new(1, NetworkOptions::default()), SplitMix64::new(1));
         let mut nats_tally = NatsTally::default();
         nats_tally.acknowledged.extend((1..=acknowledged).map(|sequence| ((0, 0), sequence)));
-        let mut scene = HttpClientContext {
+        let mut context = HttpClientContext {
             network: &network,
             now: Time::ZERO,
             address: &address,
@@ -497,9 +500,9 @@ mod tests {
             broken: 0,
         };
         let mut auditor = SimNatsClient::auditor(Time::ZERO);
-        auditor.receive_message(ServerMessage::Pong, &mut scene)?;
+        auditor.receive_message(ServerMessage::Pong, &mut context)?;
         for sequence in 1..=records {
-            auditor.receive_message(record(sequence), &mut scene)?;
+            auditor.receive_message(record(sequence), &mut context)?;
         }
         auditor.end_quiet_audit(Time::ZERO.after(QUIET));
         Ok(auditor)

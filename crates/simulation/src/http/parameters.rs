@@ -8,7 +8,7 @@ use stilling::parts::HttpConfig;
 use stilling_engine::ShardConfig;
 use stilling_ring::Time;
 use stilling_wire::http1::HttpLimits;
-use stilling_workers::Growth;
+use stilling_workers::PoolScaling;
 
 use super::test_routes;
 use crate::SplitMix64;
@@ -25,7 +25,7 @@ pub(super) struct HttpWorldParameters {
     pub(super) shards: usize,
     pub(super) buffers: u16,
     pub(super) backlog: usize,
-    pub(super) defers: bool,
+    pub(super) defer_accept: bool,
     pub(super) engine: ShardConfig,
     pub(super) http: HttpConfig,
     pub(super) pool: stilling_workers::PoolLimits,
@@ -45,7 +45,7 @@ fn millis(random: &mut SplitMix64, low: u64, high: u64) -> Duration {
 /// Lets the pool grow and shrink in some worlds, and the shards do some of the work in others.
 fn elastic(mut pool: stilling_workers::PoolLimits, random: &mut SplitMix64) -> stilling_workers::PoolLimits {
     if pool.threads > 0 && random.chance(400) {
-        pool.growth = Growth {
+        pool.scaling = PoolScaling {
             free_threshold: random.between(1, 50) as u8,
             spawn_hunk: random.between(1, 50) as u8,
             spawn_factor: random.between(0, 90) as u8,
@@ -124,7 +124,7 @@ impl HttpWorldParameters {
             shards: if random.chance(300) { 2 } else { 1 },
             buffers: random.between(1, 16) as u16,
             backlog: random.between(4, 64) as usize,
-            defers: random.chance(300),
+            defer_accept: random.chance(300),
             engine,
             http,
             pool,

@@ -70,9 +70,9 @@ pub(super) fn routes() -> Routes {
 pub(super) const PATHS: [&str; 5] =
     ["/own/long", "/own/sized", "/own/sized-here", "/own/open", "/own/broken"];
 
-/// How a response may end besides being complete.
+/// When a response may be cut short.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ResponseFate {
+pub(super) enum ResponseTruncation {
     /// Only complete.
     Whole,
     /// May be cut short by a server short of memory.
@@ -83,13 +83,13 @@ pub(super) enum ResponseFate {
     Broken,
 }
 
-impl ResponseFate {
-    pub(super) fn of(path: &str) -> ResponseFate {
+impl ResponseTruncation {
+    pub(super) fn of(path: &str) -> ResponseTruncation {
         match path {
-            "/own/long" => ResponseFate::Long,
-            "/own/sized" | "/own/sized-here" | "/own/open" => ResponseFate::Streamed,
-            "/own/broken" => ResponseFate::Broken,
-            _ => ResponseFate::Whole,
+            "/own/long" => ResponseTruncation::Long,
+            "/own/sized" | "/own/sized-here" | "/own/open" => ResponseTruncation::Streamed,
+            "/own/broken" => ResponseTruncation::Broken,
+            _ => ResponseTruncation::Whole,
         }
     }
 }

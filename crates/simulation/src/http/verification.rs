@@ -41,8 +41,8 @@ pub(super) fn drain_and_check(
         network.advance_to(network.now().after(Duration::from_millis(1)));
         waits += 1;
         check(waits < WAITS_MAX, || {
-            let (pool, left) = (http_world.pool.counters(), http_world.unfinished());
-            format!("the server has stopped, but not everything has ended: {pool:?}, {left}")
+            let (pool, unfinished) = (http_world.pool.counters(), http_world.unfinished());
+            format!("the server has stopped, but not everything has ended: {pool:?}, {unfinished}")
         })?;
     }
     let mut http_world = http_world.borrow_mut();
@@ -81,7 +81,7 @@ pub(super) fn drain_and_check(
 fn check_shard(shard: &mut HttpSimShard) -> Result<(), String> {
     shard.audit()?;
     shard.driver().assert_drained();
-    let (open, held_bytes) = (shard.open(), shard.held_bytes());
+    let (open, held_bytes) = (shard.open_connections(), shard.held_bytes());
     check(open == 0 && held_bytes == (0, 0), || {
         format!("{open} slots in use, bytes held {held_bytes:?} at the end")
     })?;

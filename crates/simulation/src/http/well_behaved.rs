@@ -1,4 +1,4 @@
-//! Clients that use the protocol correctly, in all its variants; each knows every byte it must receive.
+//! Clients that use the protocol correctly, in all its variants, and check every byte they receive.
 //!
 //! A connection damaged by the network is retried with the unanswered requests, as a browser does. Any other failure is
 //! the server's fault and ends the world.
@@ -9,7 +9,7 @@ use std::time::Duration;
 use stilling_ring::Time;
 
 use super::exchange::{CONTINUE, ExchangeBody, ExpectedExchange, ExpectedResponse, ResponseMatch};
-use super::test_routes::{self, ResponseFate};
+use super::test_routes::{self, ResponseTruncation};
 use super::version::RequestVersion;
 use super::{CALENDAR_START, HttpClientContext};
 use crate::SplitMix64;
@@ -143,12 +143,12 @@ pub(super) struct WellBehaved {
     strays: bool,
     wake_at: Option<Time>,
     /// Sends requests one by one, because a response that broke off may have destroyed earlier ones.
-    careful: bool,
+    avoids_pipelining: bool,
 }
 
 enum ClientProgress {
     /// More may be possible now.
-    On,
+    Continue,
     /// Waits for the network or its own timer.
     Wait,
 }
@@ -174,7 +174,7 @@ impl WellBehaved {
             shut: false,
             strays: false,
             wake_at: Some(start),
-            careful: false,
+            avoids_pipelining: false,
         }
     }
 
@@ -190,60 +190,60 @@ impl WellBehaved {
         self.peer.is_none() && self.answered == self.plan.len()
     }
 
-    pub(super) fn step(&mut self, scene: &mut HttpClientContext<'_>) -> Result<(), String> {
-        if self.wake_at.is_some_and(|at| scene.now < at) && self.peer.is_none() {
+    pub(super) fn step(&mut self, context: &mut HttpClientContext<'_>) -> Result<(), String> {
+        if self.wake_at.is_some_and(|at| context.now < at) && self.peer.is_none() {
             return Ok(());
         }
-        self.wake_at = self.wake_at.filter(|at| scene.now < *at);
+        self.wake_at = self.wake_at.filter(|at| context.now < *at);
         while !self.is_done() {
             if self.peer.is_none() {
-                self.dial(scene);
+                self.dial(context);
             }
-            match self.continue_sending(scene)? {
-                ClientProgress::On => {}
+            match self.continue_sending(context)? {
+                ClientProgress::Continue => {}
                 ClientProgress::Wait => break,
             }
         }
         Ok(())
     }
 
-    fn dial(&mut self, scene: &HttpClientContext<'_>) {
-        self.peer = Some(scene.network.connect(scene.address.clone(), None));
+    fn dial(&mut self, context: &HttpClientContext<'_>) {
+        self.peer = Some(context.network.connect(context.address.clone(), None));
         self.sending = (self.answered, 0);
         (self.continued, self.ending, self.shut, self.strays) = (false, false, false, false);
-        self.since = scene.now;
+        self.since = context.now;
         self.inbox.clear();
     }
 
-    fn continue_sending(&mut self, scene: &mut HttpClientContext<'_>) -> Result<ClientProgress, String> {
+    fn continue_sending(&mut self, context: &mut HttpClientContext<'_>) -> Result<ClientProgress, String> {
         let Some(peer) = &self.peer else { return Ok(ClientProgress::Wait) };
         match peer.connected() {
             Ok(true) => {}
             Ok(false) => return Ok(ClientProgress::Wait),
-            Err(error) => return self.broken(&format!("it was refused: {error}"), scene),
+            Err(error) => return self.broken(&format!("it was refused: {error}"), context),
         }
-        if let Err(error) = self.send(scene) {
-            return self.broken(&format!("a write failed: {error}"), scene);
+        if let Err(error) = self.send(context) {
+            return self.broken(&format!("a write failed: {error}"), context);
         }
         let mut into = [0; 2048];
         let Some(peer) = &mut self.peer else { return Ok(ClientProgress::Wait) };
         match peer.read(&mut into) {
-            Ok(0) => self.ended(scene),
+            Ok(0) => self.ended(context),
             Ok(len) => {
                 self.inbox.extend(&into[..len]);
-                match self.take_answers(scene) {
-                    Ok(()) => Ok(ClientProgress::On),
+                match self.take_answers(context) {
+                    Ok(()) => Ok(ClientProgress::Continue),
                     // The server answers a request that the network cut short as far as it arrived.
                     Err(_) if self.peer.as_ref().is_some_and(SimPeer::is_damaged) => {
-                        self.broken("the request was cut short", scene)
+                        self.broken("the request was cut short", context)
                     }
                     Err(why) => Err(why),
                 }
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(ClientProgress::Wait),
             // Its request and the server's close may have crossed.
-            Err(_) if self.ending => self.ended(scene),
-            Err(error) => self.broken(&format!("a read failed: {error}"), scene),
+            Err(_) if self.ending => self.ended(context),
+            Err(error) => self.broken(&format!("a read failed: {error}"), context),
         }
     }
 
@@ -257,14 +257,14 @@ impl WellBehaved {
     }
 
     fn is_pipelining(&self) -> bool {
-        !self.careful
+        !self.avoids_pipelining
             && matches!(
                 self.style,
                 WellBehavedStyle::Pipelined | WellBehavedStyle::HalfClosing | WellBehavedStyle::OwnRoutes
             )
     }
 
-    fn send(&mut self, scene: &mut HttpClientContext<'_>) -> std::io::Result<()> {
+    fn send(&mut self, context: &mut HttpClientContext<'_>) -> std::io::Result<()> {
         let until = self.send_until();
         while self.sending.0 < until && self.wake_at.is_none() && !self.ending {
             let (number, from) = self.sending;
@@ -275,8 +275,8 @@ impl WellBehaved {
             }
             if self.style == WellBehavedStyle::Trickling {
                 to = to.min(from + 1);
-            } else if scene.random.chance(100) {
-                to = to.min(from + scene.random.between(1, 100) as usize);
+            } else if context.random.chance(100) {
+                to = to.min(from + context.random.between(1, 100) as usize);
             }
             if from == to {
                 break;
@@ -291,15 +291,15 @@ impl WellBehaved {
             if self.sending.1 == request.len() {
                 let requested = &self.plan[number];
                 let is_slow = requested.request.windows(10).any(|part| part == b"/test/slow");
-                self.strays = is_slow && requested.closes() && scene.random.chance(STRAY_RATE);
+                self.strays = is_slow && requested.closes() && context.random.chance(STRAY_RATE);
                 self.sending = (number + 1, 0);
                 self.continued = false;
-                if self.strays && scene.random.chance(500) {
-                    self.rest(scene, 30);
+                if self.strays && context.random.chance(500) {
+                    self.pause(context, 30);
                 }
             }
             if self.style == WellBehavedStyle::Trickling {
-                self.rest(scene, 3);
+                self.pause(context, 3);
             }
         }
         if self.strays && self.wake_at.is_none() {
@@ -314,7 +314,7 @@ impl WellBehaved {
         Ok(())
     }
 
-    fn take_answers(&mut self, scene: &mut HttpClientContext<'_>) -> Result<(), String> {
+    fn take_answers(&mut self, context: &mut HttpClientContext<'_>) -> Result<(), String> {
         while !self.inbox.is_empty() {
             if self.ending {
                 return Err(self.failure_message("bytes after the last response"));
@@ -331,11 +331,11 @@ impl WellBehaved {
                 self.continued = true;
                 continue;
             }
-            let dates = dates(self.since, scene.now);
-            let allowed = |answer: &&ExpectedResponse| scene.draining || !answer.draining;
+            let dates = dates(self.since, context.now);
+            let allowed = |answer: &&ExpectedResponse| context.draining || !answer.draining;
             let mut begun = false;
             let whole = exchange.answers.iter().filter(allowed).find_map(|answer| {
-                if answer.early && !scene.is_short_of_memory {
+                if answer.early && !context.is_short_of_memory {
                     return None;
                 }
                 match answer.compare(&self.inbox, &dates) {
@@ -355,13 +355,13 @@ impl WellBehaved {
             }
             self.inbox.drain(..len);
             self.answered += 1;
-            scene.answers += 1;
+            context.answers += 1;
             self.ending = closes;
-            if self.style == WellBehavedStyle::Sequential && scene.random.chance(500) {
-                self.rest(scene, 100);
+            if self.style == WellBehavedStyle::Sequential && context.random.chance(500) {
+                self.pause(context, 100);
             }
             if !self.is_pipelining() {
-                self.since = scene.now;
+                self.since = context.now;
             }
         }
         if self.answered == self.plan.len() && !self.ending && !self.shut {
@@ -370,49 +370,50 @@ impl WellBehaved {
         Ok(())
     }
 
-    fn ended(&mut self, scene: &mut HttpClientContext<'_>) -> Result<ClientProgress, String> {
+    fn ended(&mut self, context: &mut HttpClientContext<'_>) -> Result<ClientProgress, String> {
         let expected = self.ending || (self.shut && self.answered == self.plan.len());
         if !expected {
-            return self.broken("the end came too early", scene);
+            return self.broken("the end came too early", context);
         }
         self.peer = None;
-        self.wake_at = Some(scene.now);
+        self.wake_at = Some(context.now);
         Ok(ClientProgress::Wait)
     }
 
     /// Handles the end of the connection: acceptable if the network damaged it or the server announced it.
-    fn broken(&mut self, why: &str, scene: &mut HttpClientContext<'_>) -> Result<ClientProgress, String> {
-        let harmed = self.peer.as_ref().is_some_and(SimPeer::is_damaged);
+    fn broken(&mut self, why: &str, context: &mut HttpClientContext<'_>) -> Result<ClientProgress, String> {
+        let was_damaged = self.peer.as_ref().is_some_and(SimPeer::is_damaged);
         let requested = &self.plan[self.answered..self.plan.len().min(self.sending.0 + 1)];
-        let is_asked = self.sending > (self.answered, 0);
-        let breaks = requested.iter().position(|exchange| is_asked && may_break(exchange.fate, scene));
-        if !harmed && !scene.draining && !scene.is_short_of_memory && breaks.is_none() {
+        let has_sent = self.sending > (self.answered, 0);
+        let breaks =
+            requested.iter().position(|exchange| has_sent && may_break(exchange.truncation, context));
+        if !was_damaged && !context.draining && !context.is_short_of_memory && breaks.is_none() {
             return Err(self.failure_message(why));
         }
         // After a response that breaks off, the server closes with later requests unread, which also counts as damage:
         // if this client still pipelined, it could retry for ever.
-        let always = breaks == Some(0) && requested[0].fate == ResponseFate::Broken;
-        if always || (breaks.is_some() && !harmed) {
-            self.careful = true;
+        let is_certain = breaks == Some(0) && requested[0].truncation == ResponseTruncation::Broken;
+        if is_certain || (breaks.is_some() && !was_damaged) {
+            self.avoids_pipelining = true;
         }
-        if breaks == Some(0) && !harmed && !scene.draining {
+        if breaks == Some(0) && !was_damaged && !context.draining {
             // The received bytes are a valid beginning; a retry would bring no more.
             self.answered += 1;
-            scene.broken += 1;
+            context.broken += 1;
         }
         self.peer = None;
-        scene.retries += 1;
-        if scene.draining {
+        context.retries += 1;
+        if context.draining {
             self.answered = self.plan.len();
         } else {
-            self.rest(scene, 50);
+            self.pause(context, 50);
         }
         Ok(ClientProgress::Wait)
     }
 
-    fn rest(&mut self, scene: &mut HttpClientContext<'_>, longest_ms: u64) {
-        let span = scene.random.between(1, longest_ms * 1_000_000);
-        self.wake_at = Some(scene.now.after(Duration::from_nanos(span)));
+    fn pause(&mut self, context: &mut HttpClientContext<'_>, longest_ms: u64) {
+        let span = context.random.between(1, longest_ms * 1_000_000);
+        self.wake_at = Some(context.now.after(Duration::from_nanos(span)));
     }
 
     pub(super) fn failure_message(&self, what: &str) -> String {
@@ -428,12 +429,12 @@ impl WellBehaved {
 }
 
 /// Whether a response with this fate may be cut short.
-fn may_break(fate: ResponseFate, scene: &HttpClientContext<'_>) -> bool {
-    match fate {
-        ResponseFate::Whole => false,
-        ResponseFate::Long => scene.is_short_of_memory,
-        ResponseFate::Streamed => scene.is_short_of_memory || scene.has_workers,
-        ResponseFate::Broken => true,
+fn may_break(truncation: ResponseTruncation, context: &HttpClientContext<'_>) -> bool {
+    match truncation {
+        ResponseTruncation::Whole => false,
+        ResponseTruncation::Long => context.is_short_of_memory,
+        ResponseTruncation::Streamed => context.is_short_of_memory || context.has_workers,
+        ResponseTruncation::Broken => true,
     }
 }
 

@@ -92,10 +92,10 @@ impl NetworkState {
         let Some(DatagramInFlight { from, to, payload }) = self.in_flight.remove(&number) else { return };
         // A socket bound to the address itself takes precedence over one bound to all addresses.
         let exact = self.datagrams.iter().position(|socket| socket.is_at(to));
-        let home =
+        let receiver =
             exact.or_else(|| self.datagrams.iter().position(|socket| socket.is_bound_to_any_at(to.port())));
-        if let Some(home) = home
-            && let socket = &mut self.datagrams[home]
+        if let Some(receiver) = receiver
+            && let socket = &mut self.datagrams[receiver]
             && socket.waiting.len() < WAITING_MAX
         {
             let local = socket.address.ip().is_unspecified().then_some(to.ip());

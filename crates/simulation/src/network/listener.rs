@@ -136,14 +136,14 @@ impl NetworkState {
     pub(crate) fn take_connection(&mut self, listener: u32) -> Option<EndId> {
         let now = self.now();
         let SimListener { queue, defer, .. } = &self.listeners[listener as usize];
-        let place = queue.iter().position(|&connection| {
+        let index = queue.iter().position(|&connection| {
             let end = EndId { connection, side: 1 };
             let ConnectionPhase::Open(since) = self.connections[connection as usize].phase else {
                 return false;
             };
             defer.is_none_or(|defer| now >= since.after(defer) || self.is_readable(end))
         })?;
-        let connection = self.listeners[listener as usize].queue.remove(place)?;
+        let connection = self.listeners[listener as usize].queue.remove(index)?;
         self.connections[connection as usize].ends[1].owner = SocketOwner::Unowned;
         Some(EndId { connection, side: 1 })
     }

@@ -228,8 +228,8 @@ impl Network {
     }
 
     /// Records the events as text from now on: the last [`LINES_MAX`](crate::trace::LINES_MAX) lines.
-    pub fn keep_text(&self) {
-        self.state().trace.keep_text();
+    pub fn record_text(&self) {
+        self.state().trace.record_text();
     }
 
     /// Returns the recorded text and clears it.

@@ -42,7 +42,7 @@ pub struct SimDatagramPeer {
 impl Drop for SimPeer {
     fn drop(&mut self) {
         if let Some(mut state) = self.socket.network().try_state() {
-            state.note("peer", self.key.0, "goes", 0, 0);
+            state.note("peer", self.key.0, "close", 0, 0);
         }
     }
 }
@@ -86,7 +86,7 @@ impl SimPeer {
         let mut state = socket.network().state();
         let key = state.new_peer();
         state.set_owner(end, SocketOwner::SimPeer(key));
-        state.note("peer", key.0, "comes", u64::from(end.connection), u64::from(end.side));
+        state.note("peer", key.0, "open", u64::from(end.connection), u64::from(end.side));
         drop(state);
         SimPeer { socket, end, key }
     }

@@ -357,15 +357,15 @@ impl NetworkState {
 
     /// Applies a connection's own fault: a reset for both ends, or the end of the dialling end's direction.
     pub(super) fn apply_fault(&mut self, connection: u32, reset: bool) {
-        let struck = &mut self.connections[connection as usize];
-        if !matches!(struck.phase, ConnectionPhase::Open(_))
-            || struck.ends.iter().any(|end| end.closed || end.is_reset)
+        let faulted = &mut self.connections[connection as usize];
+        if !matches!(faulted.phase, ConnectionPhase::Open(_))
+            || faulted.ends.iter().any(|end| end.closed || end.is_reset)
         {
             return;
         }
-        struck.damaged = true;
+        faulted.damaged = true;
         self.counts.count(if reset { NetworkFault::Reset } else { NetworkFault::HalfClose });
-        self.note("strike", connection, if reset { "reset" } else { "half-close" }, u64::from(connection), 0);
+        self.note("fault", connection, if reset { "reset" } else { "half-close" }, u64::from(connection), 0);
         if reset {
             for side in [0, 1] {
                 self.abort_connection(EndId { connection, side });

@@ -6,7 +6,7 @@ use stilling_journal::JournalLimits;
 use stilling_journal::disk::simulated::SimulatedDisk;
 use stilling_ring::Time;
 
-use super::message::{ON_DISK, UNKEPT};
+use super::message::{ON_DISK, UNSTORED};
 use super::parameters;
 use super::server::{self, NATS, ServerPlan, StreamsServer};
 use super::wire::{ClientWire, WireInput};
@@ -40,7 +40,7 @@ impl AssemblyFixture {
     fn new() -> AssemblyFixture {
         let network = Network::new(1, NetworkOptions { buffer: 1 << 20, ..NetworkOptions::default() });
         let mut streams = parameters::streams(&[]);
-        streams[UNKEPT].message_size_max = SIZE;
+        streams[UNSTORED].message_size_max = SIZE;
         let plan = ServerPlan {
             streams,
             segment_size: 1 << 16,
@@ -125,49 +125,49 @@ fn second(number: u64) -> Time {
 /// Row 0.8: a message may take a minute to arrive.
 #[test]
 fn a_message_whose_end_does_not_come_is_given_up() {
-    let mut rig = AssemblyFixture::new();
-    rig.begin(1000);
-    rig.run_until(second(70));
-    assert_eq!(rig.timeouts(), [Some(60)]);
+    let mut fixture = AssemblyFixture::new();
+    fixture.begin(1000);
+    fixture.run_until(second(70));
+    assert_eq!(fixture.timeouts(), [Some(60)]);
 }
 
 /// Row 0.8: while there is no room for incomplete messages, connections are read one after the other, for five seconds
 /// each.
 #[test]
 fn messages_for_which_there_is_no_room_come_to_their_ends_one_after_the_other() {
-    let mut rig = AssemblyFixture::new();
-    (0..4).for_each(|_| rig.begin(MORE_THAN_HALF));
-    (0..2).for_each(|_| rig.begin(1000));
-    rig.run_until(second(70));
-    assert_eq!(rig.timeouts(), [60, 60, 60, 60, 5, 10].map(Some));
+    let mut fixture = AssemblyFixture::new();
+    (0..4).for_each(|_| fixture.begin(MORE_THAN_HALF));
+    (0..2).for_each(|_| fixture.begin(1000));
+    fixture.run_until(second(70));
+    assert_eq!(fixture.timeouts(), [60, 60, 60, 60, 5, 10].map(Some));
 }
 
 /// Row 0.8: when there is room again, a message that lacked room, or waited for it, may still take a minute.
 #[test]
 fn messages_that_have_waited_for_room_have_their_minute() {
-    let mut rig = AssemblyFixture::new();
-    (0..4).for_each(|_| rig.begin(MORE_THAN_HALF));
-    (0..2).for_each(|_| rig.begin(1000));
-    rig.run_until(second(1));
-    rig.clients[0].wire.hang_up();
-    rig.run_until(second(70));
-    assert_eq!(rig.timeouts()[4..], [60, 60].map(Some));
+    let mut fixture = AssemblyFixture::new();
+    (0..4).for_each(|_| fixture.begin(MORE_THAN_HALF));
+    (0..2).for_each(|_| fixture.begin(1000));
+    fixture.run_until(second(1));
+    fixture.clients[0].wire.hang_up();
+    fixture.run_until(second(70));
+    assert_eq!(fixture.timeouts()[4..], [60, 60].map(Some));
 }
 
 /// Row 0.8: a message that regained room in between gets another five seconds when room runs out again.
 #[test]
 fn a_message_that_loses_its_room_again_has_another_five_seconds() {
-    let mut rig = AssemblyFixture::new();
-    (0..4).for_each(|_| rig.begin(MORE_THAN_HALF));
-    rig.begin(1000);
-    rig.run_until(second(1));
-    rig.clients[0].wire.hang_up();
-    rig.run_until(second(2));
-    rig.send_until_blocked(4, 1000);
+    let mut fixture = AssemblyFixture::new();
+    (0..4).for_each(|_| fixture.begin(MORE_THAN_HALF));
+    fixture.begin(1000);
+    fixture.run_until(second(1));
+    fixture.clients[0].wire.hang_up();
+    fixture.run_until(second(2));
+    fixture.send_until_blocked(4, 1000);
     // Buffers double: these messages use 15 of the 16 MiB that became free.
-    [7 << 20, 3 << 20, 3 << 19, 3 << 18].into_iter().for_each(|sent| rig.begin(sent));
-    rig.run_until(second(4));
-    rig.send_until_blocked(4, 2 << 20);
-    rig.run_until(second(70));
-    assert_eq!(rig.timeouts()[4], Some(9));
+    [7 << 20, 3 << 20, 3 << 19, 3 << 18].into_iter().for_each(|sent| fixture.begin(sent));
+    fixture.run_until(second(4));
+    fixture.send_until_blocked(4, 2 << 20);
+    fixture.run_until(second(70));
+    assert_eq!(fixture.timeouts()[4], Some(9));
 }

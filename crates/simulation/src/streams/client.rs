@@ -1,4 +1,4 @@
-//! Clients: publishers that resend unacknowledged messages, HTTP posters that do the same, listeners, and followers
+//! Clients: publishers that resend unacknowledged messages, HTTP posters that do the same, subscribers, and followers
 //! that resume by sequence.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,7 +7,7 @@ use std::time::Duration;
 use stilling_ring::Time;
 
 use super::ledger::StreamLedger;
-use super::message::{MEMORY, MessageName, ON_DISK, STREAMS, UNKEPT};
+use super::message::{MEMORY, MessageName, ON_DISK, STREAMS, UNSTORED};
 use super::wire::{ClientWire, WireError, WireInput, number_of};
 use crate::SplitMix64;
 use crate::network::{Address, Network, PeerKey};
@@ -44,7 +44,7 @@ pub struct ClientTotals {
     pub refused: u64,
     /// Messages without a known outcome.
     pub unknown: u64,
-    /// Messages received by listeners.
+    /// Messages received by subscribers.
     pub seen: u64,
     /// Records received by followers.
     pub followed: u64,
@@ -68,7 +68,7 @@ pub(super) struct StreamsClient {
 enum StreamsRole {
     StreamsPublisher(StreamsPublisher),
     HttpPoster(HttpPoster),
-    Listener { seen: BTreeSet<MessageName> },
+    Subscriber { seen: BTreeSet<MessageName> },
     StreamFollower(StreamFollower),
 }
 
@@ -170,8 +170,8 @@ impl StreamsClient {
         )
     }
 
-    pub(super) fn listener(start: Time) -> StreamsClient {
-        StreamsClient::new(StreamsRole::Listener { seen: BTreeSet::new() }, start)
+    pub(super) fn subscriber(start: Time) -> StreamsClient {
+        StreamsClient::new(StreamsRole::Subscriber { seen: BTreeSet::new() }, start)
     }
 
     pub(super) fn follower(
@@ -204,11 +204,11 @@ impl StreamsClient {
         self.wire.hang_up();
     }
 
-    pub(super) fn step(&mut self, scene: &mut StreamsClientContext<'_>) -> Result<(), String> {
+    pub(super) fn step(&mut self, context: &mut StreamsClientContext<'_>) -> Result<(), String> {
         if self.is_done {
             return Ok(());
         }
-        let is_due = self.wake_at.is_some_and(|at| at <= scene.now);
+        let is_due = self.wake_at.is_some_and(|at| at <= context.now);
         if is_due {
             self.wake_at = None;
         }
@@ -216,9 +216,9 @@ impl StreamsClient {
             if !is_due {
                 return Ok(());
             }
-            self.dial(scene);
+            self.dial(context);
         }
-        match self.exchange(scene) {
+        match self.exchange(context) {
             Ok(()) => {
                 if self.is_done {
                     self.finish_role();
@@ -226,23 +226,23 @@ impl StreamsClient {
                 Ok(())
             }
             Err(WireError::Wrong(why)) => Err(self.failure_message(&why)),
-            Err(WireError::Ended(why)) => self.ended(&why, scene),
+            Err(WireError::Ended(why)) => self.ended(&why, context),
         }
     }
 
-    fn dial(&mut self, scene: &mut StreamsClientContext<'_>) {
-        let to = if matches!(self.role, StreamsRole::HttpPoster(_)) { scene.http } else { scene.nats };
-        self.wire.dial(scene.network, to);
-        scene.totals.connections += 1;
-        self.server_generation = scene.server_generation;
+    fn dial(&mut self, context: &mut StreamsClientContext<'_>) {
+        let to = if matches!(self.role, StreamsRole::HttpPoster(_)) { context.http } else { context.nats };
+        self.wire.dial(context.network, to);
+        context.totals.connections += 1;
+        self.server_generation = context.server_generation;
         let wire = &mut self.wire;
         if !matches!(self.role, StreamsRole::HttpPoster(_)) {
             wire.line("CONNECT {\"verbose\":false,\"headers\":true}");
         }
         match &mut self.role {
-            StreamsRole::StreamsPublisher(publisher) => publisher.begin(wire, scene),
+            StreamsRole::StreamsPublisher(publisher) => publisher.begin(wire, context),
             StreamsRole::HttpPoster(poster) => poster.is_waiting = false,
-            StreamsRole::Listener { seen } => {
+            StreamsRole::Subscriber { seen } => {
                 seen.clear();
                 for stream in STREAMS {
                     wire.line(&format!("SUB {stream}.> {stream}"));
@@ -252,18 +252,18 @@ impl StreamsClient {
         }
     }
 
-    fn exchange(&mut self, scene: &mut StreamsClientContext<'_>) -> Result<(), WireError> {
+    fn exchange(&mut self, context: &mut StreamsClientContext<'_>) -> Result<(), WireError> {
         let has_ended = self.wire.fill()?;
         if let StreamsRole::HttpPoster(poster) = &mut self.role {
             while let Some((status, body, is_kept)) = self.wire.next_answer()? {
-                poster.answered(status, &body, scene).map_err(WireError::Wrong)?;
+                poster.answered(status, &body, context).map_err(WireError::Wrong)?;
                 if !is_kept {
                     return Err(WireError::Ended("the server closes".to_owned()));
                 }
             }
         } else {
             while let Some(input) = self.wire.next_input()? {
-                self.take(input, scene)?;
+                self.handle_input(input, context)?;
                 if self.is_done {
                     return Ok(());
                 }
@@ -274,18 +274,22 @@ impl StreamsClient {
         }
         let (wire, role) = (&mut self.wire, &mut self.role);
         let (again_at, is_done) = match role {
-            StreamsRole::StreamsPublisher(publisher) => publisher.send_more(wire, scene)?,
-            StreamsRole::HttpPoster(poster) => poster.send_more(wire, scene)?,
-            StreamsRole::Listener { .. } | StreamsRole::StreamFollower(_) => (None, false),
+            StreamsRole::StreamsPublisher(publisher) => publisher.send_more(wire, context)?,
+            StreamsRole::HttpPoster(poster) => poster.send_more(wire, context)?,
+            StreamsRole::Subscriber { .. } | StreamsRole::StreamFollower(_) => (None, false),
         };
         self.is_done = is_done;
         if let Some(at) = again_at {
             self.wake_at = Some(self.wake_at.map_or(at, |other| other.min(at)));
         }
-        self.wire.flush(scene.random)
+        self.wire.flush(context.random)
     }
 
-    fn take(&mut self, input: WireInput, scene: &mut StreamsClientContext<'_>) -> Result<(), WireError> {
+    fn handle_input(
+        &mut self,
+        input: WireInput,
+        context: &mut StreamsClientContext<'_>,
+    ) -> Result<(), WireError> {
         let (subject, reply, payload) = match input {
             WireInput::Pong | WireInput::Info => return Ok(()),
             WireInput::Ping => {
@@ -297,10 +301,14 @@ impl StreamsClient {
         };
         let done = match &mut self.role {
             StreamsRole::StreamsPublisher(publisher) => {
-                publisher.answered((&subject, self.wire.attempt), &payload, scene).map(|()| false)
+                publisher.answered((&subject, self.wire.attempt), &payload, context).map(|()| false)
             }
-            StreamsRole::Listener { seen } => record_seen(seen, &subject, &payload, scene).map(|()| false),
-            StreamsRole::StreamFollower(follower) => follower.take(&subject, &reply, &payload, scene),
+            StreamsRole::Subscriber { seen } => {
+                record_seen(seen, &subject, &payload, context).map(|()| false)
+            }
+            StreamsRole::StreamFollower(follower) => {
+                follower.handle_message(&subject, &reply, &payload, context)
+            }
             StreamsRole::HttpPoster(_) => Ok(false),
         };
         self.is_done |= done.map_err(WireError::Wrong)?;
@@ -308,21 +316,22 @@ impl StreamsClient {
     }
 
     /// Handles the end of the connection: acceptable after a network fault and when a server starts or ends.
-    fn ended(&mut self, why: &str, scene: &mut StreamsClientContext<'_>) -> Result<(), String> {
-        let is_expected =
-            self.wire.is_damaged() || scene.server_generation != self.server_generation || !scene.is_served;
-        let is_kept_from = matches!(self.role, StreamsRole::HttpPoster(_)) && why == "the server closes";
-        if !is_expected && !is_kept_from {
+    fn ended(&mut self, why: &str, context: &mut StreamsClientContext<'_>) -> Result<(), String> {
+        let is_expected = self.wire.is_damaged()
+            || context.server_generation != self.server_generation
+            || !context.is_served;
+        let is_server_close = matches!(self.role, StreamsRole::HttpPoster(_)) && why == "the server closes";
+        if !is_expected && !is_server_close {
             return Err(self.failure_message(why));
         }
         self.wire.hang_up();
         match &mut self.role {
-            StreamsRole::StreamsPublisher(publisher) => publisher.lost(scene.totals),
-            StreamsRole::HttpPoster(poster) => poster.lost(scene.totals),
-            StreamsRole::Listener { .. } | StreamsRole::StreamFollower(_) => {}
+            StreamsRole::StreamsPublisher(publisher) => publisher.lost(context.totals),
+            StreamsRole::HttpPoster(poster) => poster.lost(context.totals),
+            StreamsRole::Subscriber { .. } | StreamsRole::StreamFollower(_) => {}
         }
-        let most = if scene.is_served { 50_000 } else { 400_000 };
-        self.wake_at = Some(scene.now.after(Duration::from_micros(scene.random.between(1, most))));
+        let most = if context.is_served { 50_000 } else { 400_000 };
+        self.wake_at = Some(context.now.after(Duration::from_micros(context.random.between(1, most))));
         Ok(())
     }
 
@@ -335,25 +344,25 @@ fn record_seen(
     seen: &mut BTreeSet<MessageName>,
     subject: &str,
     payload: &[u8],
-    scene: &mut StreamsClientContext<'_>,
+    context: &mut StreamsClientContext<'_>,
 ) -> Result<(), String> {
     let name = MessageName::of(payload).ok_or_else(|| format!("a message of {subject} is damaged"))?;
     let stream = STREAMS.iter().position(|stream| subject == format!("{stream}.{}", name.publisher));
     let stream = stream.ok_or_else(|| format!("{name} arrived on subject {subject}"))?;
-    scene.totals.seen += 1;
+    context.totals.seen += 1;
     if stream >= ON_DISK {
         return Ok(());
     }
     if !seen.insert(name) {
         return Err(format!("{name} was seen twice on one connection"));
     }
-    scene.ledgers[stream].record_seen(name)
+    context.ledgers[stream].record_seen(name)
 }
 
 impl StreamsPublisher {
-    fn begin(&mut self, wire: &mut ClientWire, scene: &StreamsClientContext<'_>) {
+    fn begin(&mut self, wire: &mut ClientWire, context: &StreamsClientContext<'_>) {
         self.last.clear();
-        self.answered_at = scene.now;
+        self.answered_at = context.now;
         // Answers to messages of an earlier connection may still arrive.
         wire.line(&format!("SUB {}* 1", self.inbox(wire.attempt)));
         wire.line("PING");
@@ -377,12 +386,12 @@ impl StreamsPublisher {
     fn send_more(
         &mut self,
         wire: &mut ClientWire,
-        scene: &mut StreamsClientContext<'_>,
+        context: &mut StreamsClientContext<'_>,
     ) -> Result<(Option<Time>, bool), WireError> {
-        if !self.waiting.is_empty() && scene.now > self.answered_at.after(ANSWER_TIMEOUT) {
+        if !self.waiting.is_empty() && context.now > self.answered_at.after(ANSWER_TIMEOUT) {
             return Err(WireError::Wrong(format!("{:?} were never answered", self.waiting)));
         }
-        while scene.now >= self.resume_at && self.waiting.len() < self.window {
+        while context.now >= self.resume_at && self.waiting.len() < self.window {
             let Some(message) = self.again.pop_first().or_else(|| {
                 let next = Some(self.next).filter(|next| *next < self.total);
                 self.next += u32::from(next.is_some());
@@ -390,39 +399,39 @@ impl StreamsPublisher {
             }) else {
                 break;
             };
-            self.send(message, wire, scene);
+            self.send(message, wire, context);
             if self.left_in_burst == 0 {
                 self.left_in_burst = self.burst;
-                self.resume_at = scene.now.after(self.pause);
+                self.resume_at = context.now.after(self.pause);
             }
             self.left_in_burst -= 1;
         }
         let has_more = !self.again.is_empty() || self.next < self.total;
         let is_done = !has_more && self.waiting.is_empty();
-        let more = Some(self.resume_at).filter(|at| has_more && *at > scene.now);
+        let more = Some(self.resume_at).filter(|at| has_more && *at > context.now);
         let late = (!self.waiting.is_empty())
             .then(|| self.answered_at.after(ANSWER_TIMEOUT + Duration::from_secs(1)));
         Ok((more.into_iter().chain(late).min(), is_done))
     }
 
-    fn send(&mut self, message: u32, wire: &mut ClientWire, scene: &mut StreamsClientContext<'_>) {
+    fn send(&mut self, message: u32, wire: &mut ClientWire, context: &mut StreamsClientContext<'_>) {
         let name = self.name(message);
         let stream = name.stream();
-        if let Some(ledger) = scene.ledgers.get_mut(stream).filter(|_| stream < ON_DISK) {
+        if let Some(ledger) = context.ledgers.get_mut(stream).filter(|_| stream < ON_DISK) {
             ledger.send(name);
         }
         if self.waiting.is_empty() {
-            self.answered_at = scene.now;
+            self.answered_at = context.now;
         }
         self.waiting.insert(message);
         let id = if self.has_ids { format!("{}-{message}", self.number) } else { String::new() };
         let subject = format!("{}.{}", STREAMS[stream], self.number);
         let reply = format!("{}{message}", self.inbox(wire.attempt));
         wire.publish(&subject, &reply, &id, &name.payload());
-        if scene.random.chance(100) {
-            wire.publish(&format!("{}.{}", STREAMS[UNKEPT], self.number), "", "", &name.payload());
+        if context.random.chance(100) {
+            wire.publish(&format!("{}.{}", STREAMS[UNSTORED], self.number), "", "", &name.payload());
         }
-        if scene.random.chance(100) {
+        if context.random.chance(100) {
             wire.line("PING");
         }
     }
@@ -436,23 +445,23 @@ impl StreamsPublisher {
         &mut self,
         (subject, attempt): (&str, u32),
         payload: &[u8],
-        scene: &mut StreamsClientContext<'_>,
+        context: &mut StreamsClientContext<'_>,
     ) -> Result<(), String> {
         let message = subject.strip_prefix(&self.inbox(attempt)).and_then(|rest| rest.parse().ok());
         let message: u32 = message.ok_or_else(|| format!("unexpected message on {subject}"))?;
         if !self.waiting.remove(&message) {
             return Err(format!("message {message} was answered, but was not pending"));
         }
-        self.answered_at = scene.now;
+        self.answered_at = context.now;
         let text = String::from_utf8_lossy(payload).into_owned();
         if text.contains("\"error\"") {
-            scene.totals.refused += 1;
+            context.totals.refused += 1;
             if self.has_ids {
                 self.again.insert(message);
             } else {
-                scene.totals.unknown += 1;
+                context.totals.unknown += 1;
             }
-            self.resume_at = scene.now.after(Duration::from_millis(scene.random.between(50, 1000)));
+            self.resume_at = context.now.after(Duration::from_millis(context.random.between(50, 1000)));
             return Ok(());
         }
         let name = self.name(message);
@@ -462,8 +471,8 @@ impl StreamsPublisher {
         }
         let sequence = number_of(&text, "seq").ok_or_else(|| format!("{name} was answered with {text}"))?;
         let is_duplicate = text.contains("\"duplicate\":true");
-        scene.totals.acknowledged += 1;
-        scene.totals.duplicates += u64::from(is_duplicate);
+        context.totals.acknowledged += 1;
+        context.totals.duplicates += u64::from(is_duplicate);
         if !is_duplicate {
             let last = self.last.insert(STREAMS[stream].to_owned(), sequence);
             if last.is_some_and(|last| last >= sequence) {
@@ -473,7 +482,7 @@ impl StreamsPublisher {
         if stream == MEMORY {
             Ok(())
         } else {
-            scene.ledgers[stream].acknowledge(name, sequence, is_duplicate)
+            context.ledgers[stream].acknowledge(name, sequence, is_duplicate)
         }
     }
 }
@@ -499,27 +508,27 @@ impl HttpPoster {
     fn send_more(
         &mut self,
         wire: &mut ClientWire,
-        scene: &mut StreamsClientContext<'_>,
+        context: &mut StreamsClientContext<'_>,
     ) -> Result<(Option<Time>, bool), WireError> {
-        if self.is_waiting && scene.now > self.answered_at.after(ANSWER_TIMEOUT) {
+        if self.is_waiting && context.now > self.answered_at.after(ANSWER_TIMEOUT) {
             return Err(WireError::Wrong("a request was never answered".to_owned()));
         }
         let mut is_done = false;
-        if !self.is_waiting && scene.now >= self.resume_at {
+        if !self.is_waiting && context.now >= self.resume_at {
             is_done = self.next >= self.total;
             if !is_done {
-                self.send(wire, scene);
+                self.send(wire, context);
             }
         }
         let late = self.answered_at.after(ANSWER_TIMEOUT + Duration::from_secs(1));
         Ok((Some(if self.is_waiting { late } else { self.resume_at }), is_done))
     }
 
-    fn send(&mut self, wire: &mut ClientWire, scene: &mut StreamsClientContext<'_>) {
-        (self.is_waiting, self.answered_at) = (true, scene.now);
+    fn send(&mut self, wire: &mut ClientWire, context: &mut StreamsClientContext<'_>) {
+        (self.is_waiting, self.answered_at) = (true, context.now);
         let mut body = Vec::new();
         for name in self.names() {
-            scene.ledgers[self.stream()].send(name);
+            context.ledgers[self.stream()].send(name);
             body.extend(name.payload());
             if self.lines > 1 {
                 body.push(b'\n');
@@ -539,7 +548,7 @@ impl HttpPoster {
         &mut self,
         status: u16,
         body: &str,
-        scene: &mut StreamsClientContext<'_>,
+        context: &mut StreamsClientContext<'_>,
     ) -> Result<(), String> {
         if !std::mem::take(&mut self.is_waiting) {
             return Err(format!("an answer without a request: {status} {body}"));
@@ -554,24 +563,24 @@ impl HttpPoster {
                     return Err(format!("{} messages are from {first} to {last}", self.lines));
                 }
                 let is_duplicate = body.contains("\"duplicate\":true");
-                let ledger = &mut scene.ledgers[self.stream()];
+                let ledger = &mut context.ledgers[self.stream()];
                 let is_exact = last - first + 1 == u64::from(self.lines);
                 for (sequence, name) in (first..).zip(self.names()).filter(|_| is_exact) {
                     ledger.acknowledge(name, sequence, is_duplicate)?;
                 }
-                scene.totals.acknowledged += u64::from(self.lines);
-                scene.totals.duplicates += u64::from(is_duplicate);
+                context.totals.acknowledged += u64::from(self.lines);
+                context.totals.duplicates += u64::from(is_duplicate);
                 self.next += self.lines;
-                self.resume_at = scene.now.after(self.pause);
+                self.resume_at = context.now.after(self.pause);
             }
             503 | 507 => {
-                scene.totals.refused += 1;
+                context.totals.refused += 1;
                 if self.lines > 1 {
                     // Some of them may be stored, now or later.
-                    scene.totals.unknown += u64::from(self.lines);
+                    context.totals.unknown += u64::from(self.lines);
                     self.next += self.lines;
                 }
-                self.resume_at = scene.now.after(Duration::from_millis(scene.random.between(50, 1000)));
+                self.resume_at = context.now.after(Duration::from_millis(context.random.between(50, 1000)));
             }
             _ => return Err(format!("it was answered {status}: {body}")),
         }
@@ -599,19 +608,19 @@ impl StreamFollower {
     }
 
     /// Handles a message. Returns whether the follower has now received everything up to `until`.
-    fn take(
+    fn handle_message(
         &mut self,
         subject: &str,
         reply: &str,
         payload: &[u8],
-        scene: &mut StreamsClientContext<'_>,
+        context: &mut StreamsClientContext<'_>,
     ) -> Result<bool, String> {
         if subject.starts_with("_R.") {
             let text = String::from_utf8_lossy(payload);
             if text.contains("stream_info_response") {
                 // Streams are created in the world, under its clock.
-                let is_known = text.contains(&format!("\"created\":\"{WORLD_DATE}"));
-                return if is_known {
+                let is_world_date = text.contains(&format!("\"created\":\"{WORLD_DATE}"));
+                return if is_world_date {
                     Ok(false)
                 } else {
                     Err(format!("a stream was created at another time: {text}"))
@@ -636,14 +645,14 @@ impl StreamFollower {
         if received != self.received {
             return Err(format!("{name} has consumer sequence {received}, expected {}", self.received));
         }
-        let ledger = &mut scene.ledgers[self.stream];
+        let ledger = &mut context.ledgers[self.stream];
         if sequence > self.last + 1 {
-            scene.totals.skipped += sequence - self.last - 1;
+            context.totals.skipped += sequence - self.last - 1;
             ledger.skip(self.last + 1, sequence - 1);
         }
         ledger.record_seen_at(name, sequence)?;
         self.last = sequence;
-        scene.totals.followed += 1;
+        context.totals.followed += 1;
         Ok(self.until.is_some_and(|until| sequence >= until))
     }
 }

@@ -72,22 +72,22 @@ impl DiskDamage {
             return Ok(None);
         }
         let at = random.between(1, segments.len() as u64 - 2) as usize;
-        let (victim, first) = &segments[at];
+        let (segment, first) = &segments[at];
         let range = (*first, segments[at + 1].1 - 1);
-        let place = files.iter().position(|(name, _)| name == victim).unwrap_or(0);
+        let index = files.iter().position(|(name, _)| name == segment).unwrap_or(0);
         match self {
             DiskDamage::BitFlipped { .. } => {
-                let bytes = &mut files[place].1;
+                let bytes = &mut files[index].1;
                 let offset = random.index(bytes.len());
                 bytes[offset] ^= 1 << random.below(8);
             }
-            _ => drop(files.remove(place)),
+            _ => drop(files.remove(index)),
         }
         let changed = SimulatedDisk::with_files(files);
         let (before, after) = (ledger.read(disk)?, ledger.read(&changed)?);
         let is_removed = matches!(self, DiskDamage::SegmentRemoved { .. });
         check(&before, &after, range, is_removed)
-            .map_err(|what| format!("{}, {victim} of {}: {what}", self.name(), ledger.name()))?;
+            .map_err(|what| format!("{}, {segment} of {}: {what}", self.name(), ledger.name()))?;
         ledger.lose(&before, &after);
         changed.record();
         Ok(Some(changed))

@@ -162,24 +162,24 @@ impl StreamLedger {
         let content = self.read(disk)?;
         let name = self.name;
         self.check_retention(&content)?;
-        let mut places: BTreeMap<MessageName, u64> = BTreeMap::new();
+        let mut stored_at: BTreeMap<MessageName, u64> = BTreeMap::new();
         for (&sequence, record) in &content.records {
             let Some(record) = *record else { continue };
             let Some(&times) = self.sent.get(&record) else {
                 return Err(format!("{name}: {record} at {sequence} was never sent"));
             };
-            if let Some(other) = places.insert(record, sequence) {
+            if let Some(other) = stored_at.insert(record, sequence) {
                 return Err(format!("{name}: {record}, sent {times} times, is at {other} and at {sequence}"));
             }
             self.is_at(sequence, record)?;
         }
-        let is_kept = |sequence: u64| sequence >= content.first;
+        let is_retained = |sequence: u64| sequence >= content.first;
         for (record, &sequence) in &self.acknowledged {
-            let there = places.get(record).copied();
+            let stored = stored_at.get(record).copied();
             let is_lost = self.lost.get(&sequence) == Some(record);
-            if is_kept(sequence) && !is_lost && there != Some(sequence) {
+            if is_retained(sequence) && !is_lost && stored != Some(sequence) {
                 return Err(format!(
-                    "{name}: {record} was acknowledged as {sequence}, but is stored at {there:?}: {}",
+                    "{name}: {record} was acknowledged as {sequence}, but is stored at {stored:?}: {}",
                     content.findings
                 ));
             }
@@ -187,11 +187,11 @@ impl StreamLedger {
         let known: BTreeMap<MessageName, u64> =
             self.at.iter().map(|(sequence, record)| (*record, *sequence)).collect();
         let lost: BTreeSet<MessageName> = self.lost.values().copied().collect();
-        let is_missing = |record: &&MessageName| !places.contains_key(record) && !lost.contains(record);
+        let is_missing = |record: &&MessageName| !stored_at.contains_key(record) && !lost.contains(record);
         for record in self.seen.iter().filter(is_missing) {
             let sequence = known.get(record).copied();
             // A message received without its sequence may have been removed by retention.
-            let is_removed = sequence.map_or(content.first > 1, |sequence| !is_kept(sequence));
+            let is_removed = sequence.map_or(content.first > 1, |sequence| !is_retained(sequence));
             if !is_removed {
                 return Err(format!(
                     "{name}: {record} was received at {sequence:?} but is not stored: {}",
@@ -209,7 +209,7 @@ impl StreamLedger {
             }
         }
         // Messages lost with the tail may be stored elsewhere later, but never under a reported sequence.
-        self.at.retain(|sequence, record| !is_kept(*sequence) || places.get(record) == Some(sequence));
+        self.at.retain(|sequence, record| !is_retained(*sequence) || stored_at.get(record) == Some(sequence));
         self.first = content.first;
         self.records = content.records.values().flatten().count() as u64;
         self.markers += content.records.values().filter(|record| record.is_none()).count() as u64;

@@ -65,14 +65,14 @@ pub(super) const ON_DISK: usize = 2;
 
 pub(super) const MEMORY: usize = 2;
 
-pub(super) const UNKEPT: usize = 3;
+pub(super) const UNSTORED: usize = 3;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_payload_names_its_message_and_shows_every_change() {
+    fn a_payload_identifies_its_message_and_every_change_is_detected() {
         let name = MessageName { publisher: 3, message: 17 };
         let payload = name.payload();
         assert_eq!(MessageName::of(&payload), Some(name));

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! publishers, posters ─ network ─ SimDriver ─ Shard ─┬ NatsSession, HttpSession ─ Port ─ Hub ─ Journal ─ SimulatedDisk
-//! listeners, followers ─                             └ another shard ─            ┘          └ Replay ─┘
+//! subscribers, followers ─                           └ another shard ─            ┘          └ Replay ─┘
 //!                         server 1 ──╳── server 2 ──▶ seal ── server 3 …      over the same disks
 //!                                  power, kill     restart, cut at any of its steps
 //! ```

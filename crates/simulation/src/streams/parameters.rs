@@ -191,7 +191,7 @@ fn draw_clients(pace: Duration, random: &mut SplitMix64) -> Vec<StreamsClient> {
         number += 1;
     }
     for _ in 0..random.below(3) {
-        clients.push(StreamsClient::listener(start(random)));
+        clients.push(StreamsClient::subscriber(start(random)));
     }
     for _ in 0..random.below(3) {
         let stream = random.index(ON_DISK);
@@ -213,7 +213,7 @@ impl ServerRun {
         let mut disk_failures = Vec::new();
         while bias == ScenarioBias::Mixed && random.chance(350) {
             let at = Duration::from_micros(random.below(200_000));
-            disk_failures.push((at, draw_trouble(random)));
+            disk_failures.push((at, draw_disk_failure(random)));
         }
         let mut damages = Vec::new();
         while bias == ScenarioBias::Mixed && random.chance(350) {
@@ -240,7 +240,7 @@ fn draw_step(random: &mut SplitMix64) -> Option<RestartStep> {
     }
 }
 
-fn draw_trouble(random: &mut SplitMix64) -> DiskFailure {
+fn draw_disk_failure(random: &mut SplitMix64) -> DiskFailure {
     let disk = random.index(ON_DISK);
     let times = if random.chance(500) { 1 } else { random.between(1, 1000) as u32 };
     let after = random.below(4) as u32;

@@ -17,7 +17,7 @@ use stilling_journal::disk::simulated::SimulatedDisk;
 use stilling_journal::{JournalLimits, LogConfig};
 use stilling_ring::{Time, Wake};
 use stilling_wire::http1::HttpLimits;
-use stilling_workers::{Lane, Pool};
+use stilling_workers::{JobSubmitter, Pool};
 
 use crate::SplitMix64;
 use crate::driver::SimDriver;
@@ -82,7 +82,7 @@ fn endpoints() -> Vec<Endpoint> {
 /// Parts of a server except its hub.
 pub(super) struct ServerBuilder {
     drivers: Vec<SimDriver>,
-    lanes: Vec<Lane<JobOutcome>>,
+    submitters: Vec<JobSubmitter<JobOutcome>>,
     engine: ShardConfig,
     pub(super) wakes: Vec<Arc<Wake>>,
     pub(super) overview: Arc<Overview>,
@@ -100,7 +100,7 @@ impl ServerBuilder {
         let wakes: Vec<Arc<Wake>> = drivers.iter().map(wake).collect();
         let no_workers =
             stilling_workers::PoolLimits { threads: 0, ..stilling_workers::PoolLimits::default() };
-        let (pool, lanes) = Pool::new(no_workers, network.clock(), wakes.clone());
+        let (pool, submitters) = Pool::new(no_workers, network.clock(), wakes.clone());
         let lifecycle = Arc::new(Lifecycle::new(wakes.clone(), WallClock::StartingAt(CALENDAR_START)));
         let engine = ShardConfig {
             capacity: 64,
@@ -124,7 +124,7 @@ impl ServerBuilder {
             rates: Default::default(),
             volumes: Arc::default(),
         });
-        ServerBuilder { drivers, lanes, engine, wakes, overview, lifecycle }
+        ServerBuilder { drivers, submitters, engine, wakes, overview, lifecycle }
     }
 
     /// Builds the shards with these connections to the hub. They do not listen yet.
@@ -134,17 +134,19 @@ impl ServerBuilder {
         network: &Network,
         hubs: Vec<ShardHub>,
     ) -> Vec<ServerShard> {
-        let parts = self.drivers.into_iter().zip(self.lanes).zip(self.wakes).zip(hubs).enumerate();
-        let node = |(number, (((driver, lane), wake), hub)): (usize, (((SimDriver, _), _), _))| {
-            let counters = Arc::clone(&self.overview.http[number]);
-            let (see, life) = (Arc::clone(&self.overview), Arc::clone(&self.lifecycle));
-            let service = ShardService::new(endpoints(), plan.http(&self.engine), lane, counters, see, life)
-                .with_hub(Some(hub));
-            let counters = Arc::clone(&self.overview.engines[number]);
-            let shard = Shard::new(driver, service, self.engine.clone(), network.clock(), wake, counters);
-            ServerShard { shard, sleeping_until: None }
-        };
-        parts.map(node).collect()
+        let parts = self.drivers.into_iter().zip(self.submitters).zip(self.wakes).zip(hubs).enumerate();
+        let server_shard =
+            |(number, (((driver, submitter), wake), hub)): (usize, (((SimDriver, _), _), _))| {
+                let counters = Arc::clone(&self.overview.http[number]);
+                let (see, life) = (Arc::clone(&self.overview), Arc::clone(&self.lifecycle));
+                let service =
+                    ShardService::new(endpoints(), plan.http(&self.engine), submitter, counters, see, life)
+                        .with_hub(Some(hub));
+                let counters = Arc::clone(&self.overview.engines[number]);
+                let shard = Shard::new(driver, service, self.engine.clone(), network.clock(), wake, counters);
+                ServerShard { shard, sleeping_until: None }
+            };
+        parts.map(server_shard).collect()
     }
 }
 
@@ -173,9 +175,9 @@ impl StreamsServer {
         };
         let (lifecycle, overview) = (Arc::clone(&builder.lifecycle), Arc::clone(&builder.overview));
         let mut server_shards = builder.server_shards(plan, network, hubs);
-        for (node, (http, nats)) in server_shards.iter_mut().zip(sockets) {
+        for (server_shard, (http, nats)) in server_shards.iter_mut().zip(sockets) {
             for socket in [http, nats] {
-                node.listen(socket).map_err(|error| (Vec::new(), error))?;
+                server_shard.listen(socket).map_err(|error| (Vec::new(), error))?;
             }
         }
         let (disk_latency, origin) = (plan.disk_latency, plan.origin);
@@ -205,8 +207,8 @@ impl StreamsServer {
     /// Runs everything with work at `now`. Returns whether there was any.
     pub(super) fn run(&mut self, now: Time, random: &mut SplitMix64) -> Result<bool, String> {
         let mut any = false;
-        for (number, node) in self.server_shards.iter_mut().enumerate() {
-            any |= node.run(now, number > 0)?;
+        for (number, server_shard) in self.server_shards.iter_mut().enumerate() {
+            any |= server_shard.run(now, number > 0)?;
         }
         let journal = &mut self.journal;
         let at = instant(self.origin, now);

@@ -22,7 +22,7 @@ use crate::report::RunReport;
 const ROUNDS_AT_ONCE_MAX: u32 = 50_000;
 
 /// Longest time of the last run: a disk may hang until the end of the run before.
-const LAST_LIFE_MAX: Duration = Duration::from_secs(400);
+const LAST_RUN_MAX: Duration = Duration::from_secs(400);
 
 struct StreamsWorld {
     random: SplitMix64,
@@ -36,7 +36,7 @@ struct StreamsWorld {
     server_runs: Vec<ServerRun>,
     damages: Vec<DiskDamage>,
     /// The last damage that makes a disk refuse operations.
-    refuses: Option<DiskDamage>,
+    pending_damage: Option<DiskDamage>,
     phase: StreamsPhase,
     server_generation: u32,
     totals: ClientTotals,
@@ -87,7 +87,7 @@ pub(super) fn play(
     let network = Network::new(random.bits(), network);
     *keep.borrow_mut() = Some(network.clone());
     if options.verbose {
-        network.keep_text();
+        network.record_text();
     }
     server_runs.reverse();
     let address = |text: &str| Address::Tcp(text.parse().expect("an address"));
@@ -101,7 +101,7 @@ pub(super) fn play(
         clients,
         server_runs,
         damages: Vec::new(),
-        refuses: None,
+        pending_damage: None,
         phase: StreamsPhase::Down { until: Time::ZERO, sockets: None, crashed_opened: None },
         server_generation: 0,
         totals: ClientTotals::default(),
@@ -182,14 +182,14 @@ impl StreamsWorld {
                 } else if is_over {
                     self.end(now)?;
                     any = true;
-                } else if progress.server_run.is_none() && now > progress.started_at.after(LAST_LIFE_MAX) {
+                } else if progress.server_run.is_none() && now > progress.started_at.after(LAST_RUN_MAX) {
                     return Err(format!("the last run does not end: {}", self.unfinished()));
                 }
                 Ok(any)
             }
             StreamsPhase::Draining { server, since, .. } => {
                 let has_stopped = server.has_stopped();
-                let is_late = now > since.after(LAST_LIFE_MAX);
+                let is_late = now > since.after(LAST_RUN_MAX);
                 if self.cut_at().is_some_and(|at| at <= now) || has_stopped {
                     self.finish(now, has_stopped).map(|()| true)
                 } else if is_late {
@@ -222,7 +222,7 @@ impl StreamsWorld {
                 return Ok(());
             }
         };
-        self.refuses = None;
+        self.pending_damage = None;
         self.server_generation += 1;
         self.note("start");
         if let Some(how) = crashed_opened {
@@ -243,11 +243,11 @@ impl StreamsWorld {
 
     /// Damages disks between two servers. Faults are set last: a changed disk is a new object.
     fn damage(&mut self) -> Result<(), String> {
-        let mut refuses = None;
+        let mut pending_damage = None;
         for damage in std::mem::take(&mut self.damages) {
             let number = damage.disk();
             if damage.faults().is_some() {
-                refuses = Some(damage);
+                pending_damage = Some(damage);
                 continue;
             }
             let (disk, ledger) = (&self.disks[number], &mut self.ledgers[number]);
@@ -261,10 +261,10 @@ impl StreamsWorld {
                 }
             }
         }
-        if let Some((damage, faults)) = refuses.and_then(|damage| Some((damage, damage.faults()?))) {
+        if let Some((damage, faults)) = pending_damage.and_then(|damage| Some((damage, damage.faults()?))) {
             self.note(damage.name());
             self.disks[damage.disk()].fail(faults);
-            self.refuses = refuses;
+            self.pending_damage = pending_damage;
         }
         Ok(())
     }
@@ -272,7 +272,7 @@ impl StreamsWorld {
     /// Handles a failed opening: acceptable if a disk refused reads. The number of failing reads is limited, and a
     /// folder can be listed again.
     fn handle_open_failure(&mut self, error: &str) -> Result<(), String> {
-        let Some(damage) = self.refuses.filter(|_| error.contains("cannot read")) else {
+        let Some(damage) = self.pending_damage.filter(|_| error.contains("cannot read")) else {
             return Err(error.to_owned());
         };
         self.note("not opened");

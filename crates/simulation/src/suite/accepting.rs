@@ -111,17 +111,17 @@ pub fn a_closed_listener_reports_it_once<R: DriverRig>() {
     // The earlier client may have been accepted inside the driver; it is discarded.
     fixture.expect(ObservedEvent::Closed(listener));
     let (socket, destination) = fixture.rig.listener(AddressKind::V4);
-    let tenant = Token::new(listener.index(), listener.generation() + 1);
-    fixture.driver.listen(tenant, socket).expect("listen in the same slot");
-    fixture.driver.accept(tenant);
+    let reused = Token::new(listener.index(), listener.generation() + 1);
+    fixture.driver.listen(reused, socket).expect("listen in the same slot");
+    fixture.driver.accept(reused);
     fixture.expect_silence();
     let next = fixture.rig.dial(&destination);
-    drop(fixture.accepted(tenant));
+    drop(fixture.accepted(reused));
     drop((peer, next));
 }
 
 /// Row 4.9: a pause revoked before it takes effect is still completed, and accepting continues.
-pub fn a_pause_taken_back_at_once_is_answered_and_accepting_goes_on<R: DriverRig>() {
+pub fn a_revoked_pause_completes_and_accepting_continues<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (listener, destination) = fixture.listen(AddressKind::V4);
     for round in 0..2 {
@@ -146,7 +146,7 @@ pub fn a_pause_taken_back_at_once_is_answered_and_accepting_goes_on<R: DriverRig
 }
 
 /// Row 4.9: an accept paused before it takes effect is completed as if it had begun.
-pub fn accepting_paused_at_once_is_answered<R: DriverRig>() {
+pub fn an_accept_paused_at_once_completes<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (socket, destination) = fixture.rig.listener(AddressKind::V4);
     let listener = fixture.token();

@@ -12,20 +12,20 @@ fn close_and_reuse<R: DriverRig>(fixture: &mut DriverFixture<R>, token: Token) {
     fixture.driver.close(token);
     fixture.expect(ObservedEvent::Closed(token));
     fixture.expect_silence();
-    let tenant = Token::new(token.index(), token.generation() + 1);
+    let reused = Token::new(token.index(), token.generation() + 1);
     let (socket, mut peer) = fixture.rig.pair();
-    fixture.driver.attach(tenant, socket.into(), SourceKind::Stream, false).expect("attach in the same slot");
+    fixture.driver.attach(reused, socket.into(), SourceKind::Stream, false).expect("attach in the same slot");
     fixture.expect_silence();
-    fixture.driver.receive(tenant);
+    fixture.driver.receive(reused);
     fixture.expect_silence();
     fixture.peer_writes(&mut peer, b"mine");
-    fixture.expect(ObservedEvent::Received(tenant, b"mine".to_vec()));
-    fixture.driver.close(tenant);
-    fixture.expect(ObservedEvent::Closed(tenant));
+    fixture.expect(ObservedEvent::Received(reused, b"mine".to_vec()));
+    fixture.driver.close(reused);
+    fixture.expect(ObservedEvent::Closed(reused));
 }
 
 /// Row 4.34: close while a receive is armed.
-pub fn close_takes_back_a_receive<R: DriverRig>() {
+pub fn close_cancels_a_receive<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (token, _peer) = fixture.connection();
     fixture.driver.receive(token);
@@ -37,7 +37,7 @@ pub fn close_takes_back_a_receive<R: DriverRig>() {
 }
 
 /// Row 4.34: close while waiting in `await_readable`.
-pub fn close_takes_back_a_readable<R: DriverRig>() {
+pub fn close_cancels_a_readable<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (token, _peer) = fixture.connection();
     fixture.driver.await_readable(token);
@@ -46,7 +46,7 @@ pub fn close_takes_back_a_readable<R: DriverRig>() {
 }
 
 /// Row 4.34: close while a send is blocked, with a receive armed as well.
-pub fn close_takes_back_a_writable<R: DriverRig>() {
+pub fn close_cancels_a_writable<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (token, _peer) = fixture.connection();
     fixture.driver.receive(token);
@@ -55,7 +55,7 @@ pub fn close_takes_back_a_writable<R: DriverRig>() {
 }
 
 /// Row 4.34: close while a connect is in progress.
-pub fn close_takes_back_a_connect<R: DriverRig>() {
+pub fn close_cancels_a_connect<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     for address_kind in [AddressKind::V4, AddressKind::Unix] {
         let (_listener, destination) = fixture.rig.peer_listener(address_kind);
@@ -88,21 +88,21 @@ pub fn close_discards_pending_events<R: DriverRig>() {
 /// Row 4.34: a receive waiting for a buffer is dropped with its source.
 pub fn a_starved_receive_can_be_closed<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
-    let (keeper, mut keeping) = fixture.connection();
+    let (holder, mut holder_peer) = fixture.connection();
     let (token, mut peer) = fixture.connection();
-    let kept = hold_all_buffers(&mut fixture, keeper, &mut keeping);
+    let held = hold_all_buffers(&mut fixture, holder, &mut holder_peer);
     fixture.driver.receive(token);
     fixture.peer_writes(&mut peer, b"never seen");
     fixture.expect_silence();
     fixture.driver.close(token);
     fixture.expect(ObservedEvent::Closed(token));
-    kept.into_iter().for_each(|buffer| fixture.driver.release(buffer));
+    held.into_iter().for_each(|buffer| fixture.driver.release(buffer));
     fixture.expect_silence();
     assert_eq!(fixture.driver.buffers_lent(), 0);
 }
 
 /// Row 4.34: a source closed right after its shutdown does not affect the next source in its slot.
-pub fn a_shutdown_does_not_reach_the_next_tenant<R: DriverRig>() {
+pub fn a_shutdown_does_not_reach_the_next_source_of_its_slot<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (listener, destination) = fixture.listen(AddressKind::V4);
     for _ in 0..50 {
@@ -120,12 +120,12 @@ pub fn a_shutdown_does_not_reach_the_next_tenant<R: DriverRig>() {
                 event => panic!("unexpected: {event:?}"),
             }
         }
-        let tenant = fixture.attach(socket.expect("it was accepted"), SourceKind::Stream);
-        fixture.send_whole(tenant, b"still open");
+        let reused = fixture.attach(socket.expect("it was accepted"), SourceKind::Stream);
+        fixture.send_whole(reused, b"still open");
         fixture.expect_at_peer(&mut next_peer, b"still open");
         assert_eq!(fixture.peer_reads(&mut peer).expect("the end"), b"");
-        fixture.driver.close(tenant);
-        fixture.expect(ObservedEvent::Closed(tenant));
+        fixture.driver.close(reused);
+        fixture.expect(ObservedEvent::Closed(reused));
     }
 }
 
@@ -148,7 +148,7 @@ pub fn a_close_without_another_turn_reaches_the_peer<R: DriverRig>() {
 }
 
 /// Row 4.12: a reset is visible without receiving; a peer that only ended its sending direction does not count as gone.
-pub fn a_reset_shows_without_a_receive_and_an_end_does_not<R: DriverRig>() {
+pub fn a_reset_is_visible_without_a_receive_and_an_end_is_not<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (token, mut peer) = fixture.connection();
     fixture.idle_turn();
@@ -169,7 +169,7 @@ pub fn a_reset_shows_without_a_receive_and_an_end_does_not<R: DriverRig>() {
 }
 
 /// Row 4.12: unread bytes are visible without receiving them.
-pub fn unread_bytes_show_without_being_taken<R: DriverRig>() {
+pub fn unread_bytes_are_visible_without_a_receive<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (token, mut peer) = fixture.connection();
     assert!(fixture.driver.has_no_unread_input(token));

@@ -52,7 +52,7 @@ fn received_datagram_at<R: DriverRig>(
     }
 }
 
-fn come_and_go<R: DriverRig>(address_kind: AddressKind) {
+fn echo_datagrams<R: DriverRig>(address_kind: AddressKind) {
     const DATAGRAMS: usize = 100;
     let mut fixture = DriverFixture::<R>::new();
     let (token, address) = open(&mut fixture, address_kind);
@@ -64,9 +64,9 @@ fn come_and_go<R: DriverRig>(address_kind: AddressKind) {
     let mut next = [0, 1];
     for _ in 0..DATAGRAMS {
         let (from, bytes, truncated) = received_datagram(&mut fixture, token);
-        let who = peers.iter().position(|peer| peer.local_addr() == from).expect("a known sender");
-        assert_eq!((bytes, truncated), (payload(next[who]), false));
-        next[who] += 2;
+        let sender = peers.iter().position(|peer| peer.local_addr() == from).expect("a known sender");
+        assert_eq!((bytes, truncated), (payload(next[sender]), false));
+        next[sender] += 2;
     }
     let answers: Vec<_> = (0..DATAGRAMS).map(payload).collect();
     let outgoing: Vec<_> = answers
@@ -80,8 +80,8 @@ fn come_and_go<R: DriverRig>(address_kind: AddressKind) {
             close: false,
         })
         .collect();
-    let stops = fixture.turn(Wait::No, &outgoing);
-    assert!(stops.is_empty(), "{stops:?}");
+    let incomplete_sends = fixture.turn(Wait::No, &outgoing);
+    assert!(incomplete_sends.is_empty(), "{incomplete_sends:?}");
     for (at, answer) in answers.into_iter().enumerate() {
         assert_eq!(received_datagram_at(&mut fixture, &mut peers[at % 2]), (address, answer));
     }
@@ -90,13 +90,13 @@ fn come_and_go<R: DriverRig>(address_kind: AddressKind) {
 }
 
 /// Row 5.1: a batch of datagrams in and out, none lost, none mixed up.
-pub fn datagrams_come_and_go_with_their_addresses<R: DriverRig>() {
-    come_and_go::<R>(AddressKind::V4);
+pub fn datagrams_over_ipv4_keep_their_addresses<R: DriverRig>() {
+    echo_datagrams::<R>(AddressKind::V4);
 }
 
 /// Row 5.1: the same over IPv6.
 pub fn datagrams_over_ipv6_keep_their_addresses<R: DriverRig>() {
-    come_and_go::<R>(AddressKind::V6);
+    echo_datagrams::<R>(AddressKind::V6);
 }
 
 /// Row 4.34: a datagram longer than a buffer is marked as truncated.
@@ -123,8 +123,8 @@ pub fn an_empty_datagram_is_a_datagram<R: DriverRig>() {
     assert_eq!(received_datagram(&mut fixture, token), (peer.local_addr(), Vec::new(), false));
     let to = Some(peer.local_addr());
     let bytes = Gather::One(b"");
-    let stops = fixture.turn(Wait::No, &[Outgoing { token, bytes, to, from: None, close: false }]);
-    assert!(stops.is_empty(), "{stops:?}");
+    let incomplete_sends = fixture.turn(Wait::No, &[Outgoing { token, bytes, to, from: None, close: false }]);
+    assert!(incomplete_sends.is_empty(), "{incomplete_sends:?}");
     assert_eq!(received_datagram_at(&mut fixture, &mut peer), (address, Vec::new()));
 }
 
@@ -133,12 +133,12 @@ pub fn a_datagram_to_a_closed_port_does_not_stop_the_socket<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (token, address) = open(&mut fixture, AddressKind::V4);
     let mut peer = fixture.rig.datagram_peer(AddressKind::V4);
-    let Destination::Tcp { to: nobody, .. } = fixture.rig.unused_destination(AddressKind::V4) else {
+    let Destination::Tcp { to: unused, .. } = fixture.rig.unused_destination(AddressKind::V4) else {
         panic!("an unused destination has an address")
     };
     for round in 0..3 {
         let bytes = Gather::One(b"?");
-        fixture.turn(Wait::No, &[Outgoing { token, bytes, to: Some(nobody), from: None, close: false }]);
+        fixture.turn(Wait::No, &[Outgoing { token, bytes, to: Some(unused), from: None, close: false }]);
         fixture.expect_silence();
         peer.send(address, &[round]);
         assert_eq!(received_datagram(&mut fixture, token), (peer.local_addr(), vec![round], false));
@@ -150,27 +150,27 @@ pub fn datagrams_without_a_buffer_wait_in_the_socket<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (token, address) = open(&mut fixture, AddressKind::V4);
     let mut peer = fixture.rig.datagram_peer(AddressKind::V4);
-    let mut kept = Vec::new();
-    while kept.len() < RECEIVE_BUFFERS as usize {
-        peer.send(address, &(kept.len() as u32).to_be_bytes());
-        kept.push(lent(&mut fixture, token));
+    let mut held = Vec::new();
+    while held.len() < RECEIVE_BUFFERS as usize {
+        peer.send(address, &(held.len() as u32).to_be_bytes());
+        held.push(lent(&mut fixture, token));
     }
     for late in 0..20_u8 {
         peer.send(address, &[late]);
     }
     fixture.expect_silence();
     assert!(fixture.driver.counters().starved >= 1);
-    for (at, buffer) in kept.iter().enumerate() {
+    for (at, buffer) in held.iter().enumerate() {
         assert_eq!(fixture.driver.datagram(*buffer).payload, (at as u32).to_be_bytes());
     }
     // One buffer at a time: the socket repeatedly runs out.
     for late in 0..3 {
-        fixture.driver.release(kept.pop().expect("many are kept"));
-        kept.push(lent(&mut fixture, token));
-        assert_eq!(fixture.driver.datagram(kept[kept.len() - 1]).payload, [late]);
+        fixture.driver.release(held.pop().expect("many are held"));
+        held.push(lent(&mut fixture, token));
+        assert_eq!(fixture.driver.datagram(held[held.len() - 1]).payload, [late]);
         fixture.expect_silence();
     }
-    kept.into_iter().for_each(|buffer| fixture.driver.release(buffer));
+    held.into_iter().for_each(|buffer| fixture.driver.release(buffer));
     for late in 3..20 {
         assert_eq!(received_datagram(&mut fixture, token).1, [late]);
     }
@@ -192,7 +192,7 @@ pub fn a_closed_datagram_socket_is_silent<R: DriverRig>() {
 
 /// Row 5.1: on a machine with several addresses, an answer leaves from the address the request was sent to; an
 /// unsolicited datagram can leave from any of them.
-pub fn a_datagram_can_leave_from_the_address_that_another_came_to<R: DriverRig>() {
+pub fn a_datagram_can_be_sent_from_the_address_of_a_received_one<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (socket, port) = fixture.rig.datagram_socket_on_all();
     let token = fixture.attach(socket, SourceKind::Datagram);
@@ -208,15 +208,15 @@ pub fn a_datagram_can_leave_from_the_address_that_another_came_to<R: DriverRig>(
         fixture.driver.release(buffer);
     }
     let to = Some(peer.local_addr());
-    let notices = locals.map(|local| Outgoing {
+    let notifications = locals.map(|local| Outgoing {
         token,
         bytes: Gather::One(b"notice"),
         to,
         from: Some(local),
         close: false,
     });
-    let stops = fixture.turn(Wait::No, &notices);
-    assert!(stops.is_empty(), "{stops:?}");
+    let incomplete_sends = fixture.turn(Wait::No, &notifications);
+    assert!(incomplete_sends.is_empty(), "{incomplete_sends:?}");
     for local in locals {
         let from = SocketAddr::from((local, port));
         assert_eq!(received_datagram_at(&mut fixture, &mut peer), (from, b"notice".to_vec()));

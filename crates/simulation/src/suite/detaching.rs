@@ -4,11 +4,11 @@ use stilling_engine::Token;
 use stilling_engine::driver::{Driver, DriverEvent, SourceKind};
 
 use super::receiving::hold_all_buffers;
-use super::{AddressKind, DriverFixture, DriverRig, ObservedEvent, Peer, Socket, pattern};
+use super::{AddressKind, DriverFixture, DriverRig, ObservedEvent, Peer, RigSocket, pattern};
 
 /// What was observed of a connection between the detach and the socket's arrival.
 struct DetachedStream<R: DriverRig> {
-    socket: Socket<R>,
+    socket: RigSocket<R>,
     bytes: Vec<u8>,
     ended: bool,
     failed: bool,
@@ -41,7 +41,7 @@ fn detach_stream<R: DriverRig>(fixture: &mut DriverFixture<R>, token: Token) -> 
 }
 
 /// Checks that the connection carries bytes both ways, then closes it.
-fn assert_works<R: DriverRig>(fixture: &mut DriverFixture<R>, socket: Socket<R>, peer: &mut R::Peer) {
+fn assert_works<R: DriverRig>(fixture: &mut DriverFixture<R>, socket: RigSocket<R>, peer: &mut R::Peer) {
     let token = fixture.attach(socket, SourceKind::Stream);
     fixture.peer_writes(peer, b"still there?");
     assert_eq!(fixture.receive_bytes(token, 12), b"still there?");
@@ -54,33 +54,33 @@ fn assert_works<R: DriverRig>(fixture: &mut DriverFixture<R>, socket: Socket<R>,
 
 /// Checks that the slot of a detached source is reusable and that events of the socket are not delivered.
 fn assert_drained<R: DriverRig>(fixture: &mut DriverFixture<R>, token: Token, peer: &mut R::Peer) {
-    let tenant = Token::new(token.index(), token.generation() + 1);
+    let reused = Token::new(token.index(), token.generation() + 1);
     let (socket, mut other) = fixture.rig.pair();
-    fixture.driver.attach(tenant, socket.into(), SourceKind::Stream, false).expect("attach in the same slot");
-    fixture.driver.receive(tenant);
+    fixture.driver.attach(reused, socket.into(), SourceKind::Stream, false).expect("attach in the same slot");
+    fixture.driver.receive(reused);
     fixture.peer_writes(peer, b"not yours");
     fixture.expect_silence();
     fixture.peer_writes(&mut other, b"mine");
-    fixture.expect(ObservedEvent::Received(tenant, b"mine".to_vec()));
-    fixture.driver.close(tenant);
-    fixture.expect(ObservedEvent::Closed(tenant));
+    fixture.expect(ObservedEvent::Received(reused, b"mine".to_vec()));
+    fixture.driver.close(reused);
+    fixture.expect(ObservedEvent::Closed(reused));
 }
 
 /// Rows 4.4, 4.5: a connection with nothing armed is returned open, with its unread bytes.
-pub fn a_detached_socket_carries_on<R: DriverRig>() {
+pub fn a_detached_socket_still_works<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (token, mut peer) = fixture.connection();
     fixture.peer_writes(&mut peer, b"unread");
-    let parting = detach_stream(&mut fixture, token);
-    assert_eq!(parting.bytes, b"");
-    let token = fixture.attach(parting.socket, SourceKind::Stream);
+    let detached = detach_stream(&mut fixture, token);
+    assert_eq!(detached.bytes, b"");
+    let token = fixture.attach(detached.socket, SourceKind::Stream);
     assert_eq!(fixture.receive_bytes(token, 6), b"unread");
-    let parting = detach_stream(&mut fixture, token);
-    assert_works(&mut fixture, parting.socket, &mut peer);
+    let detached = detach_stream(&mut fixture, token);
+    assert_works(&mut fixture, detached.socket, &mut peer);
 }
 
 /// Rows 4.4, 4.34: detach while a receive or a wait is armed.
-pub fn detach_takes_back_what_is_armed<R: DriverRig>() {
+pub fn detach_cancels_armed_operations<R: DriverRig>() {
     let arms: [fn(&mut DriverFixture<R>, Token); 4] = [
         |fixture, token| fixture.driver.receive(token),
         |fixture, token| fixture.driver.await_readable(token),
@@ -95,22 +95,22 @@ pub fn detach_takes_back_what_is_armed<R: DriverRig>() {
             fixture.driver.await_writable(token);
         },
     ];
-    for settles in [false, true] {
+    for runs_turn in [false, true] {
         for arm in arms {
             let mut fixture = DriverFixture::<R>::new();
             let (token, mut peer) = fixture.connection();
             arm(&mut fixture, token);
-            if settles {
+            if runs_turn {
                 fixture.idle_turn();
                 fixture.events.clear();
             }
-            let parting = detach_stream(&mut fixture, token);
-            assert_eq!((parting.bytes, parting.ended, parting.failed), (Vec::new(), false, false));
+            let detached = detach_stream(&mut fixture, token);
+            assert_eq!((detached.bytes, detached.ended, detached.failed), (Vec::new(), false, false));
             assert_drained(&mut fixture, token, &mut peer);
-            let token = fixture.attach(parting.socket, SourceKind::Stream);
+            let token = fixture.attach(detached.socket, SourceKind::Stream);
             assert_eq!(fixture.receive_bytes(token, 9), b"not yours");
-            let parting = detach_stream(&mut fixture, token);
-            assert_works(&mut fixture, parting.socket, &mut peer);
+            let detached = detach_stream(&mut fixture, token);
+            assert_works(&mut fixture, detached.socket, &mut peer);
         }
     }
 }
@@ -132,9 +132,9 @@ pub fn a_detach_that_races_with_data_loses_nothing<R: DriverRig>() {
         if round % 3 == 1 {
             fixture.driver.cancel_receive(token);
         }
-        let mut parting = detach_stream(&mut fixture, token);
-        received.append(&mut parting.bytes);
-        token = fixture.attach(parting.socket, SourceKind::Stream);
+        let mut detached = detach_stream(&mut fixture, token);
+        received.append(&mut detached.bytes);
+        token = fixture.attach(detached.socket, SourceKind::Stream);
     }
     let rest = fixture.receive_bytes(token, ROUNDS * CHUNK - received.len());
     received.extend(rest);
@@ -152,13 +152,13 @@ pub fn a_reset_while_detaching_is_reported_once<R: DriverRig>() {
             fixture.expect_silence();
         }
         peer.reset();
-        let parting = detach_stream(&mut fixture, token);
-        let token = fixture.attach(parting.socket, SourceKind::Stream);
+        let detached = detach_stream(&mut fixture, token);
+        let token = fixture.attach(detached.socket, SourceKind::Stream);
         match fixture.receive(token) {
-            ObservedEvent::Failed(of, _) => assert!(of == token && !parting.failed, "reported twice"),
+            ObservedEvent::Failed(of, _) => assert!(of == token && !detached.failed, "reported twice"),
             observed => {
                 assert!(
-                    observed == ObservedEvent::Ended(token) && parting.failed,
+                    observed == ObservedEvent::Ended(token) && detached.failed,
                     "never reported: {observed:?}"
                 );
             }
@@ -172,8 +172,8 @@ pub fn a_half_closed_connection_can_be_detached<R: DriverRig>() {
     let (token, mut peer) = fixture.connection();
     fixture.driver.receive(token);
     peer.shutdown();
-    let parting = detach_stream(&mut fixture, token);
-    let token = fixture.attach(parting.socket, SourceKind::Stream);
+    let detached = detach_stream(&mut fixture, token);
+    let token = fixture.attach(detached.socket, SourceKind::Stream);
     assert_eq!(fixture.receive(token), ObservedEvent::Ended(token));
     fixture.send_whole(token, b"the answer");
     fixture.expect_at_peer(&mut peer, b"the answer");
@@ -182,23 +182,23 @@ pub fn a_half_closed_connection_can_be_detached<R: DriverRig>() {
 /// Row 4.34: a receive waiting for a buffer is cancelled; its bytes stay in the socket.
 pub fn a_starved_receive_can_be_detached<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
-    let (keeper, mut keeping) = fixture.connection();
+    let (holder, mut holder_peer) = fixture.connection();
     let (token, mut peer) = fixture.connection();
-    let kept = hold_all_buffers(&mut fixture, keeper, &mut keeping);
+    let held = hold_all_buffers(&mut fixture, holder, &mut holder_peer);
     fixture.driver.receive(token);
     fixture.peer_writes(&mut peer, b"later");
     fixture.expect_silence();
-    let parting = detach_stream(&mut fixture, token);
-    assert_eq!(parting.bytes, b"");
-    kept.into_iter().for_each(|buffer| fixture.driver.release(buffer));
+    let detached = detach_stream(&mut fixture, token);
+    assert_eq!(detached.bytes, b"");
+    held.into_iter().for_each(|buffer| fixture.driver.release(buffer));
     fixture.expect_silence();
-    let token = fixture.attach(parting.socket, SourceKind::Stream);
+    let token = fixture.attach(detached.socket, SourceKind::Stream);
     assert_eq!(fixture.receive_bytes(token, 5), b"later");
 }
 
 /// Row 4.4: a detached socket has one owner: the peer sees the end when it is dropped, also if the driver is gone
 /// before.
-pub fn a_detached_socket_is_its_owners_alone<R: DriverRig>() {
+pub fn a_detached_socket_has_one_owner<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (token, mut peer) = fixture.connection();
     fixture.driver.receive(token);

@@ -9,7 +9,7 @@ use stilling_engine::driver::{
     Destination, Driver, DriverEvent, Gather, IncompleteSend, Outgoing, SourceKind, Wait,
 };
 
-use super::{Accepted, AddressKind, DriverRig, Peer, Socket};
+use super::{AddressKind, DriverRig, Peer, RigAccepted, RigSocket};
 
 /// Turns without events that prove silence.
 const SILENT_TURNS: usize = 5;
@@ -49,9 +49,9 @@ pub struct DriverFixture<R: DriverRig> {
     /// The rig.
     pub rig: R,
     /// Pending events.
-    pub events: VecDeque<DriverEvent<Socket<R>, Accepted<R>>>,
-    turn_events: Vec<DriverEvent<Socket<R>, Accepted<R>>>,
-    stops: Vec<IncompleteSend>,
+    pub events: VecDeque<DriverEvent<RigSocket<R>, RigAccepted<R>>>,
+    turn_events: Vec<DriverEvent<RigSocket<R>, RigAccepted<R>>>,
+    incomplete_sends: Vec<IncompleteSend>,
     indices: u32,
 }
 
@@ -72,7 +72,7 @@ impl<R: DriverRig> DriverFixture<R> {
             rig,
             events: VecDeque::new(),
             turn_events: Vec::new(),
-            stops: Vec::new(),
+            incomplete_sends: Vec::new(),
             indices: 0,
         }
     }
@@ -87,22 +87,27 @@ impl<R: DriverRig> DriverFixture<R> {
     pub fn turn(&mut self, wait: Wait, outgoing: &[Outgoing<'_>]) -> Vec<IncompleteSend> {
         assert!(self.rig.is_within_limit(), "timeout; pending events: {:?}", self.events);
         let now = self.rig.now();
-        let outcome =
-            self.driver.turn(now, wait, outgoing.iter().copied(), &mut self.stops, &mut self.turn_events);
+        let outcome = self.driver.turn(
+            now,
+            wait,
+            outgoing.iter().copied(),
+            &mut self.incomplete_sends,
+            &mut self.turn_events,
+        );
         outcome.expect("a turn");
         self.events.extend(self.turn_events.drain(..));
-        std::mem::take(&mut self.stops)
+        std::mem::take(&mut self.incomplete_sends)
     }
 
     /// Runs a turn that sends nothing and waits a little.
     pub fn idle_turn(&mut self) {
         let soon = self.rig.now().after(TURN);
-        let stops = self.turn(Wait::Until(soon), &[]);
-        assert!(stops.is_empty(), "stops without sends: {stops:?}");
+        let incomplete_sends = self.turn(Wait::Until(soon), &[]);
+        assert!(incomplete_sends.is_empty(), "stops without sends: {incomplete_sends:?}");
     }
 
     /// Returns the next event, turning the driver if necessary.
-    pub fn next_event(&mut self) -> DriverEvent<Socket<R>, Accepted<R>> {
+    pub fn next_event(&mut self) -> DriverEvent<RigSocket<R>, RigAccepted<R>> {
         loop {
             if let Some(event) = self.events.pop_front() {
                 return event;
@@ -164,7 +169,7 @@ impl<R: DriverRig> DriverFixture<R> {
 
     /// Returns the next event, which must be a connection of `listener`.
     #[track_caller]
-    pub fn accepted(&mut self, listener: Token) -> Accepted<R> {
+    pub fn accepted(&mut self, listener: Token) -> RigAccepted<R> {
         match self.next_event() {
             DriverEvent::Accepted { listener: of, socket } if of == listener => socket,
             event => panic!("expected a connection, got {event:?}"),
@@ -172,7 +177,7 @@ impl<R: DriverRig> DriverFixture<R> {
     }
 
     /// Attaches a stream under a new token.
-    pub fn attach(&mut self, socket: impl Into<Accepted<R>>, kind: SourceKind) -> Token {
+    pub fn attach(&mut self, socket: impl Into<RigAccepted<R>>, kind: SourceKind) -> Token {
         let token = self.token();
         self.driver.attach(token, socket.into(), kind, false).expect("attach");
         token
@@ -212,7 +217,7 @@ impl<R: DriverRig> DriverFixture<R> {
     }
 
     /// Reads available bytes at the peer until the driver has events.
-    pub fn peer_reads_until_news(&mut self, peer: &mut R::Peer, mut each: impl FnMut(u8)) {
+    pub fn peer_reads_until_event(&mut self, peer: &mut R::Peer, mut each: impl FnMut(u8)) {
         let mut into = [0; 16 * 1024];
         while self.events.is_empty() {
             match peer.read(&mut into) {
@@ -245,9 +250,12 @@ impl<R: DriverRig> DriverFixture<R> {
 
     /// Sends bytes in several pieces, like [`send`](Self::send).
     pub fn send_gather(&mut self, token: Token, bytes: Gather<'_>, close: bool) -> Option<IncompleteSend> {
-        let mut stops = self.turn(Wait::No, &[Outgoing::stream(token, bytes, close)]);
-        assert!(stops.len() <= 1 && stops.iter().all(|stop| stop.position == 0), "{stops:?}");
-        stops.pop()
+        let mut incomplete_sends = self.turn(Wait::No, &[Outgoing::stream(token, bytes, close)]);
+        assert!(
+            incomplete_sends.len() <= 1 && incomplete_sends.iter().all(|stop| stop.position == 0),
+            "{incomplete_sends:?}"
+        );
+        incomplete_sends.pop()
     }
 
     /// Sends bytes that must be accepted whole.

@@ -76,7 +76,7 @@ pub trait DriverRig: Sized {
 
     /// A listening socket for the driver, and its destination. Its connections have modest send buffers, so that a peer
     /// that does not read soon blocks a send.
-    fn listener(&mut self, address_kind: AddressKind) -> (Socket<Self>, Destination);
+    fn listener(&mut self, address_kind: AddressKind) -> (RigSocket<Self>, Destination);
     /// Connects to a listener of the driver; the connection need not be accepted yet.
     fn dial(&mut self, to: &Destination) -> Self::Peer;
     /// A listener on the other side, and its destination for the driver.
@@ -86,24 +86,24 @@ pub trait DriverRig: Sized {
     /// A destination without a listener.
     fn unused_destination(&mut self, address_kind: AddressKind) -> Destination;
     /// A connected pair of Unix stream sockets.
-    fn pair(&mut self) -> (Socket<Self>, Self::Peer);
+    fn pair(&mut self) -> (RigSocket<Self>, Self::Peer);
     /// A pipe that the driver reads.
-    fn pipe_to_driver(&mut self) -> (Socket<Self>, Self::Peer);
+    fn pipe_to_driver(&mut self) -> (RigSocket<Self>, Self::Peer);
     /// A pipe that the driver writes.
-    fn pipe_from_driver(&mut self) -> (Socket<Self>, Self::Peer);
+    fn pipe_from_driver(&mut self) -> (RigSocket<Self>, Self::Peer);
     /// A bound datagram socket for the driver, and its address. Not for [`AddressKind::Unix`].
-    fn datagram_socket(&mut self, address_kind: AddressKind) -> (Socket<Self>, SocketAddr);
+    fn datagram_socket(&mut self, address_kind: AddressKind) -> (RigSocket<Self>, SocketAddr);
     /// A datagram socket for the driver, bound to all IPv4 addresses including 127.0.0.0/8, and its port.
-    fn datagram_socket_on_all(&mut self) -> (Socket<Self>, u16);
+    fn datagram_socket_on_all(&mut self) -> (RigSocket<Self>, u16);
     /// A bound datagram socket on the other side. Not for [`AddressKind::Unix`].
     fn datagram_peer(&mut self, address_kind: AddressKind) -> Self::DatagramPeer;
 }
 
 /// Socket type of a rig's driver.
-pub type Socket<R> = <<R as DriverRig>::Driver as Driver>::Socket;
+pub type RigSocket<R> = <<R as DriverRig>::Driver as Driver>::Socket;
 
 /// Type of the connections that a rig's driver accepts.
-pub type Accepted<R> = <<R as DriverRig>::Driver as Driver>::Accepted;
+pub type RigAccepted<R> = <<R as DriverRig>::Driver as Driver>::Accepted;
 
 /// The other end of a stream or pipe; never blocks. Dropping it closes it.
 pub trait Peer {
@@ -139,59 +139,59 @@ macro_rules! contract_tests {
             a_burst_beyond_one_turns_accepts_is_accepted_whole,
             a_paused_listener_keeps_its_clients_waiting,
             accepting_twice_is_accepting_once,
-            a_pause_taken_back_at_once_is_answered_and_accepting_goes_on,
-            accepting_paused_at_once_is_answered,
+            a_revoked_pause_completes_and_accepting_continues,
+            an_accept_paused_at_once_completes,
             waiting_clients_can_be_accepted_at_once,
             the_oldest_waiting_client_can_be_refused,
             a_closed_listener_reports_it_once,
             a_unix_listener_accepts,
             a_request_split_at_every_byte_arrives_in_order,
-            a_full_buffer_is_not_the_end_of_what_is_there,
+            input_longer_than_a_buffer_arrives_whole,
             the_end_of_a_stream_comes_after_its_last_byte,
             a_half_closed_peer_is_still_answered,
             a_reset_fails_an_armed_receive,
             a_reset_wakes_an_armed_readable,
             a_reset_wakes_an_armed_writable,
             a_reset_while_nothing_is_armed_fails_the_next_receive,
-            a_reset_after_the_end_shows_in_the_next_send,
-            readable_takes_no_byte_and_completes_once,
+            a_reset_after_the_end_fails_the_next_send,
+            readable_consumes_no_byte_and_completes_once,
             readable_waits_when_everything_was_read,
-            data_expected_in_vain_is_waited_for,
-            data_expected_in_vain_while_starved_is_waited_for,
+            a_receive_waits_if_expected_data_is_missing,
+            a_starved_receive_waits_if_expected_data_is_missing,
             a_starved_receive_can_be_cancelled,
-            a_starved_receive_that_is_asked_for_again_is_answered_once,
-            a_failure_answers_everything_that_is_armed,
+            a_starved_receive_armed_again_completes_once,
+            a_failure_completes_all_armed_operations,
             a_cancelled_receive_leaves_the_bytes_alone,
             a_cancel_that_races_with_data_loses_nothing,
             a_cancel_without_anything_armed_is_silent,
-            receives_without_a_buffer_wait_and_go_on,
+            receives_without_a_buffer_wait_and_continue,
             many_receives_share_few_buffers,
             a_peer_that_never_reads_stops_the_send,
             closing_with_the_send_waits_for_all_bytes,
             an_empty_send_with_close_closes,
             many_sources_in_one_turn,
             pieces_are_sent_in_their_order,
-            pieces_that_stop_short_go_on_where_they_stopped,
+            a_short_send_in_pieces_continues_where_it_stopped,
             many_sends_in_pieces_in_one_turn,
-            a_pipe_takes_pieces,
+            a_pipe_accepts_pieces,
             shutdown_ends_our_direction_only,
-            close_takes_back_a_receive,
-            close_takes_back_a_readable,
-            close_takes_back_a_writable,
-            close_takes_back_a_connect,
+            close_cancels_a_receive,
+            close_cancels_a_readable,
+            close_cancels_a_writable,
+            close_cancels_a_connect,
             close_discards_pending_events,
             a_starved_receive_can_be_closed,
-            a_shutdown_does_not_reach_the_next_tenant,
+            a_shutdown_does_not_reach_the_next_source_of_its_slot,
             a_close_without_another_turn_reaches_the_peer,
-            a_reset_shows_without_a_receive_and_an_end_does_not,
-            unread_bytes_show_without_being_taken,
-            a_detached_socket_carries_on,
-            detach_takes_back_what_is_armed,
+            a_reset_is_visible_without_a_receive_and_an_end_is_not,
+            unread_bytes_are_visible_without_a_receive,
+            a_detached_socket_still_works,
+            detach_cancels_armed_operations,
             a_detach_that_races_with_data_loses_nothing,
             a_reset_while_detaching_is_reported_once,
             a_half_closed_connection_can_be_detached,
             a_starved_receive_can_be_detached,
-            a_detached_socket_is_its_owners_alone,
+            a_detached_socket_has_one_owner,
             many_detach_in_one_turn,
             a_connect_succeeds_and_carries_bytes,
             a_connect_to_a_unix_socket_succeeds,
@@ -199,16 +199,16 @@ macro_rules! contract_tests {
             a_connect_comes_from_the_address_it_was_given,
             a_unix_pair_carries_bytes_both_ways,
             a_pipe_to_the_driver_ends_with_its_writer,
-            a_pipe_from_the_driver_stops_and_goes_on,
+            a_full_pipe_from_the_driver_blocks_and_continues,
             a_pipe_without_a_reader_is_an_error,
-            datagrams_come_and_go_with_their_addresses,
+            datagrams_over_ipv4_keep_their_addresses,
             datagrams_over_ipv6_keep_their_addresses,
             a_long_datagram_is_cut_and_marked,
             an_empty_datagram_is_a_datagram,
             a_datagram_to_a_closed_port_does_not_stop_the_socket,
             datagrams_without_a_buffer_wait_in_the_socket,
             a_closed_datagram_socket_is_silent,
-            a_datagram_can_leave_from_the_address_that_another_came_to,
+            a_datagram_can_be_sent_from_the_address_of_a_received_one,
             several_wakes_before_a_turn_are_one,
         }
     };
@@ -222,10 +222,10 @@ macro_rules! system_contract_tests {
             a_wake_ends_a_wait_without_limit,
             no_wake_is_lost,
             a_timed_wait_is_never_early,
-            what_is_no_listener_stops_with_its_error,
+            accepting_on_a_non_listener_stops_with_its_error,
             refusing_without_a_waiting_client_does_not_block,
-            a_socket_asked_for_ends_a_wait_without_limit,
-            a_receive_at_once_delays_no_news,
+            a_detach_ends_a_wait_without_limit,
+            an_immediate_receive_delays_no_event,
             the_waitable_is_readable_when_there_is_work,
         }
     };

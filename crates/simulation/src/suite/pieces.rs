@@ -71,7 +71,7 @@ pub fn pieces_are_sent_in_their_order<R: DriverRig>() {
 
 /// Row 4.36: a send in pieces stops short in any of them; the next send continues after the last accepted byte, and the
 /// send that completes it closes.
-pub fn pieces_that_stop_short_go_on_where_they_stopped<R: DriverRig>() {
+pub fn a_short_send_in_pieces_continues_where_it_stopped<R: DriverRig>() {
     const LEN: usize = 1 << 20;
     for arms in [false, true] {
         let mut fixture = DriverFixture::<R>::new();
@@ -79,18 +79,18 @@ pub fn pieces_that_stop_short_go_on_where_they_stopped<R: DriverRig>() {
         if arms {
             fixture.driver.receive(token);
         }
-        let (mut sent, mut read, mut stops) = (0, Vec::new(), 0);
+        let (mut sent, mut read, mut incomplete_sends) = (0, Vec::new(), 0);
         loop {
             let mixed = GatherInput::new(sent, cut(LEN - sent));
             let Some(stop) = fixture.send_gather(token, mixed.gather(), true) else { break };
             assert!(stop.error.is_none(), "{stop:?}");
             assert!(fixture.events.is_empty(), "{:?} although it stopped short", fixture.events);
-            (sent, stops) = (sent + stop.sent as usize, stops + 1);
+            (sent, incomplete_sends) = (sent + stop.sent as usize, incomplete_sends + 1);
             fixture.driver.await_writable(token);
-            fixture.peer_reads_until_news(&mut peer, |byte| read.push(byte));
+            fixture.peer_reads_until_event(&mut peer, |byte| read.push(byte));
             fixture.expect(ObservedEvent::Writable(token));
         }
-        assert!(stops > 0, "the send never stopped, so nothing was tested");
+        assert!(incomplete_sends > 0, "the send never stopped, so nothing was tested");
         fixture.expect(ObservedEvent::Closed(token));
         while read.len() < LEN {
             let more = fixture.peer_reads(&mut peer).expect("the peer reads");
@@ -118,8 +118,8 @@ pub fn many_sends_in_pieces_in_one_turn<R: DriverRig>() {
     let outgoing: Vec<_> = std::iter::zip(&tokens, &answers)
         .map(|(token, answer)| Outgoing::stream(*token, answer.gather(), true))
         .collect();
-    let stops = fixture.turn(Wait::No, &outgoing);
-    assert!(stops.is_empty(), "{stops:?}");
+    let incomplete_sends = fixture.turn(Wait::No, &outgoing);
+    assert!(incomplete_sends.is_empty(), "{incomplete_sends:?}");
     for (at, peer) in peers.iter_mut().enumerate() {
         fixture.expect_at_peer(peer, &part(at, 20 * 81));
         assert_eq!(fixture.peer_reads(peer).expect("the end"), b"");
@@ -132,7 +132,7 @@ pub fn many_sends_in_pieces_in_one_turn<R: DriverRig>() {
 }
 
 /// Row 4.36: a pipe accepts pieces like a socket.
-pub fn a_pipe_takes_pieces<R: DriverRig>() {
+pub fn a_pipe_accepts_pieces<R: DriverRig>() {
     const LEN: usize = 20_000;
     let mut fixture = DriverFixture::<R>::new();
     let (socket, mut peer) = fixture.rig.pipe_from_driver();

@@ -26,7 +26,7 @@ pub fn a_pipe_to_the_driver_ends_with_its_writer<R: DriverRig>() {
 }
 
 /// Row 4.36: a full pipe stops the send until its reader reads.
-pub fn a_pipe_from_the_driver_stops_and_goes_on<R: DriverRig>() {
+pub fn a_full_pipe_from_the_driver_blocks_and_continues<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (socket, mut peer) = fixture.rig.pipe_from_driver();
     let token = fixture.attach(socket, SourceKind::Pipe);

@@ -27,7 +27,7 @@ pub fn a_request_split_at_every_byte_arrives_in_order<R: DriverRig>() {
 }
 
 /// Row 4.33: input longer than a buffer arrives in several buffers.
-pub fn a_full_buffer_is_not_the_end_of_what_is_there<R: DriverRig>() {
+pub fn input_longer_than_a_buffer_arrives_whole<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (token, mut peer) = fixture.connection();
     for len in
@@ -120,7 +120,7 @@ pub fn a_reset_while_nothing_is_armed_fails_the_next_receive<R: DriverRig>() {
 }
 
 /// Row 4.34: reset after the end of the stream.
-pub fn a_reset_after_the_end_shows_in_the_next_send<R: DriverRig>() {
+pub fn a_reset_after_the_end_fails_the_next_send<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (token, mut peer) = fixture.connection();
     peer.shutdown();
@@ -135,7 +135,7 @@ pub fn a_reset_after_the_end_shows_in_the_next_send<R: DriverRig>() {
 }
 
 /// Row 0.9: a connection in `await_readable` owns no buffer and is read without blocking.
-pub fn readable_takes_no_byte_and_completes_once<R: DriverRig>() {
+pub fn readable_consumes_no_byte_and_completes_once<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (token, mut peer) = fixture.connection();
     let mut into = [0; 64];
@@ -173,7 +173,7 @@ pub fn readable_waits_when_everything_was_read<R: DriverRig>() {
 }
 
 /// Row 4.39: the expectation of data may be wrong.
-pub fn data_expected_in_vain_is_waited_for<R: DriverRig>() {
+pub fn a_receive_waits_if_expected_data_is_missing<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
     let (listener, destination) = fixture.listen(AddressKind::V4);
     for armed in both_ways::<R>() {
@@ -191,18 +191,18 @@ pub fn data_expected_in_vain_is_waited_for<R: DriverRig>() {
 }
 
 /// Row 4.34: the expectation of data (announced, or after a full buffer) may also be wrong after a wait for a buffer.
-pub fn data_expected_in_vain_while_starved_is_waited_for<R: DriverRig>() {
+pub fn a_starved_receive_waits_if_expected_data_is_missing<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
-    let (keeper, mut keeping) = fixture.connection();
+    let (holder, mut holder_peer) = fixture.connection();
     let (listener, destination) = fixture.listen(AddressKind::V4);
     let mut silent = fixture.rig.dial(&destination);
     let (socket, announced) = (fixture.accepted(listener), fixture.token());
     let (uploading, mut upload) = fixture.connection();
-    let mut kept = hold_all_buffers(&mut fixture, keeper, &mut keeping);
+    let mut held = hold_all_buffers(&mut fixture, holder, &mut holder_peer);
     fixture.driver.attach(announced, socket, SourceKind::Stream, true).expect("attach");
     fixture.driver.receive(announced);
     fixture.expect_silence();
-    fixture.driver.release(kept.pop().expect("many are kept"));
+    fixture.driver.release(held.pop().expect("many are held"));
     fixture.expect_silence();
     fixture.peer_writes(&mut silent, b"late");
     fixture.expect(ObservedEvent::Received(announced, b"late".to_vec()));
@@ -217,8 +217,8 @@ pub fn data_expected_in_vain_while_starved_is_waited_for<R: DriverRig>() {
     };
     fixture.driver.receive(uploading);
     fixture.expect_silence();
-    kept.push(full);
-    kept.into_iter().for_each(|buffer| fixture.driver.release(buffer));
+    held.push(full);
+    held.into_iter().for_each(|buffer| fixture.driver.release(buffer));
     fixture.expect_silence();
     fixture.peer_writes(&mut upload, b"more");
     fixture.expect(ObservedEvent::Received(uploading, b"more".to_vec()));
@@ -228,9 +228,9 @@ pub fn data_expected_in_vain_while_starved_is_waited_for<R: DriverRig>() {
 /// Row 4.34: a receive waiting for a buffer can be cancelled without one.
 pub fn a_starved_receive_can_be_cancelled<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
-    let (keeper, mut keeping) = fixture.connection();
+    let (holder, mut holder_peer) = fixture.connection();
     let (token, mut peer) = fixture.connection();
-    let kept = hold_all_buffers(&mut fixture, keeper, &mut keeping);
+    let held = hold_all_buffers(&mut fixture, holder, &mut holder_peer);
     fixture.peer_writes(&mut peer, b"kept");
     for _ in 0..2 {
         fixture.driver.receive(token);
@@ -238,7 +238,7 @@ pub fn a_starved_receive_can_be_cancelled<R: DriverRig>() {
         fixture.driver.cancel_receive(token);
         fixture.expect(ObservedEvent::ReceiveCancelled(token));
     }
-    kept.into_iter().for_each(|buffer| fixture.driver.release(buffer));
+    held.into_iter().for_each(|buffer| fixture.driver.release(buffer));
     fixture.expect_silence();
     assert_eq!(fixture.receive(token), ObservedEvent::Received(token, b"kept".to_vec()));
     assert_eq!(fixture.driver.buffers_lent(), 0);
@@ -246,12 +246,12 @@ pub fn a_starved_receive_can_be_cancelled<R: DriverRig>() {
 
 /// Row 4.34: a receive cancelled while it waits and armed again completes once, and sources closed in between do not
 /// block it.
-pub fn a_starved_receive_that_is_asked_for_again_is_answered_once<R: DriverRig>() {
+pub fn a_starved_receive_armed_again_completes_once<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
-    let (keeper, mut keeping) = fixture.connection();
+    let (holder, mut holder_peer) = fixture.connection();
     let (token, mut peer) = fixture.connection();
     let closed: Vec<_> = (0..3).map(|_| fixture.connection()).collect();
-    let mut kept = hold_all_buffers(&mut fixture, keeper, &mut keeping);
+    let mut held = hold_all_buffers(&mut fixture, holder, &mut holder_peer);
     fixture.peer_writes(&mut peer, b"kept");
     for _ in 0..3 {
         fixture.driver.receive(token);
@@ -268,16 +268,16 @@ pub fn a_starved_receive_that_is_asked_for_again_is_answered_once<R: DriverRig>(
         fixture.driver.close(*token);
         fixture.expect(ObservedEvent::Closed(*token));
     }
-    fixture.driver.release(kept.pop().expect("many are kept"));
+    fixture.driver.release(held.pop().expect("many are held"));
     fixture.expect(ObservedEvent::Received(token, b"kept".to_vec()));
     fixture.expect_silence();
-    kept.into_iter().for_each(|buffer| fixture.driver.release(buffer));
+    held.into_iter().for_each(|buffer| fixture.driver.release(buffer));
     fixture.expect_silence();
     assert_eq!(fixture.driver.buffers_lent(), 0);
 }
 
 /// Row 4.34: a failure completes everything that is armed; nothing follows it.
-pub fn a_failure_answers_everything_that_is_armed<R: DriverRig>() {
+pub fn a_failure_completes_all_armed_operations<R: DriverRig>() {
     for receive_first in [true, false] {
         let mut fixture = DriverFixture::<R>::new();
         let (token, peer) = fixture.connection();
@@ -359,28 +359,28 @@ pub(super) fn hold_all_buffers<R: DriverRig>(
     token: Token,
     peer: &mut R::Peer,
 ) -> Vec<BufferId> {
-    let mut kept = Vec::new();
-    while kept.len() < RECEIVE_BUFFERS as usize {
-        fixture.peer_writes(peer, &[kept.len() as u8]);
+    let mut held = Vec::new();
+    while held.len() < RECEIVE_BUFFERS as usize {
+        fixture.peer_writes(peer, &[held.len() as u8]);
         fixture.driver.receive(token);
         match fixture.next_event() {
-            DriverEvent::Received { buffer, len: 1, .. } => kept.push(buffer),
+            DriverEvent::Received { buffer, len: 1, .. } => held.push(buffer),
             event => panic!("expected one byte, got {event:?}"),
         }
     }
-    assert_eq!(fixture.driver.buffers_lent(), kept.len());
-    for (at, buffer) in kept.iter().enumerate() {
+    assert_eq!(fixture.driver.buffers_lent(), held.len());
+    for (at, buffer) in held.iter().enumerate() {
         assert_eq!(fixture.driver.buffer(*buffer)[0], at as u8, "a lent buffer was written to");
     }
-    kept
+    held
 }
 
 /// Row 4.34: when all buffers are lent, receives wait, are counted, and continue; nothing is lost.
-pub fn receives_without_a_buffer_wait_and_go_on<R: DriverRig>() {
+pub fn receives_without_a_buffer_wait_and_continue<R: DriverRig>() {
     let mut fixture = DriverFixture::<R>::new();
-    let (keeper, mut keeping) = fixture.connection();
+    let (holder, mut holder_peer) = fixture.connection();
     let mut waiting = [fixture.connection(), fixture.connection(), fixture.connection()];
-    let mut kept = hold_all_buffers(&mut fixture, keeper, &mut keeping);
+    let mut held = hold_all_buffers(&mut fixture, holder, &mut holder_peer);
     for (token, peer) in &mut waiting {
         fixture.driver.receive(*token);
         fixture.peer_writes(peer, b"patient");
@@ -389,7 +389,7 @@ pub fn receives_without_a_buffer_wait_and_go_on<R: DriverRig>() {
     assert!(fixture.driver.counters().starved >= 1);
     let mut served = Vec::new();
     for released in 1..=2 {
-        fixture.driver.release(kept.pop().expect("many are kept"));
+        fixture.driver.release(held.pop().expect("many are held"));
         while served.len() < released {
             match fixture.next_event() {
                 DriverEvent::Received { token, buffer, len: 7 } => {
@@ -401,8 +401,8 @@ pub fn receives_without_a_buffer_wait_and_go_on<R: DriverRig>() {
         }
         fixture.expect_silence();
     }
-    kept.extend(served.iter().map(|(_, buffer)| *buffer));
-    kept.into_iter().for_each(|buffer| fixture.driver.release(buffer));
+    held.extend(served.iter().map(|(_, buffer)| *buffer));
+    held.into_iter().for_each(|buffer| fixture.driver.release(buffer));
     let ObservedEvent::Received(last, _) = fixture.observed() else { panic!("the last one waits for ever") };
     let mut tokens: Vec<Token> = served.into_iter().map(|(token, _)| token).chain([last]).collect();
     tokens.sort();
@@ -414,9 +414,9 @@ pub fn receives_without_a_buffer_wait_and_go_on<R: DriverRig>() {
 pub fn many_receives_share_few_buffers<R: DriverRig>() {
     const WAITING: usize = 60;
     let mut fixture = DriverFixture::<R>::new();
-    let (keeper, mut keeping) = fixture.connection();
+    let (holder, mut holder_peer) = fixture.connection();
     let mut waiting: Vec<_> = (0..WAITING).map(|_| fixture.connection()).collect();
-    let mut kept = hold_all_buffers(&mut fixture, keeper, &mut keeping);
+    let mut held = hold_all_buffers(&mut fixture, holder, &mut holder_peer);
     let before = fixture.driver.counters().starved;
     for (number, (token, peer)) in waiting.iter_mut().enumerate() {
         fixture.driver.receive(*token);
@@ -424,7 +424,7 @@ pub fn many_receives_share_few_buffers<R: DriverRig>() {
     }
     fixture.expect_silence();
     let mut served = [false; WAITING];
-    fixture.driver.release(kept.pop().expect("many are kept"));
+    fixture.driver.release(held.pop().expect("many are held"));
     for _ in 0..WAITING {
         // One buffer is free for all of them: each must be released before the next can be filled.
         let ObservedEvent::Received(token, bytes) = fixture.observed() else { panic!("bytes are waiting") };
@@ -434,6 +434,6 @@ pub fn many_receives_share_few_buffers<R: DriverRig>() {
     }
     fixture.expect_silence();
     assert_eq!(fixture.driver.counters().starved - before, WAITING as u64);
-    kept.into_iter().for_each(|buffer| fixture.driver.release(buffer));
+    held.into_iter().for_each(|buffer| fixture.driver.release(buffer));
     assert_eq!(fixture.driver.buffers_lent(), 0);
 }

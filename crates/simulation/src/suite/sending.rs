@@ -12,7 +12,7 @@ pub fn a_peer_that_never_reads_stops_the_send<R: DriverRig>() {
     let (mut sent, mut read) = (0, 0);
     for _ in 0..3 {
         sent = fixture.fill_up(token, sent);
-        fixture.peer_reads_until_news(&mut peer, |byte| {
+        fixture.peer_reads_until_event(&mut peer, |byte| {
             assert_eq!(byte, pattern(read), "byte {read}");
             read += 1;
         });
@@ -44,16 +44,16 @@ fn close_behind_all_bytes<R: DriverRig>(arm: fn(&mut R::Driver, Token)) {
     let (token, mut peer) = fixture.connection();
     arm(&mut fixture.driver, token);
     let bytes: Vec<u8> = (0..1 << 20).map(pattern).collect();
-    let (mut sent, mut read, mut stops) = (0, Vec::new(), 0);
+    let (mut sent, mut read, mut incomplete_sends) = (0, Vec::new(), 0);
     while let Some(stop) = fixture.send(token, &bytes[sent..], true) {
         assert!(stop.error.is_none(), "{stop:?}");
         assert!(fixture.events.is_empty(), "{:?} although it stopped short", fixture.events);
-        (sent, stops) = (sent + stop.sent as usize, stops + 1);
+        (sent, incomplete_sends) = (sent + stop.sent as usize, incomplete_sends + 1);
         fixture.driver.await_writable(token);
-        fixture.peer_reads_until_news(&mut peer, |byte| read.push(byte));
+        fixture.peer_reads_until_event(&mut peer, |byte| read.push(byte));
         fixture.expect(ObservedEvent::Writable(token));
     }
-    assert!(stops > 0, "the send never stopped, so nothing was tested");
+    assert!(incomplete_sends > 0, "the send never stopped, so nothing was tested");
     fixture.expect(ObservedEvent::Closed(token));
     while read.len() < bytes.len() {
         let more = fixture.peer_reads(&mut peer).expect("the peer reads");
@@ -92,19 +92,19 @@ pub fn many_sources_in_one_turn<R: DriverRig>() {
     for token in &tokens {
         fixture.driver.receive(*token);
     }
-    let mut heard = [false; CONNECTIONS];
+    let mut received = [false; CONNECTIONS];
     for _ in 0..CONNECTIONS {
         let ObservedEvent::Received(token, bytes) = fixture.observed() else { panic!("expected bytes") };
         let at = tokens.iter().position(|known| *known == token).expect("a known token");
         assert_eq!(bytes, [at as u8; 10]);
-        assert!(!std::mem::replace(&mut heard[at], true), "connection {at} received twice");
+        assert!(!std::mem::replace(&mut received[at], true), "connection {at} received twice");
     }
     let answers: Vec<_> = (0..CONNECTIONS).map(|at| [at as u8; 20]).collect();
     let outgoing: Vec<_> = std::iter::zip(&tokens, &answers)
         .map(|(token, bytes)| Outgoing::stream(*token, Gather::One(bytes), true))
         .collect();
-    let stops = fixture.turn(Wait::No, &outgoing);
-    assert!(stops.is_empty(), "{stops:?}");
+    let incomplete_sends = fixture.turn(Wait::No, &outgoing);
+    assert!(incomplete_sends.is_empty(), "{incomplete_sends:?}");
     for (peer, answer) in std::iter::zip(&mut peers, &answers) {
         fixture.expect_at_peer(peer, answer);
         assert_eq!(fixture.peer_reads(peer).expect("the end"), b"");

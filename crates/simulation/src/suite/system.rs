@@ -152,7 +152,7 @@ impl<D: SystemDriver> DriverRig for SystemRig<D> {
         let socket = Socket::from(socket);
         // On loopback the handshake completes without an accept.
         socket.set_nonblocking(false).expect("a blocking socket");
-        socket.connect(&address).expect("a listener takes it");
+        socket.connect(&address).expect("a listener accepts it");
         non_blocking(socket)
     }
 
@@ -181,8 +181,8 @@ impl<D: SystemDriver> DriverRig for SystemRig<D> {
         if address_kind == AddressKind::Unix {
             return Destination::Unix(self.path());
         }
-        let formerly = TcpListener::bind(loopback(address_kind)).expect("listen");
-        Destination::Tcp { to: formerly.local_addr().expect("its address"), from: None }
+        let listener = TcpListener::bind(loopback(address_kind)).expect("listen");
+        Destination::Tcp { to: listener.local_addr().expect("its address"), from: None }
     }
 
     fn pair(&mut self) -> (OwnedFd, SystemPeer) {
@@ -259,7 +259,7 @@ impl DatagramPeer for UdpSocket {
 }
 
 /// Ends the process if a wait without limit takes too long: nothing else could.
-fn guard() -> mpsc::Sender<()> {
+fn start_watchdog() -> mpsc::Sender<()> {
     let (alive, over) = mpsc::channel();
     std::thread::spawn(move || {
         if over.recv_timeout(WAIT_MAX) == Err(mpsc::RecvTimeoutError::Timeout) {
@@ -279,13 +279,13 @@ fn wait_until_asleep(thread: rustix::process::Pid) -> bool {
 
 /// Row 5.1: a wake from another thread ends a wait that has begun.
 pub fn a_wake_ends_a_wait_without_limit<D: SystemDriver>() {
-    let _guard = guard();
+    let _watchdog = start_watchdog();
     let mut fixture = DriverFixture::<SystemRig<D>>::new();
     let waiting = rustix::thread::gettid();
     for _ in 0..20 {
         let (wake, (may_wake, begin)) = (fixture.driver.wake_handle(), mpsc::channel());
         let waker = std::thread::spawn(move || {
-            begin.recv().expect("the test goes on");
+            begin.recv().expect("the test continues");
             while !wait_until_asleep(waiting) {
                 std::thread::yield_now();
             }
@@ -302,13 +302,13 @@ pub fn a_wake_ends_a_wait_without_limit<D: SystemDriver>() {
 
 /// Row 5.1: a wake ends the wait whenever it arrives: before, at the beginning, during.
 pub fn no_wake_is_lost<D: SystemDriver>() {
-    let _guard = guard();
+    let _watchdog = start_watchdog();
     let mut fixture = DriverFixture::<SystemRig<D>>::new();
     let wake = fixture.driver.wake_handle();
-    let (ask, asked) = mpsc::channel();
-    let waker = std::thread::spawn(move || asked.into_iter().for_each(|()| wake.wake()));
+    let (request, requests) = mpsc::channel();
+    let waker = std::thread::spawn(move || requests.into_iter().for_each(|()| wake.wake()));
     for round in 0..2000 {
-        ask.send(()).expect("the other thread lives");
+        request.send(()).expect("the other thread lives");
         // The wake hits varying points between here and the sleep of the wait.
         for _ in 0..round % 50 {
             std::hint::spin_loop();
@@ -319,13 +319,13 @@ pub fn no_wake_is_lost<D: SystemDriver>() {
         fixture.expect(ObservedEvent::Woken);
         assert!(fixture.events.is_empty(), "{:?}", fixture.events);
     }
-    drop(ask);
+    drop(request);
     waker.join().expect("the other thread ends well");
 }
 
 /// Rows 4.4, 4.5: detaching a socket needs no event from its peer and waits for none.
-pub fn a_socket_asked_for_ends_a_wait_without_limit<D: SystemDriver>() {
-    let _guard = guard();
+pub fn a_detach_ends_a_wait_without_limit<D: SystemDriver>() {
+    let _watchdog = start_watchdog();
     let mut fixture = DriverFixture::<SystemRig<D>>::new();
     for armed in [false, true] {
         let (token, _peer) = fixture.connection();
@@ -360,30 +360,30 @@ pub fn a_timed_wait_is_never_early<D: SystemDriver>() {
 }
 
 /// Row 5.1: events that a driver encounters during an immediate receive end the next wait.
-pub fn a_receive_at_once_delays_no_news<D: SystemDriver>() {
-    let _guard = guard();
+pub fn an_immediate_receive_delays_no_event<D: SystemDriver>() {
+    let _watchdog = start_watchdog();
     let mut fixture = DriverFixture::<SystemRig<D>>::new();
-    let (told, mut telling) = fixture.connection();
-    let (asked, mut asking) = fixture.connection();
+    let (receiving, mut receiving_peer) = fixture.connection();
+    let (polled, mut polled_peer) = fixture.connection();
     for round in 0..20 {
-        fixture.driver.receive(told);
+        fixture.driver.receive(receiving);
         fixture.expect_silence();
-        fixture.peer_writes(&mut telling, &[round]);
-        fixture.peer_writes(&mut asking, &[round + 100]);
+        fixture.peer_writes(&mut receiving_peer, &[round]);
+        fixture.peer_writes(&mut polled_peer, &[round + 100]);
         let mut into = [0; 4];
-        assert_eq!(fixture.driver.recv_now(asked, &mut into).expect("a byte is there"), 1);
+        assert_eq!(fixture.driver.recv_now(polled, &mut into).expect("a byte is there"), 1);
         assert_eq!(into[0], round + 100);
-        let nothing = fixture.driver.recv_now(asked, &mut into).expect_err("it was the last one");
+        let nothing = fixture.driver.recv_now(polled, &mut into).expect_err("it was the last one");
         assert_eq!(nothing.kind(), io::ErrorKind::WouldBlock);
         while fixture.events.is_empty() {
             fixture.turn(Wait::Forever, &[]);
         }
-        fixture.expect(ObservedEvent::Received(told, vec![round]));
+        fixture.expect(ObservedEvent::Received(receiving, vec![round]));
     }
 }
 
 /// Row 3.27: a socket that cannot accept reports its error and stops; it does not retry.
-pub fn what_is_no_listener_stops_with_its_error<D: SystemDriver>() {
+pub fn accepting_on_a_non_listener_stops_with_its_error<D: SystemDriver>() {
     let mut fixture = DriverFixture::<SystemRig<D>>::new();
     let (socket, mut peer) = fixture.rig.pipe_to_driver();
     // Something to read, so that a driver based on readiness tries.
@@ -405,16 +405,16 @@ pub fn what_is_no_listener_stops_with_its_error<D: SystemDriver>() {
 /// Row 3.27: refusing a client when none waits must not block the shard, even if the listener was created as a blocking
 /// socket.
 pub fn refusing_without_a_waiting_client_does_not_block<D: SystemDriver>() {
-    let _guard = guard();
+    let _watchdog = start_watchdog();
     let mut fixture = DriverFixture::<SystemRig<D>>::new();
     let (socket, _) = fixture.rig.listener(AddressKind::V4);
     // Another process may share the listener and change it at any time.
-    let elsewhere = socket.try_clone().expect("a descriptor");
+    let duplicate_listener = socket.try_clone().expect("a descriptor");
     let listener = fixture.token();
     fixture.driver.listen(listener, socket).expect("listen");
-    net::set_blocking(&elsewhere).expect("a socket can be made blocking");
+    net::set_blocking(&duplicate_listener).expect("a socket can be made blocking");
     assert!(!fixture.driver.refuse_one(listener));
-    net::set_blocking(&elsewhere).expect("a socket can be made blocking");
+    net::set_blocking(&duplicate_listener).expect("a socket can be made blocking");
     assert!(fixture.driver.accept_now(listener).expect("it can accept").is_none());
 }
 
@@ -462,18 +462,18 @@ pub fn the_waitable_is_readable_when_there_is_work<D: SystemDriver>() {
 /// late when the event is itself an eventfd's, so a turn may already have taken it.
 const IDLE_TURNS_MAX: u32 = 100;
 
-/// Whether the waitable polls readable within `patience`.
-fn is_signalled<D: SystemDriver>(fixture: &mut DriverFixture<SystemRig<D>>, patience: Timespec) -> bool {
+/// Whether the waitable polls readable within `timeout`.
+fn is_signalled<D: SystemDriver>(fixture: &mut DriverFixture<SystemRig<D>>, timeout: Timespec) -> bool {
     let waitable = duplicate(fixture.driver.waitable().expect("a system driver has one"));
-    let mut asked = [PollFd::from_borrowed_fd(waitable.as_fd(), PollFlags::IN)];
-    rustix::event::poll(&mut asked, Some(&patience)).expect("poll") == 1
+    let mut poll_fds = [PollFd::from_borrowed_fd(waitable.as_fd(), PollFlags::IN)];
+    rustix::event::poll(&mut poll_fds, Some(&timeout)).expect("poll") == 1
 }
 
 /// Turns when the waitable is readable, as a foreign loop does, until there are events.
 fn turn_when_signalled<D: SystemDriver>(fixture: &mut DriverFixture<SystemRig<D>>, idle_turns: &mut u32) {
-    let patience = Timespec { tv_sec: WAIT_MAX.as_secs() as i64, tv_nsec: 0 };
+    let timeout = Timespec { tv_sec: WAIT_MAX.as_secs() as i64, tv_nsec: 0 };
     loop {
-        assert!(is_signalled(fixture, patience), "events are pending, but the waitable is not readable");
+        assert!(is_signalled(fixture, timeout), "events are pending, but the waitable is not readable");
         fixture.turn(Wait::No, &[]);
         if !fixture.events.is_empty() {
             return;
@@ -499,6 +499,6 @@ fn count_idle(idle_turns: &mut u32) {
 /// Duplicates a descriptor known only by its number.
 fn duplicate(raw: i32) -> OwnedFd {
     use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
-    let ourselves = pidfd_open(getpid(), PidfdFlags::empty()).expect("this process lives");
-    pidfd_getfd(ourselves, raw, PidfdGetfdFlags::empty()).expect("it is open")
+    let own_process = pidfd_open(getpid(), PidfdFlags::empty()).expect("this process lives");
+    pidfd_getfd(own_process, raw, PidfdGetfdFlags::empty()).expect("it is open")
 }

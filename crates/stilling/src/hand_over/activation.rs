@@ -85,8 +85,8 @@ fn names(
 ) -> Result<Vec<String>, ActivationError> {
     let (Some(process), Some(count)) = (process, count) else { return Ok(Vec::new()) };
     let wrong = |name, value: &str| ActivationError::Variable { name, value: value.to_owned() };
-    let meant: u32 = process.parse().map_err(|_| wrong("LISTEN_PID", process))?;
-    if meant != own {
+    let target_process: u32 = process.parse().map_err(|_| wrong("LISTEN_PID", process))?;
+    if target_process != own {
         return Ok(Vec::new());
     }
     let number: usize = count.parse().map_err(|_| wrong("LISTEN_FDS", count))?;

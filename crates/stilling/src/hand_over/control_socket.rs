@@ -7,7 +7,7 @@
 //!
 //! A process with the listeners can act as the server, so only the server's own user may use the socket: its mode is
 //! 0600, a file of another user is never connected to or replaced, and the folder must not let other users replace the
-//! socket. The connection also checks the user at the other end (`channel.rs`).
+//! socket. The connection also checks the user at the other end (`control_connection.rs`).
 
 use std::fs::Metadata;
 use std::io;
@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 use rustix::net::{Shutdown, SocketAddrUnix, accept_with, bind, listen, shutdown};
 
-use super::channel::{ControlConnection, FLAGS, packet_socket};
+use super::control_connection::{ControlConnection, FLAGS, packet_socket};
 use super::error::HandOverError;
 use super::limits::{CONTROL_BACKLOG, PATH_SIZE_MAX};
 use super::lock::StartLock;
@@ -121,7 +121,7 @@ impl ControlSocket {
     }
 
     /// Accepts a successor. `None`: none is waiting.
-    pub(super) fn open(&self) -> Result<Option<ControlConnection>, HandOverError> {
+    pub(super) fn accept(&self) -> Result<Option<ControlConnection>, HandOverError> {
         match accept_with(&self.listener, FLAGS) {
             Ok(socket) => Ok(Some(ControlConnection::accepted(socket))),
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => Ok(None),
@@ -211,7 +211,7 @@ mod tests {
 
     /// Row 4.37: a successor takes the path in one step, and its predecessor does not remove the new socket.
     #[test]
-    fn the_path_changes_hands_without_a_gap() {
+    fn the_path_moves_to_the_successor_atomically() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("control");
         assert!(!check(&path).unwrap());
@@ -226,8 +226,8 @@ mod tests {
         assert!(!old.holds_path() && new.holds_path());
         let late = connect_to(&path).unwrap();
         old.close();
-        assert!(old.open().unwrap().is_some() && old.open().unwrap().is_none());
-        assert!(new.open().unwrap().is_some() && new.open().unwrap().is_none());
+        assert!(old.accept().unwrap().is_some() && old.accept().unwrap().is_none());
+        assert!(new.accept().unwrap().is_some() && new.accept().unwrap().is_none());
         drop((early, late, old));
         assert!(connect_to(&path).is_some());
         drop(new);
@@ -249,7 +249,7 @@ mod tests {
 
     /// Row 4.37: a mistyped path does not overwrite a file.
     #[test]
-    fn what_is_no_socket_of_ours_is_left_alone() {
+    fn files_that_are_no_control_socket_are_left_alone() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("precious");
         std::fs::write(&path, "precious").unwrap();
@@ -257,9 +257,9 @@ mod tests {
         let link = folder.path().join("link");
         std::os::unix::fs::symlink(&path, &link).unwrap();
         assert!(matches!(check(&link), Err(HandOverError::NotASocket(_))));
-        let bind_pending = folder.path().join("socket");
-        std::fs::write(pending_path(&bind_pending), "precious").unwrap();
-        assert!(matches!(ControlSocket::bind_pending(&bind_pending), Err(HandOverError::NotASocket(_))));
+        let socket_path = folder.path().join("socket");
+        std::fs::write(pending_path(&socket_path), "precious").unwrap();
+        assert!(matches!(ControlSocket::bind_pending(&socket_path), Err(HandOverError::NotASocket(_))));
         let long = folder.path().join("x".repeat(PATH_SIZE_MAX));
         assert!(matches!(check(&long), Err(HandOverError::PathTooLong(_))));
         assert!(matches!(check(&folder.path().join("no/control")), Err(HandOverError::System { .. })));
@@ -270,14 +270,14 @@ mod tests {
     fn a_folder_that_others_can_write_to_is_refused_unless_it_is_sticky() {
         let folder = tempfile::tempdir().unwrap();
         let user = rustix::process::geteuid().as_raw();
-        for (mode, fine) in
+        for (mode, is_allowed) in
             [(0o700, true), (0o755, true), (0o777, false), (0o770, false), (0o1777, true), (0o702, false)]
         {
             std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(mode)).unwrap();
             let metadata = std::fs::metadata(folder.path()).unwrap();
-            assert_eq!(check_folder(folder.path(), &metadata, user).is_ok(), fine, "{mode:o}");
+            assert_eq!(check_folder(folder.path(), &metadata, user).is_ok(), is_allowed, "{mode:o}");
             let owner = metadata.uid();
-            assert_eq!(check_folder(folder.path(), &metadata, owner + 1).is_ok(), owner == 0 && fine);
+            assert_eq!(check_folder(folder.path(), &metadata, owner + 1).is_ok(), owner == 0 && is_allowed);
         }
     }
 }

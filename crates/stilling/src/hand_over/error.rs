@@ -115,10 +115,10 @@ impl fmt::Display for HandOverError {
             HandOverError::ForeignPeer { peer, user } => {
                 write!(f, "the process at the other end runs as user {peer}, and this server as user {user}")
             }
-            HandOverError::Version(theirs) => {
+            HandOverError::Version(peer_version) => {
                 write!(
                     f,
-                    "this server has hand-over version {VERSION}, the other one version {theirs}; stop the old server, then start the new one"
+                    "this server has hand-over version {VERSION}, the other one version {peer_version}; stop the old server, then start the new one"
                 )
             }
             HandOverError::Refused(reason) => write!(f, "the other server refused: {reason}"),
@@ -139,9 +139,9 @@ impl fmt::Display for HandOverError {
                 write!(f, "{listeners} listeners are too many to hand over")
             }
             HandOverError::Starting { path, process } => {
-                let who = process.map(|number| format!(" (process {number})")).unwrap_or_default();
+                let process_note = process.map(|number| format!(" (process {number})")).unwrap_or_default();
                 let path = path.display();
-                write!(f, "another server{who} is starting with {path}; wait until it serves")
+                write!(f, "another server{process_note} is starting with {path}; wait until it serves")
             }
             HandOverError::AppNotReady { after } => {
                 let seconds = after.as_secs_f64();

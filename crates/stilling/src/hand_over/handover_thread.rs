@@ -18,7 +18,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
 use stilling_engine::net::{self, ListenOptions};
 
-use super::channel::{ControlConnection, Incoming, PeerProcess, timespec};
+use super::control_connection::{ControlConnection, Incoming, PeerProcess, timespec};
 use super::control_socket::ControlSocket;
 use super::error::HandOverError;
 use super::limits::{
@@ -37,14 +37,14 @@ use crate::socket_file::SocketName;
 #[derive(Debug)]
 pub(crate) struct HandoverWaker {
     descriptor: OwnedFd,
-    over: AtomicBool,
+    ended: AtomicBool,
 }
 
 impl HandoverWaker {
     pub(super) fn new() -> Result<HandoverWaker, HandOverError> {
         let descriptor = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(HandOverError::system("create an eventfd for the hand-over"))?;
-        Ok(HandoverWaker { descriptor, over: AtomicBool::new(false) })
+        Ok(HandoverWaker { descriptor, ended: AtomicBool::new(false) })
     }
 
     /// Makes the thread check the lifecycle. Safe in a signal handler.
@@ -55,7 +55,7 @@ impl HandoverWaker {
 
     /// All shards have ended: the thread ends at its next wait.
     pub(crate) fn wake_to_end(&self) {
-        self.over.store(true, Ordering::Release);
+        self.ended.store(true, Ordering::Release);
         self.wake();
     }
 
@@ -64,13 +64,13 @@ impl HandoverWaker {
     }
 
     fn is_over(&self) -> bool {
-        self.over.load(Ordering::Acquire)
+        self.ended.load(Ordering::Acquire)
     }
 }
 
 #[derive(Debug, PartialEq, Eq)]
 enum HandoverEvent {
-    /// The awaited channel is readable.
+    /// The awaited connection is readable.
     Readable,
     /// A successor connects, and no other is being served.
     ConnectRequest,
@@ -82,7 +82,7 @@ struct ReadyDescriptors {
     waker: bool,
     control_socket: bool,
     predecessor: bool,
-    channel: bool,
+    connection: bool,
 }
 
 pub(crate) struct AppReadiness {
@@ -277,7 +277,7 @@ impl HandoverThread {
 
     fn take_over(&mut self) -> Result<(), HandOverError> {
         const YOURS: &str = "yours";
-        let predecessor = self.predecessor.take().expect("the caller has looked");
+        let predecessor = self.predecessor.take().expect("the caller has checked");
         let process = predecessor.check_peer()?;
         let deadline = Instant::now() + CONFIRM_TIMEOUT;
         // If the send fails, the predecessor has ended, and the receive below reports that.
@@ -359,7 +359,7 @@ impl HandoverThread {
     /// # Errors
     /// This server must not continue: it is ending, or its predecessor continues.
     fn serve_successor(&mut self) -> Result<Option<ControlConnection>, HandOverError> {
-        let successor = match self.control_socket.open() {
+        let successor = match self.control_socket.accept() {
             Ok(Some(successor)) => successor,
             Ok(None) => return Ok(None),
             Err(error) => {
@@ -380,15 +380,15 @@ impl HandoverThread {
             }
             Err(failure) => failure,
         };
-        let goes_on = !matches!(failure, HandOverError::PredecessorContinues(_));
-        if path_granted && goes_on {
+        let continues = !matches!(failure, HandOverError::PredecessorContinues(_));
+        if path_granted && continues {
             self.retake_path();
             self.handed.sockets.iter().for_each(SocketName::restore);
         }
         let refusal = HandoverMessage::Refused(failure.to_string());
         let _ = successor.send(&refusal, &[], Instant::now() + MOVE_TIMEOUT);
         drop(successor);
-        if !goes_on {
+        if !continues {
             return Err(failure);
         }
         self.forget_predecessor();
@@ -450,9 +450,9 @@ impl HandoverThread {
             return Err(HandOverError::TooManyListeners(self.handed.listeners.len()));
         }
         let deadline = Instant::now() + OFFER_TIMEOUT;
-        for some in self.handed.listeners.chunks(DESCRIPTORS_PER_MESSAGE) {
-            let descriptors: Vec<BorrowedFd<'_>> = some.iter().map(AsFd::as_fd).collect();
-            successor.send(&HandoverMessage::Listeners { count: some.len() }, &descriptors, deadline)?;
+        for chunk in self.handed.listeners.chunks(DESCRIPTORS_PER_MESSAGE) {
+            let descriptors: Vec<BorrowedFd<'_>> = chunk.iter().map(AsFd::as_fd).collect();
+            successor.send(&HandoverMessage::Listeners { count: chunk.len() }, &descriptors, deadline)?;
         }
         successor.send(&HandoverMessage::End { total: self.handed.listeners.len() }, &[], deadline)
     }
@@ -477,10 +477,10 @@ impl HandoverThread {
     /// Drains the server. `successor` stays open: its close notifies the successor of the end of this process.
     fn drain_after_hand_over(mut self, successor: ControlConnection) {
         self.handed.listeners.clear();
-        let mut retirement = PredecessorDrain::begin(Arc::clone(&self.lifecycle));
+        let mut predecessor_drain = PredecessorDrain::begin(Arc::clone(&self.lifecycle));
         self.refuse_late_successors();
         while !self.waker.is_over() {
-            if retirement.poll_released() {
+            if predecessor_drain.poll_released() {
                 // The successor may have ended.
                 let _ = successor.send(&HandoverMessage::Released, &[], Instant::now() + MOVE_TIMEOUT);
             }
@@ -503,7 +503,7 @@ impl HandoverThread {
     /// Refuses successors that connected before the path changed hands.
     fn refuse_late_successors(&self) {
         self.control_socket.close();
-        while let Ok(Some(late)) = self.control_socket.open() {
+        while let Ok(Some(late)) = self.control_socket.accept() {
             // The peer may have left.
             let _ = late.send(
                 &HandoverMessage::Refused(SUCCEEDED.to_owned()),
@@ -529,13 +529,13 @@ impl HandoverThread {
     /// does not end a hand-over.
     fn await_message(
         &mut self,
-        channel: &ControlConnection,
+        connection: &ControlConnection,
         expected: &'static str,
         deadline: Instant,
         timeout: Duration,
     ) -> Result<Incoming, HandOverError> {
         loop {
-            match channel.try_receive(expected)? {
+            match connection.try_receive(expected)? {
                 Incoming::Received(HandoverMessage::Refused(reason), _) => {
                     return Err(HandOverError::Refused(reason));
                 }
@@ -545,17 +545,17 @@ impl HandoverThread {
             if self.waker.is_over() {
                 return Err(HandOverError::Ending);
             }
-            if self.wait(Some(channel), Some(deadline))? == HandoverEvent::Deadline {
+            if self.wait(Some(connection), Some(deadline))? == HandoverEvent::Deadline {
                 return Err(HandOverError::TimedOut { expected, after: timeout });
             }
         }
     }
 
     /// Waits for an event. Meanwhile handles a predecessor that has not ended, and refuses further successors while
-    /// `channel` is being served.
+    /// `connection` is being served.
     fn wait(
         &mut self,
-        channel: Option<&ControlConnection>,
+        connection: Option<&ControlConnection>,
         deadline: Option<Instant>,
     ) -> Result<HandoverEvent, HandOverError> {
         loop {
@@ -564,25 +564,25 @@ impl HandoverThread {
                 return Ok(HandoverEvent::Deadline);
             }
             // Another process has these listeners too, and may hang at any moment.
-            let is_shared = self.predecessor.is_some() || channel.is_some();
+            let is_shared = self.predecessor.is_some() || connection.is_some();
             if is_shared && now >= self.next_queue_check {
                 self.lifecycle.request_queue_check();
                 self.next_queue_check = now + QUEUE_CHECK_SPAN / 2;
             }
             let until = [deadline, is_shared.then_some(self.next_queue_check)].into_iter().flatten().min();
-            let ReadyDescriptors { waker, control_socket, predecessor, channel: spoke } =
-                self.poll(true, channel, until)?;
+            let ReadyDescriptors { waker, control_socket, predecessor, connection: is_readable } =
+                self.poll(true, connection, until)?;
             if waker {
                 self.waker.clear_wake();
             }
             if predecessor {
-                self.receive_from_predecessor(channel.is_some())?;
+                self.receive_from_predecessor(connection.is_some())?;
             }
-            // Before the control socket: if the channel reports its end, the next successor can be served.
-            if spoke {
+            // Before the control socket: if the connection reports its end, the next successor can be served.
+            if is_readable {
                 return Ok(HandoverEvent::Readable);
             }
-            match channel {
+            match connection {
                 Some(_) if control_socket => self.refuse_second_successor(),
                 None if control_socket => return Ok(HandoverEvent::ConnectRequest),
                 _ => {}
@@ -593,11 +593,11 @@ impl HandoverThread {
         }
     }
 
-    /// Waits for the waker, the predecessor, `channel` and, if `with_control_socket`, the control socket.
+    /// Waits for the waker, the predecessor, `connection` and, if `with_control_socket`, the control socket.
     fn poll(
         &self,
         with_control_socket: bool,
-        channel: Option<&ControlConnection>,
+        connection: Option<&ControlConnection>,
         until: Option<Instant>,
     ) -> Result<ReadyDescriptors, HandOverError> {
         let mut descriptors = vec![PollFd::from_borrowed_fd(self.waker.descriptor.as_fd(), PollFlags::IN)];
@@ -609,17 +609,23 @@ impl HandoverThread {
                 .as_ref()
                 .map(|predecessor| PollFd::from_borrowed_fd(predecessor.as_fd(), PollFlags::IN)),
         );
-        descriptors.extend(channel.map(|channel| PollFd::from_borrowed_fd(channel.as_fd(), PollFlags::IN)));
+        descriptors
+            .extend(connection.map(|connection| PollFd::from_borrowed_fd(connection.as_fd(), PollFlags::IN)));
         let timeout = until.map(|until| timespec(until.saturating_duration_since(Instant::now())));
         match poll(&mut descriptors, timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(HandOverError::system("wait for a successor")(error)),
         }
-        let mut ready = descriptors.iter().map(|one| !one.revents().is_empty());
+        let mut ready = descriptors.iter().map(|descriptor| !descriptor.revents().is_empty());
         let mut next = || ready.next().unwrap_or(false);
         let (waker, control_socket) = (next(), with_control_socket && next());
         let predecessor = self.predecessor.is_some() && next();
-        Ok(ReadyDescriptors { waker, control_socket, predecessor, channel: channel.is_some() && next() })
+        Ok(ReadyDescriptors {
+            waker,
+            control_socket,
+            predecessor,
+            connection: connection.is_some() && next(),
+        })
     }
 
     /// Handles the end of the predecessor, or its message. Fails if the predecessor goes on.
@@ -649,7 +655,7 @@ impl HandoverThread {
     }
 
     fn refuse_second_successor(&self) {
-        match self.control_socket.open() {
+        match self.control_socket.accept() {
             Ok(Some(another)) => {
                 let reason = "another server is taking over now".to_owned();
                 // The peer may have left.
@@ -678,8 +684,8 @@ impl HandoverThread {
     }
 
     fn check_running(&self) -> Result<(), HandOverError> {
-        let lives = self.lifecycle.phase() == LifecyclePhase::Running && !self.waker.is_over();
-        if lives { Ok(()) } else { Err(HandOverError::Ending) }
+        let is_running = self.lifecycle.phase() == LifecyclePhase::Running && !self.waker.is_over();
+        if is_running { Ok(()) } else { Err(HandOverError::Ending) }
     }
 
     fn report(&self, line: &str) {

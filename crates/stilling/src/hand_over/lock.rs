@@ -26,7 +26,7 @@ const LOCK_SUFFIX: &str = ".lock";
 const MODE: u32 = 0o600;
 
 /// Bytes of a process id that are read.
-const NUMBER_SIZE_MAX: u64 = 10;
+const PROCESS_ID_SIZE_MAX: u64 = 10;
 
 /// The right of this process to become the server, until it is dropped.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ pub(super) struct StartLock {
 impl StartLock {
     /// Takes the lock of the control socket at `path`. The folder has been checked. `None`: another process holds it.
     pub(super) fn try_acquire(path: &Path) -> Result<Option<StartLock>, HandOverError> {
-        let path = beside(path);
+        let path = lock_path(path);
         loop {
             let doing = || format!("lock {}", path.display());
             let file = open(&path).map_err(HandOverError::system(doing()))?;
@@ -73,8 +73,8 @@ impl StartLock {
     /// The process id in the lock file of the control socket at `path`, for display.
     pub(super) fn holder(path: &Path) -> Option<u32> {
         let mut text = String::new();
-        let file = OpenOptions::new().read(true).custom_flags(NO_LINKS).open(beside(path)).ok()?;
-        file.take(NUMBER_SIZE_MAX).read_to_string(&mut text).ok()?;
+        let file = OpenOptions::new().read(true).custom_flags(NO_LINKS).open(lock_path(path)).ok()?;
+        file.take(PROCESS_ID_SIZE_MAX).read_to_string(&mut text).ok()?;
         text.parse().ok()
     }
 
@@ -114,7 +114,7 @@ fn is_same(one: &Metadata, other: &Metadata) -> bool {
     (one.dev(), one.ino()) == (other.dev(), other.ino())
 }
 
-fn beside(path: &Path) -> PathBuf {
+fn lock_path(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(LOCK_SUFFIX);
     name.into()
@@ -132,7 +132,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("control");
         // Left by a process that was killed.
-        std::fs::write(beside(&path), "4294967295 and more").unwrap();
+        std::fs::write(lock_path(&path), "4294967295 and more").unwrap();
         let first = StartLock::try_acquire(&path).unwrap().expect("it is free");
         assert!(StartLock::try_acquire(&path).unwrap().is_none());
         assert_eq!(StartLock::holder(&path), Some(std::process::id()));
@@ -170,7 +170,7 @@ mod tests {
     fn a_link_is_not_followed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("control");
-        std::os::unix::fs::symlink(folder.path().join("elsewhere"), beside(&path)).unwrap();
+        std::os::unix::fs::symlink(folder.path().join("elsewhere"), lock_path(&path)).unwrap();
         let error = StartLock::try_acquire(&path).unwrap_err().to_string();
         assert!(error.starts_with("cannot lock "), "{error}");
         assert!(!folder.path().join("elsewhere").exists());

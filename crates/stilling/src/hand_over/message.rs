@@ -163,7 +163,7 @@ mod tests {
 
     /// Row 4.37: similar lines are not messages.
     #[test]
-    fn whatever_else_comes_is_no_message() {
+    fn other_bytes_are_no_message() {
         for bytes in [
             "",
             "\n",
@@ -203,7 +203,7 @@ mod tests {
 
     /// Row 4.37: a reason with any content is one line that fits.
     #[test]
-    fn any_reason_travels_as_one_printable_line() {
+    fn any_reason_is_sent_as_one_printable_line() {
         for reason in ["", "a\nb\0c", "größer", &"x".repeat(2000), "\u{1F600}".repeat(500).as_str()] {
             let line = HandoverMessage::Refused(reason.to_owned()).to_line();
             assert!(line.len() <= MESSAGE_SIZE_MAX, "{line}");

@@ -24,7 +24,7 @@
 //! | file | contents |
 //! |---|---|
 //! | `message.rs` | messages: lines and their meaning, no I/O |
-//! | `channel.rs` | the connection: messages with descriptors, in bounded time |
+//! | `control_connection.rs` | the connection: messages with descriptors, in bounded time |
 //! | `control_socket.rs` | the path: permissions, and how it changes hands |
 //! | `lock.rs` | one process at a time may start at a path without a server |
 //! | `successor.rs` | the request for the listeners, at the start |
@@ -36,7 +36,7 @@
 //! `Lifecycle`, with a wake.
 
 mod activation;
-mod channel;
+mod control_connection;
 mod control_socket;
 mod error;
 mod handover_thread;
@@ -61,9 +61,9 @@ pub use error::HandOverError;
 pub(crate) use activation::{PassedListener, take as take_passed_listeners};
 pub(crate) use handover_thread::{AppReadiness, HandedSockets, HandoverThread, HandoverWaker};
 
-pub(crate) use channel::PeerProcess;
+pub(crate) use control_connection::PeerProcess;
 
-use channel::ControlConnection;
+use control_connection::ControlConnection;
 use control_socket::ControlSocket;
 use limits::{ADDRESS_FREE_CHECK_INTERVAL, ADDRESS_FREE_TIMEOUT};
 use lock::StartLock;

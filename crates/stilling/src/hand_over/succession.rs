@@ -125,7 +125,7 @@ mod tests {
     use super::*;
     use crate::lifecycle::{LifecyclePhase, WallClock};
 
-    fn life() -> Arc<Lifecycle> {
+    fn new_lifecycle() -> Arc<Lifecycle> {
         Arc::new(Lifecycle::new(Vec::new(), WallClock::System))
     }
 
@@ -137,7 +137,7 @@ mod tests {
             (PredecessorEvent::PathGranted, PredecessorEvent::Ended),
             (PredecessorEvent::Ended, PredecessorEvent::Ended),
         ] {
-            let lifecycle = life();
+            let lifecycle = new_lifecycle();
             Succession::begin(&lifecycle, false);
             let mut succession = Succession::new(Arc::clone(&lifecycle));
             assert_eq!(succession.receive(PredecessorEvent::Released), SuccessionAction::Fail);
@@ -157,13 +157,13 @@ mod tests {
     /// Row 4.37: `released` is sent once, when the streams are closed.
     #[test]
     fn a_server_that_was_succeeded_drains_and_releases_once() {
-        let lifecycle = life();
+        let lifecycle = new_lifecycle();
         lifecycle.hold_streams();
-        let mut retirement = PredecessorDrain::begin(Arc::clone(&lifecycle));
+        let mut predecessor_drain = PredecessorDrain::begin(Arc::clone(&lifecycle));
         assert_eq!(lifecycle.phase(), LifecyclePhase::Draining);
-        assert!(!retirement.poll_released());
+        assert!(!predecessor_drain.poll_released());
         lifecycle.release_streams();
-        assert!(retirement.poll_released());
-        assert!(!retirement.poll_released());
+        assert!(predecessor_drain.poll_released());
+        assert!(!predecessor_drain.poll_released());
     }
 }

@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Instant;
 
-use super::channel::{ControlConnection, Incoming};
+use super::control_connection::{ControlConnection, Incoming};
 use super::control_socket;
 use super::error::HandOverError;
 use super::limits::{HELLO_TIMEOUT, LISTENERS_HANDED_MAX, OFFER_TIMEOUT};
@@ -36,35 +36,39 @@ pub(super) fn request_listeners(path: &Path) -> Result<PredecessorOffer, HandOve
 }
 
 fn request_offer(path: &Path) -> Result<PredecessorOffer, HandOverError> {
-    let Some(channel) = ControlConnection::connect(path, Instant::now() + HELLO_TIMEOUT)? else {
+    let Some(connection) = ControlConnection::connect(path, Instant::now() + HELLO_TIMEOUT)? else {
         return Ok(PredecessorOffer::default());
     };
-    channel.check_peer()?;
+    connection.check_peer()?;
     let hello = HandoverMessage::Hello { version: VERSION };
-    if let Err(error) = channel.send(&hello, &[], Instant::now() + HELLO_TIMEOUT) {
+    if let Err(error) = connection.send(&hello, &[], Instant::now() + HELLO_TIMEOUT) {
         // The server has ended, or it refused before it read, and its reason can be received.
-        return match channel.try_receive("listeners")? {
+        return match connection.try_receive("listeners")? {
             Incoming::Received(HandoverMessage::Refused(reason), _) => Err(HandOverError::Refused(reason)),
             Incoming::Ended => Ok(PredecessorOffer::default()),
             _ => Err(error),
         };
     }
-    receive_offer(channel)
+    receive_offer(connection)
 }
 
-fn receive_offer(channel: ControlConnection) -> Result<PredecessorOffer, HandOverError> {
+fn receive_offer(connection: ControlConnection) -> Result<PredecessorOffer, HandOverError> {
     const EXPECTED: &str = "listeners";
     let deadline = Instant::now() + OFFER_TIMEOUT;
     let mut listeners = Vec::new();
     loop {
-        match channel.receive(EXPECTED, deadline, OFFER_TIMEOUT)? {
+        match connection.receive(EXPECTED, deadline, OFFER_TIMEOUT)? {
             Incoming::Received(HandoverMessage::Listeners { count }, came)
                 if listeners.len() + count <= LISTENERS_HANDED_MAX =>
             {
                 listeners.extend(came);
             }
             Incoming::Received(HandoverMessage::End { total }, _) if total == listeners.len() => {
-                return Ok(PredecessorOffer { predecessor: Some(channel), listeners, socket_existed: true });
+                return Ok(PredecessorOffer {
+                    predecessor: Some(connection),
+                    listeners,
+                    socket_existed: true,
+                });
             }
             Incoming::Received(HandoverMessage::Refused(reason), _) => {
                 return Err(HandOverError::Refused(reason));

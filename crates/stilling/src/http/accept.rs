@@ -55,7 +55,7 @@ fn match_range(range: &[u8], media: &MediaType) -> Option<(Weight, Specificity)>
     for part in parts {
         let Some(at) = part.iter().position(|&byte| byte == b'=') else { continue };
         let (name, value) = (part[..at].trim_ascii(), unquoted(part[at + 1..].trim_ascii()));
-        let ours = match () {
+        let supported = match () {
             () if name.eq_ignore_ascii_case(b"q") => {
                 weight = thousandths(value)?;
                 continue;
@@ -64,7 +64,7 @@ fn match_range(range: &[u8], media: &MediaType) -> Option<(Weight, Specificity)>
             () if name.eq_ignore_ascii_case(b"charset") => "utf-8",
             () => continue,
         };
-        if !value.eq_ignore_ascii_case(ours.as_bytes()) {
+        if !value.eq_ignore_ascii_case(supported.as_bytes()) {
             return None;
         }
         specificity = specificity.max(Specificity::Parameters);
@@ -86,8 +86,8 @@ fn thousandths(text: &[u8]) -> Option<Weight> {
     if digits.len() > 3 || !digits.iter().all(u8::is_ascii_digit) {
         return None;
     }
-    let places = digits.iter().copied().chain(std::iter::repeat(b'0')).take(3);
-    let part = places.fold(0, |sum, digit| sum * 10 + Weight::from(digit - b'0'));
+    let decimals = digits.iter().copied().chain(std::iter::repeat(b'0')).take(3);
+    let part = decimals.fold(0, |sum, digit| sum * 10 + Weight::from(digit - b'0'));
     match (whole, part) {
         (b'0', part) => Some(part),
         (b'1', 0) => Some(WEIGHT_MAX),

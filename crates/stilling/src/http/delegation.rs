@@ -30,14 +30,14 @@ impl HttpShard {
             JobOutcome(JobOutput::DelegatedConnection)
         };
         self.counters.jobs.add(1);
-        if self.lane.submit(u64::MAX, job).is_err() {
+        if self.submitter.submit(u64::MAX, job).is_err() {
             self.counters.jobs_refused.add(1);
         }
     }
 
     /// Whether a worker can take a connection now.
     pub(super) fn can_delegate(&self) -> bool {
-        self.config.has_workers && !self.lane.is_full()
+        self.config.has_workers && !self.submitter.is_full()
     }
 }
 

@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_is_what_the_rfc_says() {
+    fn ranges_follow_the_rfc() {
         let part = |start, end| ByteRange::Part { start, end };
         for (value, length, expected) in [
             ("bytes=0-0", 10, part(0, 1)),

@@ -132,10 +132,10 @@ impl HttpSession {
 
     fn wait_for_upstream(&mut self, waiting_for: HttpWait, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         self.waiting_for = waiting_for;
-        let look = io.now().after(CLIENT_CHECK_INTERVAL);
-        let late = self.since.after(cx.http.config.queue_age_max);
-        let is_queued = waiting_for == HttpWait::Upstream && late > io.now();
-        io.set_deadline(Some(if is_queued { look.min(late) } else { look }));
+        let next_check = io.now().after(CLIENT_CHECK_INTERVAL);
+        let queue_deadline = self.since.after(cx.http.config.queue_age_max);
+        let is_queued = waiting_for == HttpWait::Upstream && queue_deadline > io.now();
+        io.set_deadline(Some(if is_queued { next_check.min(queue_deadline) } else { next_check }));
     }
 
     /// The id of the current request, while a process may have it.
@@ -150,9 +150,9 @@ impl HttpSession {
     /// Checks that the client is still connected, and answers 503 if the request has waited too long in the queue.
     /// Once a process has it, the connection to the process applies the timeout.
     pub(super) fn check_forward(&mut self, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
-        let late = self.since.after(cx.http.config.queue_age_max);
+        let queue_deadline = self.since.after(cx.http.config.queue_age_max);
         if self.waiting_for == HttpWait::Upstream
-            && io.now() >= late
+            && io.now() >= queue_deadline
             && let Some((id, upstream)) = self.request_id().zip(cx.upstream.as_mut())
             && upstream.is_queued(id)
         {
@@ -257,8 +257,8 @@ impl HttpSession {
         let fits = piece.bytes.len() + FRAMING_SIZE_MAX <= io.spare_room();
         let mut reservation = None;
         if !(fits && piece.is_last) {
-            let behind = if piece.is_last { 0 } else { PIECE_SIZE_MAX };
-            let (cost, max) = (piece.bytes.len() + behind, cx.http.config.responses_held_max);
+            let next_piece_size = if piece.is_last { 0 } else { PIECE_SIZE_MAX };
+            let (cost, max) = (piece.bytes.len() + next_piece_size, cx.http.config.responses_held_max);
             reservation = cx.http.counters.reserve_for_response(cost, max);
             if reservation.is_none() {
                 cx.http.counters.responses_shed.add(1);
@@ -300,7 +300,7 @@ impl HttpSession {
         }
         match &mut self.active_request {
             ActiveRequest::Forwarded(forwarded) => forwarded,
-            _ => unreachable!("it has just been put there"),
+            _ => unreachable!("it was just set"),
         }
     }
 

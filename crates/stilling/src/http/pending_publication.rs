@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rejection_of_several_messages_says_none_were_stored() {
+    fn a_rejection_of_several_messages_states_that_none_were_stored() {
         assert!(answer(&[HUNG, HUNG]).1.ends_with("; none of 2 messages were stored\n"));
         assert!(!answer(&[HUNG]).1.contains("stored"));
     }

@@ -54,7 +54,7 @@ impl HttpSession {
             self.respond(handed_over_rejection().into(), io, cx);
             return false;
         };
-        hub.published = now;
+        hub.last_publish_input = now;
         let Err(rejection) = publish_admission::admit(head, hub, self.endpoint.publishes) else {
             return true;
         };
@@ -72,18 +72,18 @@ impl HttpSession {
 
     /// Publishes the complete request, or waits for room in the queue to the hub.
     pub(super) fn publish(&mut self, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
-        let began = cx.http.hub_has_begun();
+        let hub_has_started = cx.http.hub_has_started();
         let HttpContext { hub: Some(hub), http, .. } = &mut *cx else {
             self.terms.persistent = false;
             self.active_request = ActiveRequest::Idle;
             return self.finish_publication(handed_over_rejection().into(), io, cx);
         };
-        hub.published = io.now();
+        hub.last_publish_input = io.now();
         if !std::mem::replace(&mut self.is_publishing, true) {
-            hub.publications += 1;
+            hub.pending_publications += 1;
         }
         if !hub.port.has_room_for(io.token()) {
-            return self.wait_for_room(began, hub, io);
+            return self.wait_for_room(hub_has_started, hub, io);
         }
         let ActiveRequest::Request(request) =
             std::mem::replace(&mut self.active_request, ActiveRequest::Idle)
@@ -107,15 +107,15 @@ impl HttpSession {
         }
     }
 
-    /// Registers this connection to be notified of room. `began`: the hub runs.
-    fn wait_for_room(&mut self, began: bool, hub: &mut HubHandle, io: &mut Io<'_>) {
+    /// Registers this connection to be notified of room. Before the hub has started, the wait is longer.
+    fn wait_for_room(&mut self, hub_has_started: bool, hub: &mut HubHandle, io: &mut Io<'_>) {
         if !std::mem::replace(&mut self.awaits_hub_room, true) {
             hub.port.wait(io.token());
         }
         if self.waiting_for != HttpWait::HubRoom {
             self.waiting_for = HttpWait::HubRoom;
             self.since = io.now();
-            let wait = if began { HUB_ROOM_TIMEOUT } else { HUB_WAIT_MAX };
+            let wait = if hub_has_started { HUB_ROOM_TIMEOUT } else { HUB_WAIT_MAX };
             io.set_deadline(Some(self.since.after(wait)));
             io.pause();
         }
@@ -132,7 +132,7 @@ impl HttpSession {
         if std::mem::take(&mut self.is_publishing)
             && let Some(hub) = cx.hub.as_deref_mut()
         {
-            hub.publications = hub.publications.saturating_sub(1);
+            hub.pending_publications = hub.pending_publications.saturating_sub(1);
         }
     }
 
@@ -153,7 +153,7 @@ impl HttpSession {
                     self.publish(io, cx);
                 }
             }
-            HubMail::DeliveryItem => {
+            HubMail::Delivery => {
                 let Some(hub) = cx.hub.as_deref_mut() else { return };
                 let Some(deliveries) = hub.port.take_current() else { return };
                 let delivery = deliveries.current();
@@ -174,10 +174,10 @@ impl HttpSession {
     }
 
     fn handle_publish_outcome(&mut self, outcome: PublishOutcome, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
-        let ActiveRequest::PendingPublication(published) = &mut self.active_request else { return };
-        published.record_outcome(outcome);
-        if published.is_complete() {
-            let response = published.response(&cx.http.overview);
+        let ActiveRequest::PendingPublication(pending) = &mut self.active_request else { return };
+        pending.record_outcome(outcome);
+        if pending.is_complete() {
+            let response = pending.response(&cx.http.overview);
             self.finish_publication(response, io, cx);
         }
     }

@@ -146,7 +146,7 @@ impl HttpSession {
             io.set_deadline(None);
             return io.call_again();
         }
-        if cx.http.lane.is_full() {
+        if cx.http.submitter.is_full() {
             // The response has begun, so it cannot be refused: it is retried shortly after.
             self.active_request = ActiveRequest::Response(UnsentBody::awaiting_piece(stream));
             self.waiting_for = HttpWait::QueueRoom;
@@ -175,7 +175,7 @@ impl HttpSession {
     pub(super) fn wait_for_piece(&self, position: JobPosition, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         let done_by = self.since.after(cx.http.config.timeouts.work);
         let look = io.now().after(CLIENT_CHECK_INTERVAL);
-        let waits = cx.http.lane.is_waiting(position);
+        let waits = cx.http.submitter.is_waiting(position);
         io.set_deadline(Some(if waits { look.min(done_by) } else { done_by }));
     }
 

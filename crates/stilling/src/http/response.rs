@@ -174,10 +174,10 @@ impl Response {
     /// receives, including the head of a response if there is one. If no worker is available, the client is answered
     /// 503.
     ///
-    /// Each such connection occupies a worker thread until `serve` returns; when all workers are occupied, no other
-    /// job runs. Configure threads for them ([`ServeConfig::worker_threads`] or
-    /// [`growth`](crate::ServeConfig::growth)), or let `serve` pass the socket to an event loop of its own and return.
-    /// `/status` and `/metrics` (`stilling_http_delegated`) show their number.
+    /// Each such connection occupies a worker thread until `serve` returns; when all workers are occupied, no other job
+    /// runs. Configure threads for them ([`ServeConfig::worker_threads`] or [`scaling`](crate::ServeConfig::scaling)),
+    /// or let `serve` pass the socket to an event loop of its own and return. `/status` and `/metrics`
+    /// (`stilling_http_delegated`) show their number.
     ///
     /// [`ServeConfig::worker_threads`]: crate::ServeConfig::worker_threads
     ///

@@ -201,7 +201,7 @@ pub(super) fn send_head(
     let all = own.chain(chunks).chain(retry);
     let count = all.clone().count();
     let extra = if let Some(few) = few.get_mut(..count) {
-        few.iter_mut().zip(all).for_each(|(place, field)| *place = field);
+        few.iter_mut().zip(all).for_each(|(slot, field)| *slot = field);
         &*few
     } else {
         many = all.collect();

@@ -99,7 +99,7 @@ pub(crate) struct HttpSession {
     pub(super) publication_ticket: u32,
     /// The connection is registered for a notification of room in the queue to the hub.
     pub(super) awaits_hub_room: bool,
-    /// Its publication is counted in `HubHandle::publications`.
+    /// Its publication is counted in `HubHandle::pending_publications`.
     pub(super) is_publishing: bool,
     pub(super) endpoint: HttpEndpoint,
     /// The client's address, if worker processes or handlers need it.
@@ -224,7 +224,7 @@ impl HttpSession {
     fn handle_body(&mut self, piece: &[u8], io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         if self.terms.route == Route::Publish {
             let now = io.now();
-            cx.hub.iter_mut().for_each(|hub| hub.published = now);
+            cx.hub.iter_mut().for_each(|hub| hub.last_publish_input = now);
         }
         self.body_received += piece.len() as u64;
         if self.terms.route == Route::App {
@@ -330,8 +330,8 @@ impl HttpSession {
         cx.http.counters.jobs.add(1);
         let ticket = io.token().bits();
         let submitted = match response_started {
-            ResponseStarted::No => cx.http.lane.submit(ticket, job),
-            ResponseStarted::Yes => cx.http.lane.submit_continuation(ticket, job),
+            ResponseStarted::No => cx.http.submitter.submit(ticket, job),
+            ResponseStarted::Yes => cx.http.submitter.submit_continuation(ticket, job),
         };
         match submitted {
             Ok(position) => {
@@ -350,7 +350,7 @@ impl HttpSession {
     where
         F: FnOnce(&mut JobContext) -> JobOutcome + Send + 'static,
     {
-        let job = match cx.http.lane.run_inline(job) {
+        let job = match cx.http.submitter.run_inline(job) {
             Ok(outcome) => {
                 cx.http.counters.jobs.add(1);
                 return self.handle_job_outcome(outcome, io, cx);
@@ -373,12 +373,12 @@ impl HttpSession {
     /// Sets the deadline for a job. While the job is queued, the client's connection is checked at intervals.
     fn wait_for_worker(&self, position: JobPosition, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         let config = &cx.http.config;
-        let done_by = self.since.after(config.timeouts.work);
-        let deadline = if cx.http.lane.is_waiting(position) {
-            let taken_by = self.since.after(config.queue_age_max.min(config.timeouts.work));
-            taken_by.min(io.now().after(CLIENT_CHECK_INTERVAL))
+        let finish_deadline = self.since.after(config.timeouts.work);
+        let deadline = if cx.http.submitter.is_waiting(position) {
+            let start_deadline = self.since.after(config.queue_age_max.min(config.timeouts.work));
+            start_deadline.min(io.now().after(CLIENT_CHECK_INTERVAL))
         } else {
-            done_by
+            finish_deadline
         };
         io.set_deadline(Some(deadline));
     }
@@ -388,13 +388,14 @@ impl HttpSession {
     fn check_job(&mut self, position: JobPosition, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         let config = &cx.http.config;
         let age_max = config.queue_age_max.min(config.timeouts.work);
-        let (taken_by, done_by) = (self.since.after(age_max), self.since.after(config.timeouts.work));
-        if io.now() >= taken_by && self.withdraw_job(true, cx) {
+        let (start_deadline, finish_deadline) =
+            (self.since.after(age_max), self.since.after(config.timeouts.work));
+        if io.now() >= start_deadline && self.withdraw_job(true, cx) {
             cx.http.counters.jobs_expired.add(1);
             return self.respond_and_resume(Status::ServiceUnavailable, io, cx);
         }
-        if io.now() < done_by {
-            if cx.http.lane.is_waiting(position) {
+        if io.now() < finish_deadline {
+            if cx.http.submitter.is_waiting(position) {
                 io.check_peer();
             }
             return self.wait_for_worker(position, io, cx);
@@ -413,7 +414,7 @@ impl HttpSession {
         let (HttpWait::Worker { position } | HttpWait::Piece { position }) = self.waiting_for else {
             return false;
         };
-        let is_withdrawn = cx.http.lane.withdraw(position, is_late);
+        let is_withdrawn = cx.http.submitter.withdraw(position, is_late);
         if is_withdrawn
             && let ActiveRequest::Job(input) =
                 std::mem::replace(&mut self.active_request, ActiveRequest::Idle)
@@ -646,7 +647,7 @@ impl HttpSession {
             HttpWait::Body => self.time_out(CloseReason::BodyTimeout, io, cx),
             HttpWait::Worker { position } => self.check_job(position, io, cx),
             HttpWait::Piece { position } if io.now() < self.since.after(cx.http.config.timeouts.work) => {
-                if cx.http.lane.is_waiting(position) {
+                if cx.http.submitter.is_waiting(position) {
                     io.check_peer();
                 }
                 self.wait_for_piece(position, io, cx);

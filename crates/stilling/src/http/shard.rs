@@ -1,11 +1,11 @@
-//! State that the HTTP sessions of one shard share: limits, the lane to the workers, the date, counters.
+//! State that the HTTP sessions of one shard share: limits, the submitter of jobs, the date, counters.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use stilling_ring::Time;
 use stilling_wire::http1::{Date, HttpLimits};
-use stilling_workers::Lane;
+use stilling_workers::JobSubmitter;
 
 use super::counters::HttpCounters;
 use super::head_cache::{HeadCache, HeadKey};
@@ -100,7 +100,7 @@ pub(super) enum JobOutput {
 
 pub(crate) struct HttpShard {
     pub(super) config: HttpConfig,
-    pub(crate) lane: Lane<JobOutcome>,
+    pub(crate) submitter: JobSubmitter<JobOutcome>,
     pub(crate) counters: Arc<HttpCounters>,
     pub(super) overview: Arc<Overview>,
     lifecycle: Arc<Lifecycle>,
@@ -127,7 +127,7 @@ pub(crate) struct HttpContext<'a> {
 impl HttpShard {
     pub(crate) fn new(
         config: HttpConfig,
-        lane: Lane<JobOutcome>,
+        submitter: JobSubmitter<JobOutcome>,
         counters: Arc<HttpCounters>,
         overview: Arc<Overview>,
         lifecycle: Arc<Lifecycle>,
@@ -135,7 +135,7 @@ impl HttpShard {
         let second = lifecycle.unix_seconds(Time::ZERO);
         HttpShard {
             config,
-            lane,
+            submitter,
             counters,
             overview,
             lifecycle,
@@ -183,8 +183,8 @@ impl HttpShard {
     }
 
     /// Whether the hub accepts requests; it does not while a predecessor still has the streams.
-    pub(crate) fn hub_has_begun(&self) -> bool {
-        self.lifecycle.hub_has_begun()
+    pub(crate) fn hub_has_started(&self) -> bool {
+        self.lifecycle.hub_has_started()
     }
 
     /// Whether the hub never begins, because this server ends before it has taken over.

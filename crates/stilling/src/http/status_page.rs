@@ -87,7 +87,7 @@ fn page(overview: &Overview, ready: bool, now: Time) -> String {
         .collect();
     let is_shown = |(name, count): &&(String, u64)| *count > 0 || name.starts_with("200");
     let rows = responses.iter().filter(is_shown).map(|(name, count)| (name.as_str(), *count));
-    table(&mut page, "Answers", rows, |name| name.starts_with("503"));
+    table(&mut page, "Responses", rows, |name| name.starts_with("503"));
     let closed = CloseReason::ALL.map(|reason| (reason.name(), overview.engine(|c| c.closed(reason))));
     table(&mut page, "Closed connections", closed, |_| false);
     page.push_str("</div></html>");
@@ -133,7 +133,7 @@ fn work(page: &mut String, overview: &Overview) {
         ("running now", pool.busy),
         ("connections served by workers", overview.http.iter().map(|counters| counters.delegated()).sum()),
         ("done", pool.done),
-        ("refused, queue full", pool.refused),
+        ("refused, queue full", pool.rejected),
         ("expired in the queue", pool.expired),
         ("of them shed", pool.shed),
         ("cancelled, client gone", pool.cancelled),
@@ -151,14 +151,14 @@ fn work(page: &mut String, overview: &Overview) {
     let counters = app.counters();
     let rows = [
         ("ready now", counters.ready),
-        ("wanted", counters.configured),
+        ("configured", counters.configured),
         ("waiting to restart", counters.backing_off),
         ("started", counters.started),
-        ("died", counters.exited),
+        ("exited", counters.exited),
         ("killed", counters.killed),
         ("recycled", counters.recycled),
     ];
-    table(page, "Worker processes", rows, |name| ["died", "killed"].contains(&name));
+    table(page, "Worker processes", rows, |name| ["exited", "killed"].contains(&name));
 }
 
 fn connections(page: &mut String, overview: &Overview) {

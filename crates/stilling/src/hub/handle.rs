@@ -28,9 +28,9 @@ pub(crate) struct HubHandle {
     /// Connections that may publish: NATS, syslog, custom protocols. Finished connections do not count.
     pub(crate) publisher_connections: u32,
     /// Publications by HTTP that wait for room or for their outcomes.
-    pub(crate) publications: u32,
+    pub(crate) pending_publications: u32,
     /// When the last bytes of a publication by HTTP arrived.
-    pub(crate) published: Time,
+    pub(crate) last_publish_input: Time,
     closer: Option<HubCloser>,
 }
 
@@ -66,8 +66,8 @@ impl HubHandle {
             runner,
             shard,
             publisher_connections: 0,
-            publications: 0,
-            published: Time::ZERO,
+            pending_publications: 0,
+            last_publish_input: Time::ZERO,
             closer: None,
         }
     }
@@ -109,7 +109,7 @@ impl HubHandle {
 
     /// Whether the hub has received all requests of this shard's connections.
     pub(crate) fn has_sent_all(&self) -> bool {
-        self.port.is_settled()
+        self.port.has_sent_all()
     }
 
     /// Whether the hub has received all requests of this shard and, if the shard runs the hub, has finished the
@@ -142,7 +142,7 @@ mod tests {
         let mut order = String::new();
         while let Some((token, mail)) = port.next_mail() {
             match mail {
-                HubMail::DeliveryItem => assert_eq!(token, member),
+                HubMail::Delivery => assert_eq!(token, member),
                 HubMail::Room => {
                     while port.has_room() {
                         port.push_request(token, ClientOptions::default(), &HubRequest::Barrier);
@@ -157,7 +157,7 @@ mod tests {
         }
         port.disconnect(member);
         port.flush();
-        assert!(!port.has_room() && port.has_control(), "every intake is with the hub, and full");
+        assert!(!port.has_room() && port.has_control(), "every publication batch is with the hub, and full");
         // In one turn, waiting connections fill what came back before the shard's turn ends.
         for _ in 0..4 {
             runner.turn(Now::simulated(0));

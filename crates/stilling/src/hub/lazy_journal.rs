@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use stilling_hub::{JournalStorage, Storage, StreamOpening, UnixNanos};
-use stilling_journal::{Batch, Chunk, IdleBatches, JournalAnswer, LogRetention, ReadOrder, StreamIndex};
+use stilling_journal::{Batch, Chunk, IdleBatches, JournalAnswer, LogRetention, ReadRequest, StreamIndex};
 use stilling_ring::Receiver;
 
-use super::opening::{DeferredOpening, OpenedStream, OpeningEvent};
+use super::stream_opener::{DeferredOpening, OpenedStream, OpeningEvent};
 
 /// Maps the hub's stream numbers to the journal's threads, which know only the streams on disk. Streams that are
 /// opened together share threads: one group, unless some are opened later.
@@ -42,7 +42,7 @@ pub(super) enum JournalState {
     Absent(DeferredOpening),
     OpeningStreams(Receiver<OpeningEvent>),
     /// The opening thread has panicked, or could not be started.
-    Dead,
+    OpeningFailed,
 }
 
 impl LazyJournal {
@@ -78,7 +78,7 @@ impl LazyJournal {
     pub(crate) fn has_opening_event(&self) -> bool {
         let has_event = match &self.state {
             JournalState::OpeningStreams(events) => !events.is_empty() || events.is_closed(),
-            JournalState::Open | JournalState::Absent(_) | JournalState::Dead => false,
+            JournalState::Open | JournalState::Absent(_) | JournalState::OpeningFailed => false,
         };
         has_event || !self.openings.is_empty()
     }
@@ -107,7 +107,8 @@ impl LazyJournal {
         if !matches!(self.state, JournalState::Absent(_)) {
             return;
         }
-        let JournalState::Absent(begin) = std::mem::replace(&mut self.state, JournalState::Dead) else {
+        let JournalState::Absent(begin) = std::mem::replace(&mut self.state, JournalState::OpeningFailed)
+        else {
             return;
         };
         match begin() {
@@ -143,7 +144,7 @@ impl LazyJournal {
                 self.state = JournalState::Absent(begin);
             }
             None if is_over => {
-                self.state = JournalState::Dead;
+                self.state = JournalState::OpeningFailed;
                 self.fail(&"the thread that opens it has panicked".into());
             }
             None => {}
@@ -190,9 +191,9 @@ impl Storage for LazyJournal {
         threads.retain(number, retention, now_ns)
     }
 
-    fn read(&mut self, order: ReadOrder) -> bool {
-        let Some((threads, stream)) = self.threads_of(order.stream) else { return false };
-        threads.read(ReadOrder { stream, ..order })
+    fn read(&mut self, read_request: ReadRequest) -> bool {
+        let Some((threads, stream)) = self.threads_of(read_request.stream) else { return false };
+        threads.read(ReadRequest { stream, ..read_request })
     }
 
     fn publish(&mut self) {

@@ -39,9 +39,9 @@ pub(crate) const RELEASE_CHECK_INTERVAL: Duration = Duration::from_millis(5);
 /// Maximum datagrams that are read from the queue of a UDP socket before its close. The rest is lost.
 pub(crate) const UDP_FINAL_READS_MAX: usize = 65_536;
 
-/// Unanswered read orders of the hub. Full: the hub tries again in a later turn.
-pub(crate) const READ_ORDERS_MAX: usize = 64;
+/// Unanswered read requests of the hub. Full: the hub tries again in a later turn.
+pub(crate) const READ_REQUESTS_MAX: usize = 64;
 
 /// Maximum interval at which a shard removes subscriptions of closed connections.
 pub(crate) const REMOVAL_INTERVAL: Duration =
-    Duration::from_nanos(stilling_hub::limits::DEPARTED_REGISTRATIONS_EVERY_NS);
+    Duration::from_nanos(stilling_hub::limits::STALE_REGISTRATIONS_EVERY_NS);

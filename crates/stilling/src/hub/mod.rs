@@ -18,12 +18,12 @@ mod closing;
 mod handle;
 mod lazy_journal;
 pub(crate) mod limits;
-mod opened;
-mod opening;
 mod port;
+mod prepared_streams;
 pub(crate) mod quiet_wait;
 mod runner;
 mod stepped;
+mod stream_opener;
 #[cfg(test)]
 pub(crate) mod testing;
 mod wait_queue;
@@ -31,12 +31,12 @@ mod wait_queue;
 pub(crate) use closing::{ClosingHub, HubCloser};
 pub(crate) use handle::{HubHandle, HubHandleCounters};
 pub(crate) use lazy_journal::LazyJournal;
-pub(crate) use opened::{HubEnvironment, PreparedStreams, RECORD_EXTRA_MAX, StreamFolder};
-pub(crate) use opening::{OpeningThread, StreamStore};
 pub(crate) use port::{HubMail, HubPort};
+pub(crate) use prepared_streams::{HubEnvironment, PreparedStreams, RECORD_EXTRA_MAX, StreamFolder};
 pub(crate) use runner::{Runner, StartGate, connect};
 pub(crate) use stepped::SimulatedStore;
 pub use stepped::{SharedDisks, SteppedHub, SteppedJournal, SteppedOpening, SteppedRelease, SteppedThreads};
+pub(crate) use stream_opener::{OpeningThread, StreamStore};
 
 /// The nats-server version that clients see; they may expect its features.
 const NATS_VERSION: &str = "2.10.0";
@@ -45,7 +45,7 @@ const NATS_VERSION: &str = "2.10.0";
 pub(crate) const RESERVED_SUBJECTS: &[u8] = b"$JS.";
 
 /// The `go` field of INFO, which clients require.
-const NO_GO: &str = "none";
+const GO_VERSION: &str = "none";
 
 /// INFO of the NATS listeners.
 pub(crate) fn info(id: u64, auth_required: bool, payload_size_max: u32) -> Info<'static> {
@@ -53,7 +53,7 @@ pub(crate) fn info(id: u64, auth_required: bool, payload_size_max: u32) -> Info<
         server_id: format!("STILLING{id:016X}").into(),
         server_name: "stilling".into(),
         version: NATS_VERSION.into(),
-        go: NO_GO.into(),
+        go: GO_VERSION.into(),
         proto: 1,
         headers: true,
         max_payload: i64::from(payload_size_max),
@@ -64,7 +64,7 @@ pub(crate) fn info(id: u64, auth_required: bool, payload_size_max: u32) -> Info<
 }
 
 /// A number that clients cannot guess.
-pub(crate) fn unpredictable() -> u64 {
+pub(crate) fn random_number() -> u64 {
     // The system seeds each state with its own key.
     RandomState::new().hash_one(0_u64)
 }

@@ -20,7 +20,7 @@ const _: () = assert!(stilling_engine::limits::SHARED_MIN == stilling_hub::limit
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HubMail {
     /// A delivery: see [`HubPort::take_current`].
-    DeliveryItem,
+    Delivery,
     /// There may be room for its requests again.
     Room,
 }
@@ -49,11 +49,11 @@ pub(crate) struct HubPort {
     /// bounds them by their requests.
     parked: HashMap<Token, bool>,
     /// Deliveries have been handed out since a waiting connection was last notified of room.
-    owes_room: bool,
+    room_notice_due: bool,
     /// Requests that go into a publication batch before those of connections that wait for room.
     control: VecDeque<(Token, ControlRequest)>,
     /// Tokens under which the shard itself waits for room.
-    wanted: Vec<Token>,
+    shard_waiters: Vec<Token>,
     /// The hub has not begun: a publication batch is handed over only when full, so that the batches last.
     is_gathering: bool,
 }
@@ -88,9 +88,9 @@ impl HubPort {
             hub,
             waiting: WaitQueue::default(),
             parked: HashMap::new(),
-            owes_room: false,
+            room_notice_due: false,
             control: VecDeque::new(),
-            wanted: Vec::new(),
+            shard_waiters: Vec::new(),
             is_gathering: false,
         }
     }
@@ -145,9 +145,9 @@ impl HubPort {
 
     /// Sets the tokens under which the shard itself waits for room. [`has_mail`](HubPort::has_mail) is true when there may
     /// be room for one of them.
-    pub(crate) fn set_wanted(&mut self, wanted: impl Iterator<Item = Token>) {
-        self.wanted.clear();
-        self.wanted.extend(wanted);
+    pub(crate) fn set_shard_waiters(&mut self, shard_waiters: impl Iterator<Item = Token>) {
+        self.shard_waiters.clear();
+        self.shard_waiters.extend(shard_waiters);
     }
 
     /// Sets whether the hub has not begun yet, so that nothing comes back for now.
@@ -167,7 +167,7 @@ impl HubPort {
         request: &HubRequest<'_>,
     ) {
         let has_room = self.has_room();
-        debug_assert!(has_room, "asked without room: {request:?}");
+        debug_assert!(has_room, "no room for {request:?}");
         self.push_request_over_limit(token, client_options, request);
     }
 
@@ -254,7 +254,7 @@ impl HubPort {
     }
 
     /// Cancels the connection's pull requests, because the server drains.
-    pub(crate) fn end_pulls(&mut self, token: Token) {
+    pub(crate) fn cancel_pulls(&mut self, token: Token) {
         self.control.push_back((token, ControlRequest::CancelPulls));
     }
 
@@ -269,7 +269,7 @@ impl HubPort {
     }
 
     /// Whether everything has been handed over, or the hub has ended.
-    pub(crate) fn is_settled(&self) -> bool {
+    pub(crate) fn has_sent_all(&self) -> bool {
         self.publication_batches.is_closed()
             || self.control.is_empty()
                 && self.overflow.is_none()
@@ -293,7 +293,7 @@ impl HubPort {
             if let Some(mail) = self.next_delivery() {
                 return Some(mail);
             }
-            if std::mem::take(&mut self.owes_room)
+            if std::mem::take(&mut self.room_notice_due)
                 && let Some(token) = self.next_with_room()
             {
                 return Some((token, HubMail::Room));
@@ -321,7 +321,7 @@ impl HubPort {
                 Some(DeliveryItem::Mark(mark)) if !self.table.has_client(to) => {
                     self.control.push_back((token, ControlRequest::MarkReached(mark)));
                 }
-                _ => return Some((token, HubMail::DeliveryItem)),
+                _ => return Some((token, HubMail::Delivery)),
             }
         }
         None
@@ -339,7 +339,7 @@ impl HubPort {
         let is_done = self.table.expand(&mut routed_batch, current);
         current.group();
         self.expansions_left -= 1;
-        self.owes_room = true;
+        self.room_notice_due = true;
         if is_done {
             routed_batch.clear();
             // The mailbox has room for every routed batch that exists.
@@ -368,9 +368,9 @@ impl HubPort {
             self.publication_batch.as_ref().is_some_and(|publication_batch| !publication_batch.is_full())
                 || !self.returned.is_empty()
         };
-        let is_wanted = self.wanted.iter().any(|token| !self.parked.contains_key(token));
+        let has_shard_waiter = self.shard_waiters.iter().any(|token| !self.parked.contains_key(token));
         let is_behind = !self.control.is_empty() || self.overflow.is_some();
-        let wants_room = !self.waiting.is_empty() || is_behind || is_wanted;
+        let wants_room = !self.waiting.is_empty() || is_behind || has_shard_waiter;
         let has_deliveries = self.current.as_ref().is_some_and(|current| !current.is_empty());
         has_deliveries || self.routed_batch.is_some() || !self.routed.is_empty() || wants_room && has_room()
     }
@@ -417,8 +417,8 @@ impl HubPort {
     }
 
     fn publish(&mut self) {
-        let has_asked = self.publication_batches.publish();
-        if self.emptied.publish() || has_asked {
+        let has_published = self.publication_batches.publish();
+        if self.emptied.publish() || has_published {
             self.hub.notify();
         }
     }
@@ -521,7 +521,7 @@ mod tests {
 
     /// No state remains of a connection that did not wait, has left, or was parked after it had left.
     #[test]
-    fn nothing_is_left_of_connections_that_were_parked() {
+    fn parked_connections_leave_no_state() {
         let parked = Token::from_bits(PARKED);
         let mut fixture = PortFixture::new();
         assert_eq!(fixture.deliver(|routed_batch| routed_batch.pause(PARKED)), []);
@@ -541,7 +541,7 @@ mod tests {
     #[test]
     fn a_shard_that_waits_for_room_under_a_parked_token_has_no_mail() {
         let mut fixture = PortFixture::new();
-        fixture.port.set_wanted(std::iter::once(Token::from_bits(PARKED)));
+        fixture.port.set_shard_waiters(std::iter::once(Token::from_bits(PARKED)));
         assert!(fixture.port.has_mail());
         fixture.deliver(|routed_batch| routed_batch.pause(PARKED));
         assert!(!fixture.port.has_mail());
@@ -635,7 +635,7 @@ mod tests {
         port.push_request(publisher, ClientOptions::default(), &HubRequest::Publish(publication));
         port.flush();
         runner.turn(Now::simulated(0));
-        assert_eq!(port.next_mail(), Some((subscriber, HubMail::DeliveryItem)));
+        assert_eq!(port.next_mail(), Some((subscriber, HubMail::Delivery)));
         assert!(block.is_shared(), "it is delivered from the block");
         assert_eq!(port.next_mail(), None);
         port.flush();
@@ -651,17 +651,20 @@ mod tests {
         fixture.port.push_request(token, ClientOptions::default(), &HubRequest::Barrier);
         fixture.port.flush();
         let mut first = fixture.handed_over.pop().expect("it is handed over");
-        assert!(!fixture.port.has_room() && fixture.port.is_settled());
+        assert!(!fixture.port.has_room() && fixture.port.has_sent_all());
         fixture.port.push_request_over_limit(token, ClientOptions::default(), &HubRequest::CancelPulls);
         fixture.port.flush();
-        assert!(!fixture.port.is_settled() && !fixture.port.has_mail(), "the only intake is with the hub");
+        assert!(
+            !fixture.port.has_sent_all() && !fixture.port.has_mail(),
+            "the only publication batch is with the hub"
+        );
         first.clear();
         let _ = fixture.returned.push(first);
         fixture.returned.publish();
         assert!(fixture.port.has_mail());
         fixture.port.push_request(token, ClientOptions::default(), &HubRequest::CloseAfterAcks);
         fixture.port.flush();
-        assert!(fixture.port.is_settled());
+        assert!(fixture.port.has_sent_all());
         let next = fixture.handed_over.pop().expect("it is handed over");
         let requests: Vec<_> =
             (0..next.len()).filter_map(|at| next.get(at)).map(|(.., request)| request).collect();

@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn time_without_room_is_given_back() {
+    fn time_without_room_extends_the_wait() {
         let mut wait = QuietWait::begin(at(0));
         let end = DRAIN_READ_MAX.as_millis() as u64;
         wait.extend(at(100), at(1100));

@@ -34,7 +34,7 @@ impl Outlets for ShardOutlets {
         true
     }
 
-    fn is_gone(&self, shard: usize) -> bool {
+    fn has_ended(&self, shard: usize) -> bool {
         self.outlets[shard].emptied.is_closed()
     }
 }
@@ -140,7 +140,7 @@ impl<S: Storage> Runner<S> {
             if !gate.try_open(self.hub.storage_mut(), now.steady_ns) {
                 return;
             }
-            gate.lifecycle.hub_begins();
+            gate.lifecycle.set_hub_started();
             self.gate = None;
         }
         self.hub.poll_storage(now);
@@ -194,14 +194,14 @@ impl<S: Storage> Runner<S> {
 
     /// Whether there is nothing to do until a wake. Called after [`Wake::park`], it misses no work.
     pub(crate) fn is_quiet(&self) -> bool {
-        let is_stuck = |inlet: &ShardInlet| inlet.current.is_some() || inlet.publication_batches.is_empty();
+        let is_blocked = |inlet: &ShardInlet| inlet.current.is_some() || inlet.publication_batches.is_empty();
         if self.gate.is_some() {
             return self.hub.is_quiet();
         }
         let is_full =
             |(shard, outlet): (usize, &ShardOutlet)| outlet.emptied.is_empty() || !self.hub.has_unsent(shard);
         let outlets = &self.hub.outlets().outlets;
-        self.hub.is_quiet() && self.inlets.iter().all(is_stuck) && outlets.iter().enumerate().all(is_full)
+        self.hub.is_quiet() && self.inlets.iter().all(is_blocked) && outlets.iter().enumerate().all(is_full)
     }
 
     /// Maximum sleep without a wake.
@@ -219,24 +219,25 @@ impl<S: Storage> Runner<S> {
 
     /// Whether all shards have ended, and all their requests are processed and durable.
     pub(crate) fn is_done(&self) -> bool {
-        let is_gone = |inlet: &ShardInlet| {
+        let has_ended = |inlet: &ShardInlet| {
             inlet.current.is_none()
                 && inlet.publication_batches.is_closed()
                 && inlet.publication_batches.is_empty()
         };
-        self.is_abandoned() || self.gate.is_none() && self.inlets.iter().all(is_gone) && self.hub.is_settled()
+        self.is_abandoned()
+            || self.gate.is_none() && self.inlets.iter().all(has_ended) && self.hub.is_settled()
     }
 
     /// The same, except that `shard`, which runs the hub, may not have ended.
     pub(crate) fn is_done_but_for(&self, shard: usize) -> bool {
-        let is_gone = |(number, inlet): (usize, &ShardInlet)| {
+        let has_ended = |(number, inlet): (usize, &ShardInlet)| {
             // Closed before empty: after the close nothing more arrives.
             inlet.current.is_none()
                 && (number == shard || inlet.publication_batches.is_closed())
                 && inlet.publication_batches.is_empty()
         };
         self.is_abandoned()
-            || self.gate.is_none() && self.inlets.iter().enumerate().all(is_gone) && self.hub.is_settled()
+            || self.gate.is_none() && self.inlets.iter().enumerate().all(has_ended) && self.hub.is_settled()
     }
 
     /// Runs the hub on this thread until all shards have ended.

@@ -14,8 +14,8 @@ use stilling_journal::{
 };
 use stilling_ring::{Time, Wake};
 
-use super::limits::READ_ORDERS_MAX;
-use super::opening::{StreamOpener, StreamStore};
+use super::limits::READ_REQUESTS_MAX;
+use super::stream_opener::{StreamOpener, StreamStore};
 use super::{ClosingHub, LazyJournal, Runner};
 use crate::lifecycle::{Lifecycle, ReleaseOnDrop};
 
@@ -156,7 +156,7 @@ impl SharedDisks {
 
     fn one(&self, number: usize) -> Result<SimulatedDisk, OpenError> {
         self.all().get(number).cloned().ok_or_else(|| OpenError::Disk {
-            place: format!("simulated disk {number}"),
+            location: format!("simulated disk {number}"),
             source: io::ErrorKind::NotFound.into(),
         })
     }
@@ -192,7 +192,7 @@ impl StreamStore for SimulatedStore {
         let (streams, logs): (Vec<usize>, Vec<Log<SimulatedDisk>>) = logs.into_iter().unzip();
         let sources = logs.iter().map(Log::source).collect();
         let (journal, writer) = Journal::stepped(logs, self.limits, wake, now)?;
-        let (replay, reader) = Replay::stepped(sources, READ_ORDERS_MAX, Arc::clone(wake));
+        let (replay, reader) = Replay::stepped(sources, READ_REQUESTS_MAX, Arc::clone(wake));
         self.threads
             .with_started(|started| started.journals.push(SteppedJournal { streams, writer, reader }));
         Ok(JournalStorage::new(journal, replay))

@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn connections_come_in_order_and_each_slot_has_one_place() {
+    fn connections_are_ordered_and_each_slot_waits_once() {
         let mut queue = WaitQueue::default();
         for generation in 0..100 {
             for index in 0..3 {

@@ -25,7 +25,7 @@ fn passed(descriptor: impl Into<OwnedFd>) -> Vec<PassedListener> {
 }
 
 fn shape(listeners: &Listeners) -> Vec<usize> {
-    listeners.of_shards.iter().map(Vec::len).collect()
+    listeners.by_shard.iter().map(Vec::len).collect()
 }
 
 fn identities(sockets: &[OwnedFd]) -> BTreeSet<u64> {
@@ -39,11 +39,11 @@ fn every_listener_keeps_a_shard_however_many_there_are() {
     let address = first.addresses[0];
     let mut held = first.copies().unwrap();
     let mut before = identities(&held);
-    for (shards, kept, expected) in
+    for (shards, reused, expected) in
         [(3, 1, vec![1, 1, 1]), (2, 3, vec![2, 1]), (1, 3, vec![3]), (4, 3, vec![1; 4])]
     {
         let next = open(&config(&[address], shards), held, Vec::new()).unwrap();
-        assert_eq!((next.kept, shape(&next), &next.addresses), (kept, expected, &vec![address]));
+        assert_eq!((next.reused, shape(&next), &next.addresses), (reused, expected, &vec![address]));
         held = next.copies().unwrap();
         let after = identities(&held);
         assert!(before.is_subset(&after), "{before:?} {after:?}");
@@ -66,28 +66,24 @@ fn a_queue_stays_with_its_listener() {
     let next = open(&config(&old.addresses, 3), old.copies().unwrap(), Vec::new()).unwrap();
     drop(old);
     let accept = |listener: &ListeningSocket| rustix::net::accept(&listener.socket).ok();
-    let accepted: Vec<_> = next
-        .of_shards
-        .iter()
-        .flatten()
-        .flat_map(|listener| std::iter::from_fn(|| accept(listener)))
-        .collect();
+    let accepted: Vec<_> =
+        next.by_shard.iter().flatten().flat_map(|listener| std::iter::from_fn(|| accept(listener))).collect();
     assert_eq!(accepted.len(), clients.len());
 }
 
 /// Row 4.37: a listener with an exclusive port is copied for every shard.
 #[test]
-fn a_listener_that_is_alone_is_copied_for_every_shard() {
-    let foreign = std::net::TcpListener::bind(any_port()).unwrap();
-    let address = foreign.local_addr().unwrap();
-    let listeners = open(&config(&[], 3), Vec::new(), passed(foreign)).unwrap();
+fn an_exclusive_listener_is_copied_for_every_shard() {
+    let exclusive = std::net::TcpListener::bind(any_port()).unwrap();
+    let address = exclusive.local_addr().unwrap();
+    let listeners = open(&config(&[], 3), Vec::new(), passed(exclusive)).unwrap();
     assert_eq!((listeners.addresses.as_slice(), shape(&listeners)), (&[address][..], vec![1, 1, 1]));
     assert_eq!(listeners.copies().unwrap().len(), 1);
 }
 
 /// Row 4.37: a successor receives datagrams from the queue of the handed-over socket.
 #[test]
-fn a_socket_for_datagrams_changes_hands_with_its_queue() {
+fn a_datagram_socket_is_handed_over_with_its_queue() {
     let with = |address: SocketAddr| {
         let mut config = config(&[], 2);
         config.hub.syslog_udp = vec![address, address];
@@ -102,8 +98,8 @@ fn a_socket_for_datagrams_changes_hands_with_its_queue() {
     assert!(error.to_string().contains("another process listens there"), "{error}");
     let next = open(&with(old.addresses[0]), copies, Vec::new()).unwrap();
     drop(old);
-    assert_eq!((next.kept, next.addresses.len(), shape(&next).iter().sum::<usize>()), (1, 1, 1));
-    let listener = next.of_shards.into_iter().flatten().next().unwrap();
+    assert_eq!((next.reused, next.addresses.len(), shape(&next).iter().sum::<usize>()), (1, 1, 1));
+    let listener = next.by_shard.into_iter().flatten().next().unwrap();
     let mut bytes = [0; 64];
     let count = std::net::UdpSocket::from(listener.socket).recv(&mut bytes).unwrap();
     assert_eq!(&bytes[..count], b"<13>before");
@@ -134,7 +130,7 @@ fn a_unix_socket_is_replaced_by_a_successor_alone() {
     name.take_path().unwrap();
     sender.send_to(b"new", &path).unwrap();
     let receive = |listeners: &Listeners| {
-        let socket = listeners.of_shards[0][0].socket.try_clone().unwrap();
+        let socket = listeners.by_shard[0][0].socket.try_clone().unwrap();
         let mut bytes = [0; 8];
         let count = UnixDatagram::from(socket).recv(&mut bytes).unwrap();
         bytes[..count].to_vec()
@@ -152,7 +148,7 @@ fn a_unix_socket_is_replaced_by_a_successor_alone() {
 
 /// Row 4.37: a server removes its predecessor's files, and none of its successor's.
 #[test]
-fn a_predecessor_is_forgotten_and_a_successor_is_left_alone() {
+fn files_of_a_predecessor_are_removed_and_those_of_a_successor_are_not() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("log");
     let mut wanted = config(&[], 1);
@@ -181,12 +177,12 @@ fn a_predecessor_is_forgotten_and_a_successor_is_left_alone() {
 /// Row 4.37: the configuration decides: addresses that it omits stay with the predecessor, further addresses are
 /// opened, and a port that was chosen for port 0 is kept.
 #[test]
-fn addresses_come_and_go_as_the_configuration_says() {
+fn addresses_follow_the_configuration() {
     let [one, other] = [[127, 0, 0, 1], [127, 0, 0, 2]].map(|host| SocketAddr::from((host, 0)));
     let old = open(&config(&[one, other], 1), Vec::new(), Vec::new()).unwrap();
     let third = SocketAddr::from(([127, 0, 0, 3], 0));
     let next = open(&config(&[third, other], 1), old.copies().unwrap(), Vec::new()).unwrap();
-    assert_eq!((next.kept, next.addresses[1]), (1, old.addresses[1]));
+    assert_eq!((next.reused, next.addresses[1]), (1, old.addresses[1]));
     assert_eq!(next.addresses[0].ip(), third.ip());
     assert_eq!(
         identities(&next.copies().unwrap()).intersection(&identities(&old.copies().unwrap())).count(),
@@ -197,7 +193,7 @@ fn addresses_come_and_go_as_the_configuration_says() {
 /// Row 4.37: a listener that a successor opens accepts no connection before the take-over, and comes behind the
 /// received listeners.
 #[test]
-fn what_is_opened_beside_an_old_server_waits() {
+fn listeners_bound_beside_a_predecessor_do_not_listen() {
     let first = SocketAddr::from(([127, 0, 0, 2], 0));
     let old = open(&config(&[any_port()], 1), Vec::new(), Vec::new()).unwrap();
     let wanted = config(&[first, old.addresses[0]], 2);
@@ -205,7 +201,7 @@ fn what_is_opened_beside_an_old_server_waits() {
     let waits = |of: &Vec<ListeningSocket>| {
         of.iter().map(|listener| listener.from > HandoverStage::Overlapping).collect::<Vec<bool>>()
     };
-    let waits: Vec<Vec<bool>> = next.of_shards.iter().map(waits).collect();
+    let waits: Vec<Vec<bool>> = next.by_shard.iter().map(waits).collect();
     assert_eq!(waits, [vec![true, true], vec![false, true]]);
     assert!(std::net::TcpStream::connect(next.addresses[0]).is_err(), "it listens already");
     let error = Listeners::open(&wanted, Vec::new(), Vec::new(), ListenTiming::BindOnly).unwrap_err();
@@ -214,33 +210,34 @@ fn what_is_opened_beside_an_old_server_waits() {
 
 /// Row 4.37: the same listener from the predecessor and from the parent counts once.
 #[test]
-fn a_listener_that_comes_twice_counts_once() {
+fn a_duplicate_listener_counts_once() {
     let old = open(&config(&[any_port()], 1), Vec::new(), Vec::new()).unwrap();
     let twice = passed(old.copies().unwrap().pop().unwrap());
     let next = open(&config(&old.addresses, 1), old.copies().unwrap(), twice).unwrap();
-    assert_eq!((next.kept, shape(&next)), (1, vec![1]));
+    assert_eq!((next.reused, shape(&next)), (1, vec![1]));
 }
 
 /// Row 4.37: an address that an ended server still holds is waited for, in bounded time.
 #[test]
-fn an_address_that_becomes_free_in_time_is_taken() {
-    let mut stranger = Some(std::net::TcpListener::bind(any_port()).unwrap());
-    let address = stranger.as_ref().unwrap().local_addr().unwrap();
-    let mut looks = 0;
-    let mut in_vain = || {
-        looks += 1;
-        looks < 3
+fn an_address_released_in_time_is_used() {
+    let mut other_listener = Some(std::net::TcpListener::bind(any_port()).unwrap());
+    let address = other_listener.as_ref().unwrap().local_addr().unwrap();
+    let mut attempts = 0;
+    let mut give_up_after_three = || {
+        attempts += 1;
+        attempts < 3
     };
     let wanted = config(&[address], 1);
     let error =
-        Listeners::open(&wanted, Vec::new(), Vec::new(), ListenTiming::RetryWhile(&mut in_vain)).unwrap_err();
+        Listeners::open(&wanted, Vec::new(), Vec::new(), ListenTiming::RetryWhile(&mut give_up_after_three))
+            .unwrap_err();
     assert!(error.to_string().contains("another process listens there"), "{error}");
-    assert_eq!(looks, 3);
-    let mut until_it_leaves = || stranger.take().is_some();
+    assert_eq!(attempts, 3);
+    let mut retry_until_closed = || other_listener.take().is_some();
     let listeners =
-        Listeners::open(&wanted, Vec::new(), Vec::new(), ListenTiming::RetryWhile(&mut until_it_leaves))
+        Listeners::open(&wanted, Vec::new(), Vec::new(), ListenTiming::RetryWhile(&mut retry_until_closed))
             .unwrap();
-    assert_eq!((listeners.addresses, stranger.is_none()), (vec![address], true));
+    assert_eq!((listeners.addresses, other_listener.is_none()), (vec![address], true));
 }
 
 /// Rows 4.19, 4.37: addresses of one server may overlap: an unspecified address and one of a host with the same port,
@@ -254,7 +251,7 @@ fn addresses_of_one_server_may_overlap() {
         let old = local.copies().unwrap().into_iter().take(old_shards).collect();
         drop(local);
         let both = open(&config(&[all, address, all], 2), old, Vec::new()).unwrap();
-        assert_eq!((both.addresses, both.kept), (vec![all, address], old_shards));
+        assert_eq!((both.addresses, both.reused), (vec![all, address], old_shards));
     }
 }
 
@@ -270,7 +267,7 @@ fn unused_port() -> SocketAddr {
 
 /// Row 4.37: an overlap with the predecessor's address is an error that names both.
 #[test]
-fn an_old_address_in_the_way_of_a_new_one_is_named() {
+fn an_overlapping_predecessor_address_is_reported() {
     let old = open(&config(&[any_port()], 1), Vec::new(), Vec::new()).unwrap();
     let address = old.addresses[0];
     let all = SocketAddr::from(([0, 0, 0, 0], address.port()));
@@ -284,7 +281,7 @@ fn an_old_address_in_the_way_of_a_new_one_is_named() {
 
 /// Row 4.37: a passed descriptor that cannot be served is an error that names it.
 #[test]
-fn what_is_no_listener_is_refused_with_its_name() {
+fn a_passed_descriptor_that_is_no_listener_is_refused_by_name() {
     let datagrams = std::net::UdpSocket::bind(any_port()).unwrap();
     let error = open(&config(&[], 1), Vec::new(), passed(datagrams)).unwrap_err();
     assert!(error.to_string().starts_with("the parent process passed `web`"), "{error}");
@@ -296,5 +293,5 @@ fn too_many_listeners_for_the_shards_are_refused() {
     let many = LISTENERS_MAX as usize + 1;
     let old = open(&config(&[any_port()], many), Vec::new(), Vec::new()).unwrap();
     let error = open(&config(&old.addresses, 1), old.copies().unwrap(), Vec::new()).unwrap_err();
-    assert!(matches!(error, ServeError::Listeners(65, 64)), "{error}");
+    assert!(matches!(error, ServeError::TooManyListeners(65, 64)), "{error}");
 }

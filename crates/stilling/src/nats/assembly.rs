@@ -43,11 +43,11 @@ impl PublishAssembly {
 
     /// Bytes by which its memory must grow before more of it is read.
     pub(super) fn growth(&self) -> usize {
-        let (capacity, wanted) = (self.body.capacity(), (self.body.len() + ASSEMBLY_STEP).min(self.size));
-        if self.is_refused || wanted <= capacity {
+        let (capacity, needed) = (self.body.capacity(), (self.body.len() + ASSEMBLY_STEP).min(self.size));
+        if self.is_refused || needed <= capacity {
             return 0;
         }
-        wanted.max(2 * capacity).min(self.size) - capacity
+        needed.max(2 * capacity).min(self.size) - capacity
     }
 
     /// Adds a piece, and its memory to the shard's total.

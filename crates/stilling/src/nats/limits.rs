@@ -18,7 +18,7 @@ pub(crate) const PENDING_MAX: usize = 16 * 1024 * 1024;
 pub(crate) const AUTHENTICATION_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Interval of PINGs to a silent connection.
-pub(crate) const PING_EVERY: Duration = Duration::from_secs(120);
+pub(crate) const PING_INTERVAL: Duration = Duration::from_secs(120);
 
 /// Interval of checks of a connection with blocked output. Until the output is sent it gets no PINGs; the write timeout
 /// applies.

@@ -23,7 +23,7 @@ use stilling_wire::nats::{
 use super::assembly::PublishAssembly;
 use super::limits::{
     ASSEMBLY_MAX, ASSEMBLY_OVER_LIMIT_TIMEOUT, ASSEMBLY_RETRY, ASSEMBLY_TIMEOUT, AUTHENTICATION_TIMEOUT,
-    BLOCKED_CHECK_INTERVAL, PENDING_MAX, PING_EVERY, PINGS_MAX,
+    BLOCKED_CHECK_INTERVAL, PENDING_MAX, PING_INTERVAL, PINGS_MAX,
 };
 use super::shard::{NatsContext, NatsShard};
 use super::users::UserAccess;
@@ -122,7 +122,7 @@ impl NatsSession {
         self.access = hub.users.initial_access();
         self.send_info(false, io, cx.nats);
         let wait =
-            if self.access == UserAccess::Unauthenticated { AUTHENTICATION_TIMEOUT } else { PING_EVERY };
+            if self.access == UserAccess::Unauthenticated { AUTHENTICATION_TIMEOUT } else { PING_INTERVAL };
         io.set_deadline(Some(now.after(wait)));
         if cx.lifecycle.is_draining() {
             // The other connections may have been notified already.
@@ -158,7 +158,7 @@ impl NatsSession {
     /// Whether the next request may be decoded now.
     fn can_decode(&mut self, rest: &[u8], io: &mut Io<'_>, cx: &mut NatsContext<'_>) -> bool {
         let token = io.token();
-        if self.is_new && !cx.lifecycle.hub_has_begun() && self.decoder.is_idle() && is_handshake(rest) {
+        if self.is_new && !cx.lifecycle.hub_has_started() && self.decoder.is_idle() && is_handshake(rest) {
             return true;
         }
         let Some(hub) = cx.hub.as_deref_mut() else { return false };
@@ -217,7 +217,7 @@ impl NatsSession {
             ClientEvent::Piece(piece) => self.add_piece(piece, cx),
             ClientEvent::PublishEnd => self.end_assembly(io, cx),
             _ if self.access == UserAccess::Unauthenticated => return self.reject(io, cx),
-            ClientEvent::Refused(error) => self.refuse(&error, io, cx),
+            ClientEvent::Rejected(error) => self.refuse(&error, io, cx),
             ClientEvent::Publish(message) => {
                 let reply = message.reply.map_or(&b""[..], |reply| reply.as_bytes());
                 let publication = Publication {
@@ -235,8 +235,9 @@ impl NatsSession {
             ClientEvent::PublishStart(head) => self.begin_assembly(&head, io, cx),
             ClientEvent::Subscribe(subscribe) => {
                 let filter = subscribe.filter.as_bytes();
-                let may = cx.hub.as_deref().is_some_and(|hub| hub.users.may_subscribe(self.access, filter));
-                if may {
+                let is_permitted =
+                    cx.hub.as_deref().is_some_and(|hub| hub.users.may_subscribe(self.access, filter));
+                if is_permitted {
                     let queue = subscribe.queue.unwrap_or(b"");
                     return self.subscribe((filter, queue, subscribe.sid), io, cx);
                 } else {
@@ -251,7 +252,7 @@ impl NatsSession {
             }
             // Answered before the hub begins: clients disconnect without a PONG to their first PING. There is no
             // earlier request that it could overtake.
-            ClientEvent::Ping if self.is_new && !cx.lifecycle.hub_has_begun() => self.send_bytes(PONG, io),
+            ClientEvent::Ping if self.is_new && !cx.lifecycle.hub_has_started() => self.send_bytes(PONG, io),
             ClientEvent::Ping => self.send_request(&HubRequest::Barrier, io, cx),
         }
         true
@@ -310,9 +311,9 @@ impl NatsSession {
         let Some(hub) = cx.hub.as_deref_mut() else { return false };
         match hub.port.subscribe(io.token(), self.client_options, subscription) {
             Ok(()) => self.send_ok(io),
-            Err(too_many) => {
+            Err(exceeded) => {
                 self.send_error("maximum subscriptions exceeded", io);
-                if too_many == SubscriptionLimit::PerClient {
+                if exceeded == SubscriptionLimit::PerClient {
                     self.finish_after_acks(CloseReason::ProtocolError, io, cx);
                     return false;
                 }
@@ -347,7 +348,7 @@ impl NatsSession {
             no_responders: connect.no_responders,
             no_echo: !connect.echo,
         };
-        self.schedule_check(io.now().after(PING_EVERY), io);
+        self.schedule_check(io.now().after(PING_INTERVAL), io);
         if self.verbose {
             self.send_bytes(OK, io);
         }
@@ -358,11 +359,11 @@ impl NatsSession {
         if self.access == UserAccess::Everything {
             return true;
         }
-        let may = cx.hub.as_deref().is_some_and(|hub| hub.users.may_publish(self.access, subject));
-        if !may {
+        let is_permitted = cx.hub.as_deref().is_some_and(|hub| hub.users.may_publish(self.access, subject));
+        if !is_permitted {
             self.send_violation("Publish", subject, io);
         }
-        may
+        is_permitted
     }
 
     fn begin_assembly(&mut self, head: &PublishHead<'_>, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
@@ -379,7 +380,7 @@ impl NatsSession {
 
     fn end_assembly(&mut self, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
         let Some(mut assembly) = self.assembly.take() else { return };
-        self.schedule_check(io.now().after(PING_EVERY), io);
+        self.schedule_check(io.now().after(PING_INTERVAL), io);
         assembly.release_memory(self.token, cx.nats);
         if !assembly.is_refused {
             let body = assembly.take_body();
@@ -413,7 +414,7 @@ impl NatsSession {
     pub(crate) fn delivered(&mut self, mail: HubMail, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
         match mail {
             HubMail::Room => self.end_room_wait(io),
-            HubMail::DeliveryItem => {
+            HubMail::Delivery => {
                 let Some(mut deliveries) = cx.hub.as_deref_mut().and_then(|hub| hub.port.take_current())
                 else {
                     return;
@@ -449,7 +450,7 @@ impl NatsSession {
             assembly.extend(now.since(last_input));
         }
         self.schedule_check(
-            self.assembly.as_deref().map_or(now.after(PING_EVERY), |assembly| assembly.until),
+            self.assembly.as_deref().map_or(now.after(PING_INTERVAL), |assembly| assembly.until),
             io,
         );
         self.resume(io);
@@ -502,7 +503,7 @@ impl NatsSession {
         }
         if self.waits_for_room {
             // The client's input is unread: it can neither be silent nor late.
-            return io.set_deadline(Some(now.after(PING_EVERY)));
+            return io.set_deadline(Some(now.after(PING_INTERVAL)));
         }
         // A peer that is not read because it does not read is subject to the write timeout only.
         let is_input_blocked = io.is_input_blocked();
@@ -517,7 +518,7 @@ impl NatsSession {
         if io.is_output_blocked() {
             return io.set_deadline(Some(now.after(BLOCKED_CHECK_INTERVAL)));
         }
-        let due = self.last_input.after(PING_EVERY);
+        let due = self.last_input.after(PING_INTERVAL);
         if now < due {
             self.pings = 0;
             return io.set_deadline(Some(due));
@@ -528,7 +529,7 @@ impl NatsSession {
         }
         self.pings += 1;
         self.send_bytes(PING, io);
-        io.set_deadline(Some(now.after(PING_EVERY)));
+        io.set_deadline(Some(now.after(PING_INTERVAL)));
     }
 
     /// Sends INFO; `ldm`: the server is about to stop.

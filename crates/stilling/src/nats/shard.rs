@@ -46,11 +46,11 @@ impl NatsShard {
         // Overwrites the texts of the last connection: a connection costs no allocation.
         (info.ldm, info.client_id) = (ldm, Some(token.bits()));
         match peer {
-            Some(peer) => write_over(info.client_ip.get_or_insert_default(), peer),
+            Some(peer) => overwrite(info.client_ip.get_or_insert_default(), peer),
             None => info.client_ip = None,
         }
         if let Some(address) = addresses.get(usize::from(listener)) {
-            write_over(&mut info.host, address.ip());
+            overwrite(&mut info.host, address.ip());
             info.port = address.port();
         }
         info.encode(scratch);
@@ -59,7 +59,7 @@ impl NatsShard {
 }
 
 /// Replaces a text, in the same memory if its capacity suffices.
-fn write_over(text: &mut Cow<'static, str>, by: impl Display) {
+fn overwrite(text: &mut Cow<'static, str>, by: impl Display) {
     let text = text.to_mut();
     text.clear();
     // Writing to a string does not fail.

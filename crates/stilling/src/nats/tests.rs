@@ -18,7 +18,7 @@ use stilling_hub::{DeliveryItem, Durability, JournalStorage, Now, StreamConfig};
 use stilling_ring::ManualTime;
 use stilling_wire::nats::Info;
 
-use super::limits::{ASSEMBLY_TIMEOUT, PING_EVERY};
+use super::limits::{ASSEMBLY_TIMEOUT, PING_INTERVAL};
 use super::{NatsContext, NatsSession, NatsShard};
 use crate::hub::testing::hub_with;
 use crate::hub::{HubHandle, HubMail, Runner};
@@ -102,7 +102,7 @@ impl Session for RecordingSession {
     }
 
     fn delivered(&mut self, mail: HubMail, io: &mut Io<'_>, service: &mut NatsTestService) {
-        if mail == HubMail::DeliveryItem {
+        if mail == HubMail::Delivery {
             service.watch_delivery();
         }
         self.0.delivered(mail, io, &mut service.context());
@@ -297,7 +297,7 @@ fn long_payloads_are_delivered_from_where_they_were_received() {
 
 /// Design, section 4: a payload from a small receive is copied once, into a block, and passed on by reference.
 #[test]
-fn a_payload_that_came_alone_is_delivered_from_a_block() {
+fn a_payload_received_alone_is_delivered_from_a_block() {
     let mut fixture = NatsFixture::new();
     publish(&mut fixture, 1, SHARED_MIN);
     let service = fixture.shard.service();
@@ -357,7 +357,7 @@ fn a_connection_whose_stream_is_full_is_not_read_and_others_are() {
 
 /// Design, section 5: a connection that the server does not read is neither silent nor late.
 #[test]
-fn the_times_of_a_connection_stand_still_while_it_is_parked() {
+fn timeouts_of_a_parked_connection_are_suspended() {
     let mut fixture = NatsFixture::with_full_stream();
     let mut subscriber = fixture.client("CONNECT {}\r\nSUB a 1\r\nPING\r\n");
     let mut assembling = fixture.client("CONNECT {}\r\nPING\r\n");
@@ -371,7 +371,7 @@ fn the_times_of_a_connection_stand_still_while_it_is_parked() {
     fixture.send_and_receive(&mut assembling, &rest[..1000]);
     fixture.send_and_receive(&mut answering, b"PONG\r\n");
     for _ in 0..6 {
-        fixture.advance_time(PING_EVERY);
+        fixture.advance_time(PING_INTERVAL);
         // The others have time to answer PINGs.
         fixture.send_and_receive(&mut subscriber, b"PONG\r\n");
     }

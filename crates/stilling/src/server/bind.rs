@@ -11,7 +11,7 @@ use stilling_engine::driver::choice::SelectedDriver;
 use stilling_engine::net;
 use stilling_ring::{Clock, Wake};
 use stilling_workers::processes::QueueLimits;
-use stilling_workers::{Growth, Lane, Pool, PoolLimits};
+use stilling_workers::{JobSubmitter, Pool, PoolLimits, PoolScaling};
 
 use super::{Server, ShardSetup, SharedSetup};
 use crate::config::{Admin, ServeConfig, ServeError};
@@ -52,7 +52,7 @@ impl Server {
         let handles: Vec<DriverHandle> = (0..config.shards).map(|_| Arc::default()).collect();
         let shard_wakes: Vec<Arc<Wake>> = handles.iter().map(driver_wake).collect();
         let upstream = UpstreamSetup::of(&mut config, &shard_wakes)?;
-        let (pool, lanes) = Pool::new(pool_limits(&config), clock.clone(), shard_wakes.clone());
+        let (pool, submitters) = Pool::new(pool_limits(&config), clock.clone(), shard_wakes.clone());
         let mut wakes = shard_wakes.clone();
         wakes.extend(sockets.pending.as_ref().map(PendingTakeOver::wake));
         wakes.extend(plan.as_ref().map(HubPlan::wake));
@@ -62,7 +62,7 @@ impl Server {
         let shared = SharedSetup {
             kind: driver.kind,
             slots: budget.slots,
-            shares_listeners: sockets.listeners.kept > 0,
+            shares_listeners: sockets.listeners.reused > 0,
             clock: clock.clone(),
             http: http_config(&config, routes, upstream.app.is_some()),
             engine: upstream.engine_config(&config),
@@ -70,8 +70,8 @@ impl Server {
             lifecycle: Arc::clone(&lifecycle),
         };
         let overview = Arc::clone(&shared.overview);
-        let Listeners { addresses, admin, of_shards, files, .. } = sockets.listeners;
-        let parts = ShardParts { lanes, of_shards, handles, wakes: &shard_wakes, pools: upstream.pools };
+        let Listeners { addresses, admin, by_shard, files, .. } = sockets.listeners;
+        let parts = ShardParts { submitters, by_shard, handles, wakes: &shard_wakes, pools: upstream.pools };
         let shard_setups = parts.shard_setups(&shared, |listener| endpoint(listener, &config, demo));
         let pin = config.pin;
         Ok(Server {
@@ -100,7 +100,7 @@ fn prepare(config: &mut ServeConfig, has_routes: bool) -> Result<SelectedDriver,
         // The shards forward to the processes themselves.
         config.worker_threads = 0;
         config.accept_workers = 0;
-        config.growth = Growth { free_threshold: 0, ..config.growth };
+        config.scaling = PoolScaling { free_threshold: 0, ..config.scaling };
     }
     config.check(has_routes)?;
     config.shards = config.shards.max(1);
@@ -151,7 +151,8 @@ impl ServerSockets {
             }
             None => Listeners::open(config, old, passed, ListenTiming::Now)?,
         };
-        let copies = pending.as_ref().map(|_| listeners.copies()).transpose().map_err(ServeError::Copies)?;
+        let copies =
+            pending.as_ref().map(|_| listeners.copies()).transpose().map_err(ServeError::CopyListeners)?;
         let copies = copies.unwrap_or_default();
         if copies.len() > LISTENERS_HANDED_MAX {
             return Err(ServeError::HandOver(HandOverError::TooManyListeners(copies.len())));
@@ -254,7 +255,7 @@ fn pool_limits(config: &ServeConfig) -> PoolLimits {
         threads: config.worker_threads,
         queue_max: config.queue_max,
         age_max: config.queue_age_max,
-        growth: config.growth,
+        scaling: config.scaling,
         inline_max: config.accept_workers,
         queue_target: config.queue_target,
     }
@@ -305,8 +306,8 @@ fn http_config(config: &ServeConfig, routes: Routes, has_app: bool) -> HttpConfi
 
 /// The parts of each shard, in the order of the shards.
 struct ShardParts<'a> {
-    lanes: Vec<Lane<JobOutcome>>,
-    of_shards: Vec<Vec<ListeningSocket>>,
+    submitters: Vec<JobSubmitter<JobOutcome>>,
+    by_shard: Vec<Vec<ListeningSocket>>,
     handles: Vec<DriverHandle>,
     wakes: &'a [Arc<Wake>],
     /// Empty without worker processes.
@@ -319,12 +320,13 @@ impl ShardParts<'_> {
         shared: &SharedSetup,
         endpoint: impl Fn(&ListeningSocket) -> Endpoint,
     ) -> Vec<ShardSetup> {
-        let parts = self.lanes.into_iter().zip(self.of_shards).zip(self.handles.into_iter().zip(self.wakes));
+        let parts =
+            self.submitters.into_iter().zip(self.by_shard).zip(self.handles.into_iter().zip(self.wakes));
         let mut pools = self.pools.into_iter();
         (parts.enumerate())
-            .map(|(number, ((lane, listeners), (handle, wake)))| ShardSetup {
+            .map(|(number, ((submitter, listeners), (handle, wake)))| ShardSetup {
                 number,
-                lane,
+                submitter,
                 upstream: pools.next(),
                 endpoints: listeners.iter().map(&endpoint).collect(),
                 listeners,
@@ -395,8 +397,8 @@ fn banner(
         lines.extend(plan.banner());
     }
     lines.extend(listener_origin(sockets));
-    let up_to = match config.growth {
-        growth if growth.is_enabled() => format!(" to {}", growth.threads_max),
+    let up_to = match config.scaling {
+        scaling if scaling.is_enabled() => format!(" to {}", scaling.threads_max),
         _ => String::new(),
     };
     let reduced = if reduced { " (limited by open files)" } else { "" };
@@ -431,7 +433,7 @@ fn listener_origin(sockets: &ServerSockets) -> Vec<String> {
         lines.push(format!("passed by the parent: {}", sockets.passed.join(", ")));
     }
     if !lines.is_empty() {
-        lines.push(format!("kept {} listeners", sockets.listeners.kept));
+        lines.push(format!("kept {} listeners", sockets.listeners.reused));
     }
     lines
 }

@@ -69,7 +69,7 @@ mod tests {
     proptest! {
         /// Oracle: all subjects of up to four tokens over the letters of the filters and one more.
         #[test]
-        fn overlap_is_what_trying_all_subjects_says(
+        fn overlap_agrees_with_trying_all_subjects(
             one in tokens(&["a", "b", "*"]), one_tail: bool,
             other in tokens(&["a", "b", "*"]), other_tail: bool,
         ) {

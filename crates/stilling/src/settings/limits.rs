@@ -49,7 +49,7 @@ pub const HUB_LISTENERS_MAX: usize = 64;
 pub const SOCKET_PATH_SIZE_MAX: usize = 102;
 
 /// Bytes of a host or application name of a syslog message in a subject. Longer: truncated.
-pub const SUBJECT_WORD_SIZE_MAX: usize = 128;
+pub const SUBJECT_TOKEN_SIZE_MAX: usize = 128;
 
 /// Bytes of a subject template. Longer: refused.
 pub const TEMPLATE_SIZE_MAX: usize = 256;

@@ -32,7 +32,7 @@ use std::path::PathBuf;
 pub use error::{SettingError, SettingKey};
 pub use sources::SourceRange;
 pub use stilling_hub::{Durability, Retention, StreamConfig};
-pub use template::{SYSLOG_SUBJECT, SubjectTemplate, SubjectWords};
+pub use template::{SYSLOG_SUBJECT, SubjectTemplate, TemplateValues};
 pub use user::{Credential, Secret, UserConfig};
 
 use crate::addresses::overlap;
@@ -114,52 +114,53 @@ impl MessagingConfig {
     #[must_use]
     pub fn stores_syslog(&self) -> bool {
         let syslog = self.syslog_subject.filter();
-        let kept = |text: &String| {
-            filters::filter(text)
-                .is_ok_and(|kept| filters::filter(&syslog).is_ok_and(|syslog| filters::overlap(kept, syslog)))
+        let overlaps_syslog = |text: &String| {
+            filters::filter(text).is_ok_and(|filter| {
+                filters::filter(&syslog).is_ok_and(|syslog| filters::overlap(filter, syslog))
+            })
         };
-        self.streams.iter().flat_map(|stream| &stream.subjects).any(kept)
+        self.streams.iter().flat_map(|stream| &stream.subjects).any(overlaps_syslog)
     }
 
     /// Every error that prevents the start. `others` are further addresses to listen on, each with the name of its
     /// option.
     #[must_use]
     pub fn problems(&self, others: &[(&'static str, SocketAddr)]) -> Vec<SettingError> {
-        self.problems_beside(others, &[])
+        self.problems_with_protocols(others, &[])
     }
 
     /// The same with custom protocols at these addresses.
-    pub(crate) fn problems_beside(
+    pub(crate) fn problems_with_protocols(
         &self,
         others: &[(&'static str, SocketAddr)],
         protocols: &[SocketAddr],
     ) -> Vec<SettingError> {
-        let mut found = Vec::new();
-        self.address_problems(others, protocols, &mut found);
-        self.syslog_problems(&mut found);
+        let mut errors = Vec::new();
+        self.address_problems(others, protocols, &mut errors);
+        self.syslog_problems(&mut errors);
         if self.data.as_os_str().is_empty() {
-            found.push(SettingError::option(
+            errors.push(SettingError::option(
                 "data",
                 "the path is empty; . is the current directory".to_owned(),
             ));
         }
-        stream::problems(&self.streams, &mut found);
-        user::problems(&self.users, &mut found);
-        found
+        stream::problems(&self.streams, &mut errors);
+        user::problems(&self.users, &mut errors);
+        errors
     }
 
     fn address_problems(
         &self,
         others: &[(&'static str, SocketAddr)],
         protocols: &[SocketAddr],
-        found: &mut Vec<SettingError>,
+        errors: &mut Vec<SettingError>,
     ) {
         use Transport::{Tcp, Udp};
-        let mut taken: Vec<(&'static str, Transport, SocketAddr)> = Vec::new();
+        let mut used: Vec<(&'static str, Transport, SocketAddr)> = Vec::new();
         for (name, address) in others {
             // HTTP listeners may overlap: the system gives a connection to the most specific address.
-            found.extend(named_twice(name, Tcp, *address, &taken));
-            taken.push((name, Tcp, *address));
+            errors.extend(duplicate_address(name, Tcp, *address, &used));
+            used.push((name, Tcp, *address));
         }
         for (name, transport, addresses) in [
             ("nats", Tcp, self.nats.as_slice()),
@@ -170,43 +171,43 @@ impl MessagingConfig {
             if addresses.len() > HUB_LISTENERS_MAX {
                 let count = addresses.len();
                 let reason = format!("{count} addresses exceed the maximum of {HUB_LISTENERS_MAX}");
-                found.push(SettingError::option(name, reason));
+                errors.push(SettingError::option(name, reason));
             }
             for address in addresses {
                 // Addresses of one option may overlap, because all of them behave alike. Custom protocols differ.
-                let conflict = taken.iter().find(|(other, its, taken)| {
+                let conflict = used.iter().find(|(other, other_transport, used)| {
                     (*other != name || name == PROTOCOLS)
-                        && *its == transport
+                        && *other_transport == transport
                         && address.port() != 0
-                        && overlap(*address, *taken)
+                        && overlap(*address, *used)
                 });
-                if let Some((other, _, taken)) = conflict {
+                if let Some((other, _, used)) = conflict {
                     let reason =
-                        format!("{address} is taken: `{other}` listens on {taken}; give each its own port");
-                    found.push(SettingError::option(name, reason));
+                        format!("{address} is taken: `{other}` listens on {used}; give each its own port");
+                    errors.push(SettingError::option(name, reason));
                 } else {
-                    found.extend(named_twice(name, transport, *address, &taken));
+                    errors.extend(duplicate_address(name, transport, *address, &used));
                 }
-                taken.push((name, transport, *address));
+                used.push((name, transport, *address));
             }
         }
     }
 
-    fn syslog_problems(&self, found: &mut Vec<SettingError>) {
-        let mut add_problem = |name, reason| found.push(SettingError::option(name, reason));
+    fn syslog_problems(&self, errors: &mut Vec<SettingError>) {
+        let mut add_problem = |name, reason| errors.push(SettingError::option(name, reason));
         for (index, path) in self.syslog_unix.iter().enumerate() {
-            let shown = path.display();
+            let path_text = path.display();
             let size = path.as_os_str().len();
             if size == 0 || size > SOCKET_PATH_SIZE_MAX {
                 add_problem(
                     "syslog-unix",
                     format!(
-                        "`{shown}` has {size} bytes; a socket's path has 1 to {SOCKET_PATH_SIZE_MAX}, so that a successor's fits beside it"
+                        "`{path_text}` has {size} bytes; a socket's path has 1 to {SOCKET_PATH_SIZE_MAX}, so that a successor's fits beside it"
                     ),
                 );
             }
             if self.syslog_unix[..index].contains(path) {
-                add_problem("syslog-unix", format!("`{shown}` is named twice"));
+                add_problem("syslog-unix", format!("`{path_text}` is named twice"));
             }
         }
         if self.syslog_unix.len() > HUB_LISTENERS_MAX {
@@ -231,14 +232,16 @@ impl MessagingConfig {
 }
 
 /// An error if an earlier option of the same transport has the same address. Port 0 takes another port each time.
-fn named_twice(
+fn duplicate_address(
     name: &'static str,
     transport: Transport,
     address: SocketAddr,
-    taken: &[(&'static str, Transport, SocketAddr)],
+    used: &[(&'static str, Transport, SocketAddr)],
 ) -> Option<SettingError> {
-    let is_same = |(_, its, other): &&(&str, Transport, SocketAddr)| *its == transport && *other == address;
-    let (other, ..) = taken.iter().find(is_same).filter(|_| address.port() != 0)?;
+    let is_same = |(_, other_transport, other): &&(&str, Transport, SocketAddr)| {
+        *other_transport == transport && *other == address
+    };
+    let (other, ..) = used.iter().find(is_same).filter(|_| address.port() != 0)?;
     let reason = if *other == name {
         format!("{address} is named twice")
     } else {
@@ -265,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn listeners_that_do_not_meet_are_accepted() {
+    fn listeners_without_conflict_are_accepted() {
         for change in [
             (|_| ()) as MessagingConfigChange,
             |hub| hub.nats = vec![at("127.0.0.1:4222"), at("0.0.0.0:4222"), at("127.0.0.2:4222")],
@@ -280,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn whether_syslog_is_kept_depends_on_streams_and_the_template() {
+    fn syslog_is_stored_if_a_stream_matches_the_template() {
         let mut hub = MessagingConfig::default();
         assert!(hub.stores_syslog());
         hub.syslog_subject = "logs.{host}.x-{app}".parse().expect("a template");
@@ -292,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn listeners_that_meet_are_refused_with_both_names() {
+    fn conflicting_listeners_are_refused_with_both_names() {
         let cases: [(MessagingConfigChange, &str); 10] = [
             (|hub| hub.nats = vec![at("127.0.0.1:4222"); 2], "nats: 127.0.0.1:4222 is named twice"),
             (|hub| hub.syslog_udp = vec![at("[::1]:514"); 2], "syslog-udp: [::1]:514 is named twice"),

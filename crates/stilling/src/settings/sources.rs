@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_range_is_said_with_what_is() {
+    fn an_invalid_range_is_refused_with_an_example() {
         for (text, expected) in [
             ("", "`` is not an address range, such as 10.0.0.0/8"),
             ("localhost", "is not an address range"),

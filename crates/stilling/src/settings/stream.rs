@@ -12,8 +12,8 @@ use super::limits::{
 use super::{SettingError, SettingKey};
 
 /// Problems of the stream with this index.
-fn stream_problems(stream: &StreamConfig, index: usize, found: &mut Vec<SettingError>) {
-    let mut add_problem = |key, reason| found.push(SettingError::stream(index, key, reason));
+fn stream_problems(stream: &StreamConfig, index: usize, errors: &mut Vec<SettingError>) {
+    let mut add_problem = |key, reason| errors.push(SettingError::stream(index, key, reason));
     if !is_name(&stream.name) {
         add_problem(
             "name",
@@ -27,16 +27,19 @@ fn stream_problems(stream: &StreamConfig, index: usize, found: &mut Vec<SettingE
     retention_problems(stream, &mut add_problem);
     if stream.dedup_time > DEDUP_TIME_MAX {
         let (time, most) = (stream.dedup_time.as_secs_f64(), DEDUP_TIME_MAX.as_secs());
-        add_problem("dedup-time", format!("{time} s is not in 0..={most} s (0 to 1d)"));
+        add_problem("dedup-time", format!("{time} s is not in the range 0 to {most} s (1d)"));
     }
     if !(1..=STREAM_MESSAGE_SIZE_MAX).contains(&stream.message_size_max) {
         add_problem(
             "max-message-size",
-            format!("{} is not in 1..={STREAM_MESSAGE_SIZE_MAX}", stream.message_size_max),
+            format!("{} is not in the range 1 to {STREAM_MESSAGE_SIZE_MAX}", stream.message_size_max),
         );
     }
     if !(1..=STREAM_PENDING_MAX).contains(&stream.pending_max) {
-        add_problem("max-pending", format!("{} is not in 1..={STREAM_PENDING_MAX}", stream.pending_max));
+        add_problem(
+            "max-pending",
+            format!("{} is not in the range 1 to {STREAM_PENDING_MAX}", stream.pending_max),
+        );
     }
 }
 
@@ -54,11 +57,13 @@ fn subject_problems(stream: &StreamConfig, add_problem: &mut impl FnMut(String))
     for text in subjects {
         match filter(text) {
             Err(reason) => add_problem(reason),
-            Ok(wanted) => {
-                let reserved = RESERVED.iter().find(|own| filter(own).is_ok_and(|own| overlap(wanted, own)));
-                if let Some(own) = reserved {
+            Ok(parsed) => {
+                let reserved = RESERVED.iter().find(|reserved_filter| {
+                    filter(reserved_filter).is_ok_and(|reserved_filter| overlap(parsed, reserved_filter))
+                });
+                if let Some(reserved_filter) = reserved {
                     add_problem(format!(
-                        "`{text}` matches subjects of `{own}`, which the server reserves; use another first token, such as `{name}.>`"
+                        "`{text}` matches subjects of `{reserved_filter}`, which the server reserves; use another first token, such as `{name}.>`"
                     ));
                 }
             }
@@ -72,7 +77,9 @@ fn retention_problems(stream: &StreamConfig, add_problem: &mut impl FnMut(&'stat
         let bytes = retention.bytes;
         add_problem(
             "retention-bytes",
-            format!("{bytes} is not in {RETENTION_BYTES_MIN}..={RETENTION_BYTES_MAX} (1MiB to 1024TiB)"),
+            format!(
+                "{bytes} is not in the range {RETENTION_BYTES_MIN} to {RETENTION_BYTES_MAX} (1MiB to 1024TiB)"
+            ),
         );
     }
     if retention.records == Some(0) {
@@ -96,37 +103,39 @@ fn is_name(text: &str) -> bool {
 }
 
 /// Problems of all streams, individually and together.
-pub(super) fn problems(streams: &[StreamConfig], found: &mut Vec<SettingError>) {
+pub(super) fn problems(streams: &[StreamConfig], errors: &mut Vec<SettingError>) {
     if streams.len() > STREAMS_MAX {
         let reason = format!("{} streams exceed the maximum of {STREAMS_MAX}", streams.len());
-        found.push(SettingError { setting: SettingKey::Option("stream"), reason });
+        errors.push(SettingError { setting: SettingKey::Option("stream"), reason });
         return;
     }
     for (index, stream) in streams.iter().enumerate() {
-        stream_problems(stream, index, found);
+        stream_problems(stream, index, errors);
         if let Some(first) = streams[..index].iter().position(|before| before.name == stream.name) {
             let reason =
                 format!("`{}` is the name of stream {}, too; each needs its own", stream.name, first + 1);
-            found.push(SettingError::stream(index, "name", reason));
+            errors.push(SettingError::stream(index, "name", reason));
         }
         for text in &stream.subjects {
-            if let Some((before, taken)) = taker(&streams[..index], text) {
+            if let Some((before, other_filter)) = overlapping_filter(&streams[..index], text) {
                 let reason = format!(
-                    "`{text}` of the stream `{}` overlaps `{taken}` of the stream `{}`; a subject belongs to one stream",
+                    "`{text}` of the stream `{}` overlaps `{other_filter}` of the stream `{}`; a subject belongs to one stream",
                     stream.name, before.name
                 );
-                found.push(SettingError::stream(index, "subjects", reason));
+                errors.push(SettingError::stream(index, "subjects", reason));
             }
         }
     }
 }
 
 /// A stream with a filter that overlaps `text`, and that filter.
-fn taker<'a>(streams: &'a [StreamConfig], text: &str) -> Option<(&'a StreamConfig, &'a str)> {
-    let wanted = filter(text).ok()?;
+fn overlapping_filter<'a>(streams: &'a [StreamConfig], text: &str) -> Option<(&'a StreamConfig, &'a str)> {
+    let parsed = filter(text).ok()?;
     streams.iter().find_map(|stream| {
-        let is_taken = |taken: &&String| filter(taken).is_ok_and(|taken| overlap(wanted, taken));
-        stream.subjects.iter().find(is_taken).map(|taken| (stream, taken.as_str()))
+        let overlaps = |other_filter: &&String| {
+            filter(other_filter).is_ok_and(|other_filter| overlap(parsed, other_filter))
+        };
+        stream.subjects.iter().find(overlaps).map(|other_filter| (stream, other_filter.as_str()))
     })
 }
 
@@ -141,13 +150,13 @@ mod tests {
     fn problem_texts(change: StreamsChange) -> Vec<String> {
         let mut streams = vec![StreamConfig::default()];
         change(&mut streams);
-        let mut found = Vec::new();
-        problems(&streams, &mut found);
-        found.iter().map(ToString::to_string).collect()
+        let mut errors = Vec::new();
+        problems(&streams, &mut errors);
+        errors.iter().map(ToString::to_string).collect()
     }
 
     #[test]
-    fn streams_that_belong_side_by_side_are_accepted() {
+    fn streams_without_overlap_are_accepted() {
         for change in [
             (|_| ()) as StreamsChange,
             |streams| streams.clear(),
@@ -164,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_cannot_work_is_refused_with_its_key_and_what_is_allowed() {
+    fn an_invalid_stream_is_refused_with_its_key_and_the_allowed_values() {
         let cases: [(StreamsChange, &str); 13] = [
             (|streams| streams[0].name.clear(), "stream 1, name: `` is not a valid stream name"),
             (
@@ -185,18 +194,21 @@ mod tests {
                 "`a..b` is not a valid subject or filter: empty token at byte 2",
             ),
             (|streams| streams[0].subjects = vec![">".to_owned()], "`>` matches subjects of `$JS.>`"),
-            (|streams| streams[0].retention.bytes = 1, "stream 1, retention-bytes: 1 is not in 1048576..="),
+            (
+                |streams| streams[0].retention.bytes = 1,
+                "stream 1, retention-bytes: 1 is not in the range 1048576 to ",
+            ),
             (
                 |streams| streams[0].retention.records = Some(0),
                 "stream 1, retention-records: 0 would keep nothing",
             ),
             (
                 |streams| streams[0].dedup_time = Duration::from_secs(86_401),
-                "stream 1, dedup-time: 86401 s is not in 0..=86400 s",
+                "stream 1, dedup-time: 86401 s is not in the range 0 to 86400 s",
             ),
             (
                 |streams| streams[0].message_size_max = 0,
-                "stream 1, max-message-size: 0 is not in 1..=8388608",
+                "stream 1, max-message-size: 0 is not in the range 1 to 8388608",
             ),
             (
                 |streams| streams.push(StreamConfig::new("events", ["a"])),

@@ -1,14 +1,14 @@
 //! Subject templates for syslog messages.
 //!
-//! The contents of a message are not trusted. Each word becomes one token: any byte but letters, digits, `-` and `_`
-//! turns into `_`, so that no sender can choose another subject or a wildcard. A missing word is `-`.
+//! The contents of a message are not trusted. Each value becomes one token: any byte but letters, digits, `-` and `_`
+//! turns into `_`, so that no sender can choose another subject or a wildcard. A missing value is `-`.
 
 use std::fmt;
 use std::str::FromStr;
 
 use stilling_wire::nats::{Subject, SubjectLimits};
 
-use super::limits::{SUBJECT_WORD_SIZE_MAX, TEMPLATE_SIZE_MAX};
+use super::limits::{SUBJECT_TOKEN_SIZE_MAX, TEMPLATE_SIZE_MAX};
 
 /// The default template: below `events.`, hence in the default stream.
 pub const SYSLOG_SUBJECT: &str = "events.syslog.{facility}.{severity}";
@@ -33,11 +33,11 @@ pub struct SubjectTemplate {
 #[derive(Clone, PartialEq, Eq)]
 enum TemplatePart {
     Text(String),
-    Placeholder(TemplateWord),
+    Placeholder(TemplateField),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum TemplateWord {
+enum TemplateField {
     Facility,
     Severity,
     Host,
@@ -45,16 +45,16 @@ enum TemplateWord {
 }
 
 /// The placeholders of a template.
-const TEMPLATE_WORDS: [(&str, TemplateWord); 4] = [
-    ("facility", TemplateWord::Facility),
-    ("severity", TemplateWord::Severity),
-    ("host", TemplateWord::Host),
-    ("app", TemplateWord::App),
+const TEMPLATE_FIELDS: [(&str, TemplateField); 4] = [
+    ("facility", TemplateField::Facility),
+    ("severity", TemplateField::Severity),
+    ("host", TemplateField::Host),
+    ("app", TemplateField::App),
 ];
 
 /// Values from a message for a template.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct SubjectWords<'a> {
+pub struct TemplateValues<'a> {
     /// Facility, 0 to 23.
     pub facility: u8,
     /// Severity, 0 to 7.
@@ -67,18 +67,18 @@ pub struct SubjectWords<'a> {
 
 impl SubjectTemplate {
     /// Appends the subject of a message, which is always valid for publishing.
-    pub fn write(&self, words: &SubjectWords<'_>, out: &mut Vec<u8>) {
+    pub fn write(&self, values: &TemplateValues<'_>, out: &mut Vec<u8>) {
         for part in &self.parts {
             match part {
                 TemplatePart::Text(text) => out.extend_from_slice(text.as_bytes()),
-                TemplatePart::Placeholder(TemplateWord::Facility) => {
-                    out.extend_from_slice(name_of(&FACILITIES, words.facility));
+                TemplatePart::Placeholder(TemplateField::Facility) => {
+                    out.extend_from_slice(name_of(&FACILITIES, values.facility));
                 }
-                TemplatePart::Placeholder(TemplateWord::Severity) => {
-                    out.extend_from_slice(name_of(&SEVERITIES, words.severity));
+                TemplatePart::Placeholder(TemplateField::Severity) => {
+                    out.extend_from_slice(name_of(&SEVERITIES, values.severity));
                 }
-                TemplatePart::Placeholder(TemplateWord::Host) => token(words.host, out),
-                TemplatePart::Placeholder(TemplateWord::App) => token(words.app, out),
+                TemplatePart::Placeholder(TemplateField::Host) => token(values.host, out),
+                TemplatePart::Placeholder(TemplateField::App) => token(values.app, out),
             }
         }
     }
@@ -92,10 +92,10 @@ impl SubjectTemplate {
     /// The longest subject of the template.
     fn longest(&self) -> Vec<u8> {
         let mut longest = Vec::new();
-        let word = [b'x'; SUBJECT_WORD_SIZE_MAX];
+        let value = [b'x'; SUBJECT_TOKEN_SIZE_MAX];
         // `authpriv` and `warning` are the longest names.
         self.write(
-            &SubjectWords { facility: 10, severity: 4, host: Some(&word), app: Some(&word) },
+            &TemplateValues { facility: 10, severity: 4, host: Some(&value), app: Some(&value) },
             &mut longest,
         );
         longest
@@ -106,11 +106,11 @@ fn name_of(names: &[&'static str], number: u8) -> &'static [u8] {
     names.get(usize::from(number)).map_or(b"-", |name| name.as_bytes())
 }
 
-fn token(word: Option<&[u8]>, out: &mut Vec<u8>) {
-    let word = word.filter(|word| !word.is_empty()).unwrap_or(b"-");
-    let word = &word[..word.len().min(SUBJECT_WORD_SIZE_MAX)];
-    let is_kept = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
-    out.extend(word.iter().map(|byte| if is_kept(byte) { *byte } else { b'_' }));
+fn token(value: Option<&[u8]>, out: &mut Vec<u8>) {
+    let value = value.filter(|value| !value.is_empty()).unwrap_or(b"-");
+    let value = &value[..value.len().min(SUBJECT_TOKEN_SIZE_MAX)];
+    let is_allowed = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    out.extend(value.iter().map(|byte| if is_allowed(byte) { *byte } else { b'_' }));
 }
 
 impl Default for SubjectTemplate {
@@ -131,11 +131,11 @@ impl FromStr for SubjectTemplate {
         while let Some((before, from)) = rest.split_once('{') {
             let (name, after) =
                 from.split_once('}').ok_or_else(|| format!("`{text}` has a {{ without its }}"))?;
-            let word = TEMPLATE_WORDS.iter().find(|(known, _)| *known == name).ok_or_else(|| {
+            let (_, field) = TEMPLATE_FIELDS.iter().find(|(known, _)| *known == name).ok_or_else(|| {
                 format!("`{{{name}}}` is not a placeholder; there are {{facility}}, {{severity}}, {{host}} and {{app}}")
             })?;
             parts.push(TemplatePart::Text(before.to_owned()));
-            parts.push(TemplatePart::Placeholder(word.1));
+            parts.push(TemplatePart::Placeholder(*field));
             rest = after;
         }
         parts.push(TemplatePart::Text(rest.to_owned()));
@@ -166,15 +166,15 @@ mod tests {
 
     use super::*;
 
-    fn subject(template: &SubjectTemplate, words: &SubjectWords<'_>) -> String {
+    fn subject(template: &SubjectTemplate, values: &TemplateValues<'_>) -> String {
         let mut out = Vec::new();
-        template.write(words, &mut out);
+        template.write(values, &mut out);
         String::from_utf8(out).expect("a subject of letters")
     }
 
     #[test]
-    fn a_template_puts_the_words_of_a_message_into_its_subject() {
-        let words = SubjectWords { facility: 4, severity: 2, host: Some(b"web.1"), app: Some(b"su >") };
+    fn a_template_fills_in_the_values_of_a_message() {
+        let values = TemplateValues { facility: 4, severity: 2, host: Some(b"web.1"), app: Some(b"su >") };
         for (template, expected) in [
             (SYSLOG_SUBJECT, "events.syslog.auth.crit"),
             ("logs.{host}.{app}", "logs.web_1.su__"),
@@ -182,16 +182,16 @@ mod tests {
             ("logs-{facility}-{severity}.all", "logs-auth-crit.all"),
             ("logs", "logs"),
         ] {
-            assert_eq!(subject(&template.parse().expect(template), &words), expected);
+            assert_eq!(subject(&template.parse().expect(template), &values), expected);
         }
-        let nothing = SubjectWords { facility: 99, severity: 99, host: None, app: Some(b"") };
+        let nothing = TemplateValues { facility: 99, severity: 99, host: None, app: Some(b"") };
         let all = "{facility}.{severity}.{host}.{app}".parse().expect("a template");
         assert_eq!(subject(&all, &nothing), "-.-.-.-");
         assert_eq!(SubjectTemplate::default().to_string(), SYSLOG_SUBJECT);
     }
 
     #[test]
-    fn what_is_no_template_is_said_with_what_is() {
+    fn an_invalid_template_is_refused_with_the_reason() {
         for (text, expected) in [
             ("", "`` is not a valid template: empty token"),
             (
@@ -210,7 +210,7 @@ mod tests {
         assert!("x".repeat(TEMPLATE_SIZE_MAX + 1).parse::<SubjectTemplate>().is_err());
         assert!(
             "{host}".repeat(9).parse::<SubjectTemplate>().is_err(),
-            "nine long words are too long a subject"
+            "nine long values make too long a subject"
         );
     }
 
@@ -222,9 +222,9 @@ mod tests {
             app in proptest::option::of(proptest::collection::vec(any::<u8>(), 0..300)),
         ) {
             let template: SubjectTemplate = "a.{host}.{app}.{facility}.{severity}".parse().expect("a template");
-            let words = SubjectWords { facility, severity, host: host.as_deref(), app: app.as_deref() };
+            let values = TemplateValues { facility, severity, host: host.as_deref(), app: app.as_deref() };
             let mut out = Vec::new();
-            template.write(&words, &mut out);
+            template.write(&values, &mut out);
             let subject = Subject::parse(&out, &SubjectLimits::default());
             let tokens = subject.map(|subject| subject.tokens().count());
             prop_assert_eq!(tokens, Ok(5));

@@ -83,8 +83,8 @@ impl UserConfig {
         UserConfig { name: name.into(), credential, publish: all(), subscribe: all() }
     }
 
-    fn problems(&self, index: usize, found: &mut Vec<SettingError>) {
-        let mut add_problem = |key, reason| found.push(SettingError::user(index, key, reason));
+    fn problems(&self, index: usize, errors: &mut Vec<SettingError>) {
+        let mut add_problem = |key, reason| errors.push(SettingError::user(index, key, reason));
         let name = &self.name;
         // RFC 7617 section 2: the colon separates the user-id from the password.
         let is_wrong = |letter: char| letter == ':' || letter.is_control();
@@ -128,25 +128,25 @@ impl UserConfig {
 }
 
 /// Problems of users, individually and together.
-pub(super) fn problems(users: &[UserConfig], found: &mut Vec<SettingError>) {
+pub(super) fn problems(users: &[UserConfig], errors: &mut Vec<SettingError>) {
     if users.len() > USERS_MAX {
         let reason = format!("{} users exceed the maximum of {USERS_MAX}", users.len());
-        found.push(SettingError { setting: SettingKey::Option("user"), reason });
+        errors.push(SettingError { setting: SettingKey::Option("user"), reason });
         return;
     }
     let (mut names, mut tokens) = (HashMap::new(), HashMap::new());
     for (index, user) in users.iter().enumerate() {
-        user.problems(index, found);
+        user.problems(index, errors);
         if let Some(first) = names.insert(&user.name, index) {
             let reason =
                 format!("`{}` is the name of user {}, too; each needs its own", user.name, first + 1);
-            found.push(SettingError::user(index, "name", reason));
+            errors.push(SettingError::user(index, "name", reason));
         }
         if let Credential::Token(secret) = &user.credential
             && let Some(first) = tokens.insert(&secret.text, index)
         {
             let reason = format!("user {} has the same token, so the two cannot be distinguished", first + 1);
-            found.push(SettingError::user(index, "token", reason));
+            errors.push(SettingError::user(index, "token", reason));
         }
     }
 }
@@ -160,13 +160,13 @@ mod tests {
     }
 
     fn problem_texts(users: &[UserConfig]) -> Vec<String> {
-        let mut found = Vec::new();
-        problems(users, &mut found);
-        found.iter().map(ToString::to_string).collect()
+        let mut errors = Vec::new();
+        problems(users, &mut errors);
+        errors.iter().map(ToString::to_string).collect()
     }
 
     #[test]
-    fn a_user_that_cannot_work_is_refused_with_its_key() {
+    fn an_invalid_user_is_refused_with_its_key() {
         let mut narrow = user("ann", "pass word");
         narrow.publish = vec!["events.*".to_owned()];
         narrow.subscribe.clear();
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_secret_itself_is_the_secret() {
+    fn only_the_exact_secret_matches() {
         let secret = Secret::new("abab");
         assert!(secret.matches(b"abab"));
         for guess in ["", "a", "ab", "aba", "ababa", "abababab", "abaB", "xbab"] {

@@ -11,7 +11,7 @@ use crate::syslog::SyslogShard;
 /// The next mail from the hub, with its connection.
 pub(super) fn next_hub_mail(hub: &mut HubHandle, syslog: &mut SyslogShard) -> Option<(Token, HubMail)> {
     // Held datagrams get a part of new room first: connections could use all of it.
-    syslog.publish_some_backlog(&mut hub.port);
+    syslog.publish_backlog_share(&mut hub.port);
     hub.next_mail()
 }
 
@@ -60,9 +60,9 @@ mod tests {
             let datagram = Datagram { from, local: None, payload: &payload, truncated: false };
             syslog.receive(&mut hub.port, &datagram, None, || UnixNanos::EPOCH);
         }
-        assert!(!syslog.is_settled(), "there was no room");
+        assert!(!syslog.has_published_all(), "there was no room");
         let mut turns = 0;
-        while !syslog.is_settled() {
+        while !syslog.has_published_all() {
             turn_hub(&mut hub, &mut syslog, || Now::simulated(0));
             runner.turn(Now::simulated(0));
             while let Some((token, mail)) = next_hub_mail(&mut hub, &mut syslog) {
@@ -77,7 +77,7 @@ mod tests {
 
     /// Datagrams to a full stream are held by their shard, which sleeps meanwhile; the hub has only the first.
     #[test]
-    fn datagrams_to_a_full_stream_are_held_until_it_takes_or_refuses_them() {
+    fn datagrams_to_a_full_stream_are_held_until_it_accepts_or_refuses_them() {
         let streams = vec![stream(">", Durability::Disk)];
         let (port, mut runner, counters) = hub_with(streams.clone());
         let mut hub = HubHandle::new(port, Arc::default(), 1 << 20, Arc::default(), None, 0);
@@ -94,16 +94,16 @@ mod tests {
             turn(&mut hub, &mut syslog, 0);
         }
         assert_eq!((counters.parked_requests.get(), hub.port.parked()), (1, 1));
-        assert!(!syslog.is_settled() && !hub.has_mail(), "they wait without a turn");
+        assert!(!syslog.has_published_all() && !hub.has_mail(), "they wait without a turn");
         for second in 1..30 {
             turn(&mut hub, &mut syslog, second);
         }
-        assert!(syslog.is_settled());
+        assert!(syslog.has_published_all());
         assert_eq!((counters.losses(Ingress::Syslog, Loss::Hung), counters.parked.get()), (10, 0));
     }
     /// Design, section 5: datagrams to a full stream do not delay other datagrams, and do not use their room.
     #[test]
-    fn datagrams_to_other_streams_go_on_while_one_is_full() {
+    fn datagrams_to_other_streams_continue_while_one_is_full() {
         let memory = StreamConfig { name: "memory".to_owned(), ..stream("syslog.quick", Durability::Memory) };
         let streams = vec![stream("syslog.full", Durability::Disk), memory];
         let (port, mut runner, counters) = hub_with(streams.clone());
@@ -127,11 +127,11 @@ mod tests {
         }
         assert_eq!((counters.streams[1].last.get(), counters.undelivered.get()), (400, 400));
         assert_eq!((counters.parked.get(), counters.losses(Ingress::Syslog, Loss::Shed)), (1, 0));
-        assert!(!syslog.is_settled() && !hub.has_mail(), "they wait without a turn");
+        assert!(!syslog.has_published_all() && !hub.has_mail(), "they wait without a turn");
         for second in 1..30 {
             turn(&mut hub, &mut syslog, second);
         }
-        assert!(syslog.is_settled());
+        assert!(syslog.has_published_all());
         let (hung, shed) =
             (counters.losses(Ingress::Syslog, Loss::Hung), counters.losses(Ingress::Syslog, Loss::Shed));
         assert!(shed > 0 && hung + shed == 400, "{hung} {shed}");

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use stilling_engine::driver::{Datagram, Destination};
 use stilling_engine::{DatagramIo, Detached, Recipient, Service, ShardControl, Token};
 use stilling_ring::Time;
-use stilling_workers::{JobCompletion, Lane};
+use stilling_workers::{JobCompletion, JobSubmitter};
 
 use self::drain::ShardDrain;
 use self::session::{MailKind, SessionKind};
@@ -65,27 +65,27 @@ pub struct ShardService {
     lifecycle: Arc<Lifecycle>,
     drain: ShardDrain,
     /// The sender of the last mail.
-    last_sender: u8,
+    last_mail_source: u8,
 }
 
 /// Senders of mail for the sessions of a shard: worker processes, the hub, worker threads.
-const SENDERS: u8 = 3;
+const MAIL_SOURCES: u8 = 3;
 
 impl ShardService {
     /// The service of one shard.
     pub fn new(
         endpoints: Vec<Endpoint>,
         http: HttpConfig,
-        lane: Lane<JobOutcome>,
+        submitter: JobSubmitter<JobOutcome>,
         counters: Arc<HttpCounters>,
         overview: Arc<Overview>,
         lifecycle: Arc<Lifecycle>,
     ) -> Self {
         let drain = ShardDrain::new(http.timeouts.drain);
-        let (see, life) = (Arc::clone(&overview), Arc::clone(&lifecycle));
+        let (http_overview, http_lifecycle) = (Arc::clone(&overview), Arc::clone(&lifecycle));
         ShardService {
             endpoints,
-            http: HttpShard::new(http, lane, counters, see, life),
+            http: HttpShard::new(http, submitter, counters, http_overview, http_lifecycle),
             nats: NatsShard::default(),
             syslog: SyslogShard::default(),
             hub: None,
@@ -94,7 +94,7 @@ impl ShardService {
             overview,
             lifecycle,
             drain,
-            last_sender: 0,
+            last_mail_source: 0,
         }
     }
 
@@ -182,7 +182,7 @@ impl ShardService {
     }
 
     fn poll_worker_mail(&mut self) -> Option<(Recipient, MailKind)> {
-        let JobCompletion { ticket, position, outcome } = self.http.lane.next_result()?;
+        let JobCompletion { ticket, position, outcome } = self.http.submitter.next_result()?;
         Some((Token::from_bits(ticket).into(), MailKind::Job(position, outcome)))
     }
 
@@ -199,7 +199,7 @@ impl ShardService {
     fn turn_hub(&mut self, now: Time) -> Option<Time> {
         let hub = self.hub.as_mut()?;
         let lifecycle = &self.lifecycle;
-        hub.port.set_gathering(!lifecycle.hub_has_begun() && !lifecycle.hub_is_abandoned());
+        hub.port.set_gathering(!lifecycle.hub_has_started() && !lifecycle.hub_is_abandoned());
         turn_hub(hub, &mut self.syslog, || lifecycle.both_clocks(now)).map(|span| now.after(span))
     }
 
@@ -277,9 +277,9 @@ impl Service for ShardService {
 
     fn next_mail(&mut self) -> Option<(Recipient, ShardMail)> {
         // Round robin: each sender may have more mail than a turn can deliver.
-        for _ in 0..SENDERS {
-            self.last_sender = (self.last_sender + 1) % SENDERS;
-            let mail = match self.last_sender {
+        for _ in 0..MAIL_SOURCES {
+            self.last_mail_source = (self.last_mail_source + 1) % MAIL_SOURCES;
+            let mail = match self.last_mail_source {
                 0 => self.poll_upstream_mail(),
                 1 => self.poll_hub_mail(),
                 _ => self.poll_worker_mail(),
@@ -292,13 +292,13 @@ impl Service for ShardService {
     }
 
     fn has_mail(&self) -> bool {
-        self.http.lane.has_result()
+        self.http.submitter.has_result()
             || self.upstream.as_ref().is_some_and(|pool| pool.has_work())
             || self.hub.as_ref().is_some_and(|hub| hub.has_mail())
     }
 
     fn turn(&mut self, control: &mut ShardControl<'_, Self>) -> Option<Time> {
-        self.http.lane.publish();
+        self.http.submitter.publish();
         let now = control.now;
         let hub = self.turn_hub(now);
         let upstream = self.turn_upstream(control);

@@ -48,14 +48,14 @@ struct LaneQueue {
     waiting: VecDeque<HeldDatagram>,
     size: usize,
     /// Bytes of each source that has any.
-    of_sources: BTreeMap<IpAddr, usize>,
+    sizes_by_source: BTreeMap<IpAddr, usize>,
 }
 
 impl LaneQueue {
     fn push(&mut self, waiting: HeldDatagram) {
         let size = waiting.size();
         self.size += size;
-        *self.of_sources.entry(waiting.source).or_default() += size;
+        *self.sizes_by_source.entry(waiting.source).or_default() += size;
         self.waiting.push_back(waiting);
     }
 
@@ -63,10 +63,10 @@ impl LaneQueue {
         let oldest = self.waiting.pop_front()?;
         let size = oldest.size();
         self.size -= size;
-        if let Some(left) = self.of_sources.get_mut(&oldest.source) {
+        if let Some(left) = self.sizes_by_source.get_mut(&oldest.source) {
             *left -= size;
             if *left == 0 {
-                self.of_sources.remove(&oldest.source);
+                self.sizes_by_source.remove(&oldest.source);
             }
         }
         Some(oldest)
@@ -105,12 +105,12 @@ impl DatagramBacklog {
     ) -> bool {
         let size = subject.len() + message.len() + size_of::<HeldDatagram>();
         let share = |all: usize| all / 8 * usize::from(8 - severity.min(7));
-        let (of_lane, of_source) = self
+        let (lane_size, source_size) = self
             .lanes
             .get(&lane)
-            .map_or((0, 0), |queue| (queue.size, queue.of_sources.get(&source).copied().unwrap_or(0)));
+            .map_or((0, 0), |queue| (queue.size, queue.sizes_by_source.get(&source).copied().unwrap_or(0)));
         let free = self.size_max - self.size;
-        if of_lane + size > share(free) || of_source + size > share(self.source_size_max) {
+        if lane_size + size > share(free) || source_size + size > share(self.source_size_max) {
             return false;
         }
         self.size += size;
@@ -193,7 +193,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_held_comes_out_in_order_and_is_bounded(
+        fn held_datagrams_are_ordered_and_bounded(
             steps in proptest::collection::vec((0_u8..9, 0_u8..3, 0_u32..2, 0_usize..300), 0..200),
         ) {
             let mut backlog = DatagramBacklog::new(4000, 2000);
@@ -210,8 +210,8 @@ mod tests {
                 prop_assert!(backlog.size <= 4000);
                 prop_assert_eq!(backlog.lanes.values().map(|queue| queue.size).sum::<usize>(), backlog.size);
                 for queue in backlog.lanes.values() {
-                    prop_assert!(queue.of_sources.values().all(|size| *size <= 2000));
-                    prop_assert_eq!(queue.of_sources.values().sum::<usize>(), queue.size);
+                    prop_assert!(queue.sizes_by_source.values().all(|size| *size <= 2000));
+                    prop_assert_eq!(queue.sizes_by_source.values().sum::<usize>(), queue.size);
                 }
             }
             while let Some(lane) = backlog.next_lane(0) {

@@ -103,7 +103,7 @@ impl SyslogSession {
                     let is_whole =
                         reason == CloseReason::PeerClosed && frame.is_some_and(|frame| frame.cut.is_none());
                     if has_begun && !is_whole {
-                        cx.syslog.count(Loss::Cut);
+                        cx.syslog.count(Loss::Truncated);
                     }
                     self.unconsumed = 0;
                     io.finish(reason);
@@ -176,7 +176,7 @@ impl SyslogSession {
             hub.publisher_connections = hub.publisher_connections.saturating_sub(1);
         }
         if self.framer.has_begun(self.unconsumed) {
-            cx.syslog.count(Loss::Cut);
+            cx.syslog.count(Loss::Truncated);
         }
     }
 }

@@ -21,7 +21,7 @@ use super::limits::{
 use crate::hub::limits::UDP_FINAL_READS_MAX;
 use crate::hub::{HubHandle, HubPort};
 use crate::lifecycle::Lifecycle;
-use crate::settings::{SourceRange, SubjectTemplate, SubjectWords};
+use crate::settings::{SourceRange, SubjectTemplate, TemplateValues};
 
 /// Settings of syslog, and the streams of subjects.
 #[derive(Debug)]
@@ -41,16 +41,16 @@ impl SyslogRules {
         streams: &[StreamConfig],
         key: HashKey,
     ) -> SyslogRules {
-        let mut interest = FilterTree::new(key);
+        let mut filters = FilterTree::new(key);
         let limits = SubjectLimits::default();
         for (number, stream) in (0..).zip(streams) {
             for filter in
                 stream.subjects.iter().filter_map(|text| Filter::parse(text.as_bytes(), &limits).ok())
             {
-                interest.insert(filter, number);
+                filters.insert(filter, number);
             }
         }
-        SyslogRules { sources, subject, streams: interest }
+        SyslogRules { sources, subject, streams: filters }
     }
 }
 
@@ -102,7 +102,7 @@ const NO_STREAM: SyslogLane = SyslogLane::MAX;
 
 /// The publisher of a lane's datagrams, which is no connection. The hub parks it like a connection while the stream
 /// is full: the datagrams of the lane are held meanwhile, and those of other lanes are not.
-fn publisher(lane: SyslogLane) -> Token {
+fn lane_token(lane: SyslogLane) -> Token {
     // No connection has the last index.
     Token::new(u32::MAX, lane)
 }
@@ -151,7 +151,7 @@ impl SyslogShard {
     }
 
     /// Whether everything has been pushed to the hub.
-    pub(crate) fn is_settled(&self) -> bool {
+    pub(crate) fn has_published_all(&self) -> bool {
         self.backlog.is_empty() && self.shed.is_empty() && self.uncounted == [0; Loss::ALL.len()]
     }
 
@@ -159,9 +159,9 @@ impl SyslogShard {
     fn parse(&mut self, message: &[u8]) -> u8 {
         let record = syslog::parse(message);
         let (facility, severity) = (record.priority.facility(), record.priority.severity());
-        let words = SubjectWords { facility, severity, host: record.host, app: record.app };
+        let values = TemplateValues { facility, severity, host: record.host, app: record.app };
         self.subject.clear();
-        self.rules.subject.write(&words, &mut self.subject);
+        self.rules.subject.write(&values, &mut self.subject);
         severity
     }
 
@@ -220,9 +220,10 @@ impl SyslogShard {
             else {
                 break;
             };
-            while !self.backlog.is_lane_empty(lane) && size < size_max && port.has_room_for(publisher(lane)) {
+            while !self.backlog.is_lane_empty(lane) && size < size_max && port.has_room_for(lane_token(lane))
+            {
                 if let Some(waiting) = self.backlog.pop(lane) {
-                    publish(port, publisher(lane), &waiting.subject, &waiting.message);
+                    publish(port, lane_token(lane), &waiting.subject, &waiting.message);
                     size += waiting.subject.len() + waiting.message.len() + 1;
                 }
             }
@@ -238,8 +239,8 @@ impl SyslogShard {
     fn waiting_tokens(&self) -> impl Iterator<Item = Token> {
         let has_reports = self.uncounted != [0; Loss::ALL.len()]
             || self.shed.iter().any(|shed| self.backlog.is_lane_empty(shed.lane));
-        let reports = has_reports.then(|| publisher(NO_STREAM));
-        self.backlog.lanes().map(publisher).chain(reports)
+        let reports = has_reports.then(|| lane_token(NO_STREAM));
+        self.backlog.lanes().map(lane_token).chain(reports)
     }
 }
 
@@ -249,7 +250,7 @@ fn empty_loss(loss: Loss) -> LossReport<'static> {
 }
 
 fn report_loss(port: &mut HubPort, lost: LossReport<'_>) {
-    port.push_request(publisher(NO_STREAM), ClientOptions::default(), &HubRequest::LossReport(lost));
+    port.push_request(lane_token(NO_STREAM), ClientOptions::default(), &HubRequest::LossReport(lost));
 }
 
 /// The caller has made sure of room.
@@ -275,8 +276,8 @@ fn trim_terminators(mut message: &[u8]) -> &[u8] {
 
 impl SyslogShard {
     /// Publishes a part of the backlog before connections take the new room, once per turn.
-    pub(crate) fn publish_some_backlog(&mut self, port: &mut HubPort) {
-        if !self.has_published_backlog && port.has_waiting() && !self.is_settled() {
+    pub(crate) fn publish_backlog_share(&mut self, port: &mut HubPort) {
+        if !self.has_published_backlog && port.has_waiting() && !self.has_published_all() {
             self.has_published_backlog = self.publish_backlog(port, BACKLOG_BYTES_PER_TURN);
         }
     }
@@ -285,7 +286,7 @@ impl SyslogShard {
     pub(crate) fn turn(&mut self, port: &mut HubPort) {
         self.publish_backlog(port, usize::MAX);
         self.has_published_backlog = false;
-        port.set_wanted(self.waiting_tokens());
+        port.set_shard_waiters(self.waiting_tokens());
     }
 
     /// Ends the Unix datagram sockets: senders get an error and can connect to the successor's.
@@ -353,8 +354,8 @@ impl SyslogShard {
         }
         let severity = self.parse(message);
         let lane = self.lane();
-        if self.backlog.is_lane_empty(lane) && port.has_room_for(publisher(lane)) {
-            return publish(port, publisher(lane), &self.subject, message);
+        if self.backlog.is_lane_empty(lane) && port.has_room_for(lane_token(lane)) {
+            return publish(port, lane_token(lane), &self.subject, message);
         }
         let source = source.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
         if !self.backlog.push(lane, (severity, source), &self.subject, message) {
@@ -385,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shed_counts_for_its_own_stream_in_a_full_table() {
+    fn a_full_table_counts_shed_messages_for_their_own_stream() {
         const STREAMS: SyslogLane = 3;
         let mut shard = SyslogShard::default();
         // The first stream fills the table, and the subjects of the others come in turn.

@@ -179,7 +179,7 @@ impl UpstreamConnection {
         }
     }
 
-    pub(crate) fn refused(&mut self, error: &io::Error) {
+    pub(crate) fn connect_failed(&mut self, error: &io::Error) {
         self.error = Some(error.kind());
     }
 

@@ -28,8 +28,8 @@ impl<'a> HopByHopFields<'a> {
     /// Collects the first [`NOMINATED_MAX`] names of `Connection`; see [`nominates_too_many`].
     pub(super) fn of(fields: Fields<'a>) -> Self {
         let mut hop_by_hop = HopByHopFields { nominated: [b""; NOMINATED_MAX], count: 0 };
-        for (place, name) in hop_by_hop.nominated.iter_mut().zip(nominated(fields)) {
-            *place = name;
+        for (slot, name) in hop_by_hop.nominated.iter_mut().zip(nominated(fields)) {
+            *slot = name;
             hop_by_hop.count += 1;
         }
         hop_by_hop
@@ -81,7 +81,7 @@ mod tests {
 
     /// Row 1.3: a field is compared with a bounded number of names, whatever `Connection` lists.
     #[test]
-    fn as_many_fields_are_nominated_as_are_looked_for() {
+    fn nominated_fields_are_limited() {
         let count_of = |fields: Fields<'_>| HopByHopFields::of(fields).count;
         for count in [0, 1, NOMINATED_MAX, NOMINATED_MAX + 1, 2000] {
             assert_eq!(with_fields(count, nominates_too_many), count > NOMINATED_MAX, "{count}");

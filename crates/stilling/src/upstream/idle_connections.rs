@@ -46,11 +46,11 @@ impl IdleConnections {
             if connections.is_empty() {
                 continue;
             }
-            let (generation, mut wanted) = demand(process);
+            let (generation, mut needed) = demand(process);
             connections.retain(|idle| {
-                let stays = idle.generation == generation && wanted == 0;
+                let stays = idle.generation == generation && needed == 0;
                 if !stays {
-                    wanted = wanted.saturating_sub(1);
+                    needed = needed.saturating_sub(1);
                     close(idle.token);
                 }
                 stays

@@ -39,7 +39,7 @@ pub const FLUSH_DELAY: Duration = Duration::from_millis(5);
 /// because the process may be closing the idle one.
 pub const IDLE_REUSE_MAX: Duration = Duration::from_secs(1);
 /// How long the slot of a lost connection stays unused, so that an exit of the process is detected first.
-pub const DEATH_DETECTION_TIMEOUT: Duration = Duration::from_millis(50);
+pub const EXIT_DETECTION_TIMEOUT: Duration = Duration::from_millis(50);
 /// How long a running process may refuse connections. Reached: 502, and it is killed.
 pub const CONNECT_REFUSED_MAX: Duration = Duration::from_secs(1);
 /// How long a request that timed out keeps its slot, if the process is not killed and neither responds nor closes the

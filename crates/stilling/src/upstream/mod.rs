@@ -157,11 +157,11 @@ impl App {
         self.processes.requests()
     }
 
-    /// Stops the processes and waits for them. `hurry` is polled: if it returns true, they are killed at once.
-    pub(crate) fn end(&self, hurry: impl Fn() -> bool) {
+    /// Stops the processes and waits for them. `kill_now` is polled: if it returns true, they are killed at once.
+    pub(crate) fn end(&self, kill_now: impl Fn() -> bool) {
         self.processes.stop(self.config.processes.stop_timeout);
         while !self.processes.join(limits::SHUTDOWN_CHECK_INTERVAL) {
-            if hurry() {
+            if kill_now() {
                 self.processes.stop(Duration::ZERO);
             }
         }

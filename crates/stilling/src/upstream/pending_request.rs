@@ -45,7 +45,7 @@ impl fmt::Display for UpstreamError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             UpstreamError::ConnectFailed(kind) => write!(f, "no connection: {kind}"),
-            UpstreamError::Stale { .. } => f.write_str("a kept connection was closed without a response"),
+            UpstreamError::Stale { .. } => f.write_str("a reused connection was closed without a response"),
             UpstreamError::TimedOut => f.write_str("no answer in time"),
             UpstreamError::Lost(kind) => write!(f, "no answer: {kind}"),
             UpstreamError::Invalid(error) => write!(f, "the response is not HTTP: {error}"),
@@ -420,9 +420,9 @@ impl PendingRequest {
     /// Schedules the flush of a response of unknown length, since its next part may arrive late.
     fn schedule_flush(&mut self, now: Time) {
         let Some(response) = &self.response else { return };
-        let has_news = !response.has_length() && (response.body_len() > 0 || !response.has_begun());
+        let has_unflushed = !response.has_length() && (response.body_len() > 0 || !response.has_begun());
         self.flush_at = match self.flush_at {
-            _ if !has_news || self.client_is_busy => None,
+            _ if !has_unflushed || self.client_is_busy => None,
             Some(at) => Some(at),
             None => Some(now.after(FLUSH_DELAY)),
         };

@@ -24,7 +24,7 @@ use stilling_workers::processes::{
 };
 
 use super::idle_connections::{IdleConnection, IdleConnections};
-use super::limits::{CONNECT_REFUSED_MAX, CONNECT_RETRY_DELAY, DEATH_DETECTION_TIMEOUT, IDLE_REUSE_MAX};
+use super::limits::{CONNECT_REFUSED_MAX, CONNECT_RETRY_DELAY, EXIT_DETECTION_TIMEOUT, IDLE_REUSE_MAX};
 use super::message::{ClientMessage, UpstreamEvent, UpstreamFailure};
 use super::outbox::{ConnectionCommand, Outbox, UpstreamDelivery};
 use super::pending_request::{PendingRequest, QueuedRequest, UpstreamError};
@@ -226,11 +226,11 @@ impl UpstreamPool {
     /// The connection opened for a request is established. False: the client has left meanwhile.
     pub(super) fn connected(&mut self, id: RequestId, token: Token) -> bool {
         let entry = self.requests.get_mut(id);
-        let is_wanted = entry.is_some();
+        let is_pending = entry.is_some();
         if let Some(entry) = entry {
             entry.state = RequestState::Active(token);
         }
-        is_wanted
+        is_pending
     }
 
     /// The request assigned to this connection, unless its client has left meanwhile.
@@ -441,7 +441,7 @@ impl UpstreamPool {
             }
             UpstreamError::Stale { .. } if is_repeatable && pending.request.is_idempotent => {
                 (pending.may_repeat, pending.maybe_delivered) = (false, true);
-                self.delay(pending, DelayReason::Repeat(now.after(DEATH_DETECTION_TIMEOUT)));
+                self.delay(pending, DelayReason::Repeat(now.after(EXIT_DETECTION_TIMEOUT)));
             }
             UpstreamError::TimedOut if !pending.is_answered() => {
                 self.report_timeout(&pending);
@@ -458,7 +458,7 @@ impl UpstreamPool {
                 pending.permit.print_line(&error.to_string());
                 self.report_failure(&pending, UpstreamFailure::BadGateway);
                 // The next request must not go to a process that is about to die.
-                self.quarantined.push((pending.permit, now.after(DEATH_DETECTION_TIMEOUT)));
+                self.quarantined.push((pending.permit, now.after(EXIT_DETECTION_TIMEOUT)));
             }
         }
     }

@@ -175,9 +175,9 @@ mod tests {
     /// Row 1.3.
     #[test]
     fn forwarding_fields_of_the_client_are_dropped() {
-        let ours = "GET / HTTP/1.1\r\nHost: shop.example\r\nX-Forwarded-For: 192.0.2.9\r\n\
+        let expected = "GET / HTTP/1.1\r\nHost: shop.example\r\nX-Forwarded-For: 192.0.2.9\r\n\
                     X-Forwarded-Proto: http\r\nX-Forwarded-Host: shop.example\r\nVia: 1.1 stilling\r\n";
-        assert_eq!(rewritten(""), ours);
+        assert_eq!(rewritten(""), expected);
         for claim in [
             "X-Forwarded-Proto: https",
             "x-forwarded-proto: https\r\nX-FORWARDED-PROTO: https",
@@ -192,7 +192,7 @@ mod tests {
             "X-Forwarded-Port: 443\r\nX-Forwarded-Prefix: /admin\r\nX-Forwarded-Server: evil.example",
             "X-Real-IP: 192.0.2.1\r\nX_Real_IP: 192.0.2.1\r\nx-real-ip: 192.0.2.1",
         ] {
-            assert_eq!(rewritten(&format!("{claim}\r\n")), ours, "{claim}");
+            assert_eq!(rewritten(&format!("{claim}\r\n")), expected, "{claim}");
         }
     }
 }

@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_that_was_not_used_is_given_out_again() {
+    fn an_unused_id_is_reused() {
         let mut table = RequestTable::new();
         let id = table.next_id();
         assert_eq!((table.next_id(), table.get(id)), (id, None));

@@ -32,33 +32,33 @@ pub(crate) mod pool;
 mod slow;
 
 on_both_drivers! {
-    a_connection_is_kept_as_long_as_both_want_it,
+    a_connection_is_reused_while_both_sides_keep_it_open,
     /// RFC 9110 §9.2.2: an idempotent request is sent again, once, when the first connection turns out to be dead.
-    a_dead_kept_connection_is_noticed_only_by_what_must_not_be_sent_twice,
-    a_request_of_which_nothing_was_taken_is_sent_again,
+    a_dead_idle_connection_fails_only_requests_that_cannot_be_repeated,
+    a_request_without_a_delivered_byte_is_sent_again,
     /// RFC 9110 §9.2.2: a request that was sent in part is not repeated.
-    a_request_taken_in_part_is_not_sent_again,
+    a_partly_delivered_request_is_not_sent_again,
     /// Row 1.24.
-    a_process_that_does_not_answer_in_time_is_condemned,
-    a_long_body_and_a_long_answer_go_piece_by_piece,
+    a_process_that_does_not_answer_in_time_is_killed,
+    a_long_body_and_response_are_forwarded_in_pieces,
     /// Row 4.12.
-    a_client_that_goes_away_ends_the_request_and_not_the_process,
+    a_disconnected_client_ends_the_request_and_not_the_process,
     /// Row 4.12: a client resets before the response, or while the response is silent: the slot is free when the
     /// process has closed the connection.
-    a_client_that_leaves_frees_the_slot_before_the_deadline,
+    a_disconnected_client_frees_the_slot_before_the_deadline,
     /// Row 4.12: a client that leaves the queue frees its position.
-    a_client_that_leaves_the_queue_is_not_asked_for,
+    a_withdrawn_request_is_not_sent_to_the_process,
     /// Row 4.33.
-    a_client_that_has_only_ended_its_sending_is_answered,
+    a_half_closed_client_is_answered,
     /// Row 1.24: a response that stops in the middle fails; the process's other requests do not.
     an_answer_that_stops_in_the_middle_ends_the_request_and_not_the_process,
     /// RFC 9112 §9.3: an early response, before the end of the body, is a valid response, also over a kept
     /// connection.
-    an_early_answer_between_two_pieces_of_a_body_is_not_lost_on_a_kept_connection,
+    an_early_answer_between_two_pieces_of_a_body_is_not_lost_on_a_reused_connection,
     /// Row 1.24: a live process that accepts no connections counts as dead.
-    a_process_that_takes_no_connections_is_replaced,
+    a_process_that_accepts_no_connections_is_replaced,
     /// Row 4.26.
-    a_process_that_does_not_take_a_body_in_time_is_condemned,
+    a_process_that_does_not_read_a_body_in_time_is_killed,
     /// Row 4.26: slow readers hold their slots but no memory of others; a server at capacity still reaches its
     /// process.
     slow_readers_stop_the_process_and_hold_no_more_than_their_slots,
@@ -68,7 +68,7 @@ on_both_drivers! {
     a_long_answer_without_room_is_refused_before_it_begins,
 }
 
-fn a_connection_is_kept_as_long_as_both_want_it(driver: DriverChoice) {
+fn a_connection_is_reused_while_both_sides_keep_it_open(driver: DriverChoice) {
     let scripts: Vec<ConnectionScript> = vec![
         Box::new(|stream| {
             for _ in 0..3 {
@@ -85,66 +85,70 @@ fn a_connection_is_kept_as_long_as_both_want_it(driver: DriverChoice) {
         }),
         respond_ok(),
     ];
-    let fixture = UpstreamFixture::new(driver, HANG, scripts);
+    let fixture = UpstreamFixture::new(driver, HANG_TIMEOUT, scripts);
     for _ in 0..6 {
         fixture.assert_ok(GET);
     }
     fixture.finish();
 }
 
-fn a_dead_kept_connection_is_noticed_only_by_what_must_not_be_sent_twice(driver: DriverChoice) {
-    let dies_on_the_second = || -> ConnectionScript {
+fn a_dead_idle_connection_fails_only_requests_that_cannot_be_repeated(driver: DriverChoice) {
+    let closes_on_the_second = || -> ConnectionScript {
         Box::new(|stream| {
             read_head(stream);
             send_text(stream, OK);
             read_head(stream);
         })
     };
-    let fixture = UpstreamFixture::new(driver, HANG, vec![dies_on_the_second(), respond_ok()]);
+    let fixture = UpstreamFixture::new(driver, HANG_TIMEOUT, vec![closes_on_the_second(), respond_ok()]);
     fixture.assert_ok(GET);
     fixture.assert_ok(GET);
     fixture.finish();
-    let fixture = UpstreamFixture::new(driver, HANG, vec![dies_on_the_second(), respond_ok()]);
+    let fixture = UpstreamFixture::new(driver, HANG_TIMEOUT, vec![closes_on_the_second(), respond_ok()]);
     fixture.assert_ok(GET);
     fixture.assert_status(POST, Status::BadGateway);
     fixture.assert_ok(POST);
     fixture.finish();
     // The request is repeated once: a new connection that dies is the process's fault.
-    let dies: fn() -> ConnectionScript = || Box::new(|stream| drop(read_head(stream)));
-    let fixture = UpstreamFixture::new(driver, HANG, vec![dies_on_the_second(), dies(), dies()]);
+    let closes_early: fn() -> ConnectionScript = || Box::new(|stream| drop(read_head(stream)));
+    let fixture = UpstreamFixture::new(
+        driver,
+        HANG_TIMEOUT,
+        vec![closes_on_the_second(), closes_early(), closes_early()],
+    );
     fixture.assert_ok(GET);
     fixture.assert_status(GET, Status::BadGateway);
     fixture.assert_status(GET, Status::BadGateway);
     fixture.finish();
 }
 
-fn a_request_of_which_nothing_was_taken_is_sent_again(driver: DriverChoice) {
+fn a_request_without_a_delivered_byte_is_sent_again(driver: DriverChoice) {
     let (closed, wait_closed) = mpsc::channel();
     let scripts: Vec<ConnectionScript> = vec![
         Box::new(move |stream| {
             read_head(stream);
             send_text(stream, OK);
             stream.shutdown(std::net::Shutdown::Both).expect("it is open");
-            closed.send(()).expect("somebody waits");
+            closed.send(()).expect("the test waits");
         }),
         Box::new(|stream| {
             assert!(read_head(stream).contains("\r\nContent-Length: 0\r\n\r\n"));
             send_text(stream, OK);
         }),
     ];
-    let fixture = UpstreamFixture::new(driver, HANG, scripts);
+    let fixture = UpstreamFixture::new(driver, HANG_TIMEOUT, scripts);
     fixture.assert_ok(GET);
     wait_closed.recv().expect("it is closed");
     fixture.assert_ok(POST);
     fixture.finish();
 }
 
-fn a_request_taken_in_part_is_not_sent_again(driver: DriverChoice) {
+fn a_partly_delivered_request_is_not_sent_again(driver: DriverChoice) {
     // The close must happen between two sends, which needs several attempts.
     const ROUNDS: usize = 20;
     // With its head longer than one send.
     const BODY: usize = 65_500;
-    let fixture = UpstreamFixture::with(driver, HANG, 1, |listener| {
+    let fixture = UpstreamFixture::with(driver, HANG_TIMEOUT, 1, |listener| {
         std::thread::spawn(move || {
             let mut has_seen_it = false;
             for _ in 0..=ROUNDS {
@@ -195,7 +199,7 @@ fn a_request_taken_in_part_is_not_sent_again(driver: DriverChoice) {
     }
 }
 
-fn a_process_that_does_not_answer_in_time_is_condemned(driver: DriverChoice) {
+fn a_process_that_does_not_answer_in_time_is_killed(driver: DriverChoice) {
     let waits: ConnectionScript = Box::new(|stream| {
         read_head(stream);
         let _ = stream.read(&mut [0]);
@@ -223,7 +227,7 @@ fn a_process_that_does_not_answer_in_time_is_condemned(driver: DriverChoice) {
     fixture.finish_after_killing(2);
 }
 
-fn a_long_body_and_a_long_answer_go_piece_by_piece(driver: DriverChoice) {
+fn a_long_body_and_response_are_forwarded_in_pieces(driver: DriverChoice) {
     const LONG: usize = 300_000;
     for chunked in [false, true] {
         let script: ConnectionScript = Box::new(move |stream| {
@@ -247,7 +251,7 @@ fn a_long_body_and_a_long_answer_go_piece_by_piece(driver: DriverChoice) {
         let configure = |config: &mut ServeConfig| {
             (config.requests_held_max, config.responses_held_max) = (150_000, 150_000);
         };
-        let fixture = UpstreamFixture::configured(driver, HANG, 1, configure, |listener| {
+        let fixture = UpstreamFixture::configured(driver, HANG_TIMEOUT, 1, configure, |listener| {
             run_scripts(listener, vec![script])
         });
         let (framing, body) = match chunked {
@@ -268,14 +272,14 @@ fn reset(stream: TcpStream) {
     SockRef::from(&stream).set_linger(Some(Duration::ZERO)).expect("a socket takes options");
 }
 
-fn a_client_that_goes_away_ends_the_request_and_not_the_process(driver: DriverChoice) {
+fn a_disconnected_client_ends_the_request_and_not_the_process(driver: DriverChoice) {
     let endless: ConnectionScript = Box::new(|stream| {
         read_head(stream);
         send_text(stream, "HTTP/1.1 200 OK\r\n\r\n");
         let piece = "x".repeat(1 << 20);
         while stream.write_all(piece.as_bytes()).is_ok() {}
     });
-    let fixture = UpstreamFixture::new(driver, HANG, vec![endless, respond_ok()]);
+    let fixture = UpstreamFixture::new(driver, HANG_TIMEOUT, vec![endless, respond_ok()]);
     let mut client = fixture.send(GET);
     client.read_exact(&mut [0; 1000]).expect("its beginning");
     drop(client);
@@ -283,20 +287,20 @@ fn a_client_that_goes_away_ends_the_request_and_not_the_process(driver: DriverCh
     assert_eq!(fixture.finish(), (0, 0));
 }
 
-fn a_client_that_leaves_frees_the_slot_before_the_deadline(driver: DriverChoice) {
+fn a_disconnected_client_frees_the_slot_before_the_deadline(driver: DriverChoice) {
     let (asked, is_asked) = mpsc::channel();
     let script = |text: &'static str| -> ConnectionScript {
         let asked = asked.clone();
         Box::new(move |stream| {
             read_head(stream);
             send_text(stream, text);
-            asked.send(()).expect("somebody waits");
+            asked.send(()).expect("the test waits");
             wait_closed(stream);
         })
     };
     let silent = script("");
     let begins = script("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n");
-    let fixture = UpstreamFixture::new(driver, HANG * 10, vec![silent, begins, respond_ok()]);
+    let fixture = UpstreamFixture::new(driver, HANG_TIMEOUT * 10, vec![silent, begins, respond_ok()]);
     for begins in [false, true] {
         let mut client = fixture.send(GET);
         is_asked.recv().expect("the process has it");
@@ -309,23 +313,23 @@ fn a_client_that_leaves_frees_the_slot_before_the_deadline(driver: DriverChoice)
     assert_eq!(fixture.finish(), (0, 0));
 }
 
-fn a_client_that_leaves_the_queue_is_not_asked_for(driver: DriverChoice) {
+fn a_withdrawn_request_is_not_sent_to_the_process(driver: DriverChoice) {
     let (go, may_go) = mpsc::channel();
     let slow: ConnectionScript = Box::new(move |stream| {
         read_head(stream);
-        may_go.recv().expect("somebody says so");
+        may_go.recv().expect("the test continues");
         send_text(stream, OK);
         // The next request on this connection is not the withdrawn one.
         assert!(read_head(stream).starts_with("POST"));
         send_text(stream, OK);
     });
-    let fixture = UpstreamFixture::new(driver, HANG * 10, vec![slow]);
+    let fixture = UpstreamFixture::new(driver, HANG_TIMEOUT * 10, vec![slow]);
     let first = fixture.send(GET);
     eventually("it is asked", || fixture.requests().busy == 1);
     let leaves = fixture.send(GET);
     eventually("it waits", || fixture.requests().queued == 1);
     reset(leaves);
-    eventually("its place is free", || fixture.requests().queued == 0);
+    eventually("the queue is empty", || fixture.requests().queued == 0);
     assert_eq!(fixture.requests().cancelled, 1);
     go.send(()).expect("the process waits");
     assert_eq!(read(first), (200, b"ok".to_vec()));
@@ -333,14 +337,14 @@ fn a_client_that_leaves_the_queue_is_not_asked_for(driver: DriverChoice) {
     assert_eq!(fixture.finish(), (0, 0));
 }
 
-fn a_client_that_has_only_ended_its_sending_is_answered(driver: DriverChoice) {
+fn a_half_closed_client_is_answered(driver: DriverChoice) {
     let (go, may_go) = mpsc::channel();
     let slow: ConnectionScript = Box::new(move |stream| {
         read_head(stream);
-        may_go.recv().expect("somebody says so");
+        may_go.recv().expect("the test continues");
         send_text(stream, OK);
     });
-    let fixture = UpstreamFixture::new(driver, HANG, vec![slow]);
+    let fixture = UpstreamFixture::new(driver, HANG_TIMEOUT, vec![slow]);
     let client = fixture.send(GET);
     client.shutdown(std::net::Shutdown::Write).expect("it is open");
     eventually("it is asked", || fixture.requests().busy == 1);
@@ -369,7 +373,7 @@ fn an_answer_that_stops_in_the_middle_ends_the_request_and_not_the_process(drive
     assert_eq!(fixture.finish(), (0, 0));
 }
 
-fn an_early_answer_between_two_pieces_of_a_body_is_not_lost_on_a_kept_connection(driver: DriverChoice) {
+fn an_early_answer_between_two_pieces_of_a_body_is_not_lost_on_a_reused_connection(driver: DriverChoice) {
     let (answered, is_answered) = mpsc::channel();
     let script: ConnectionScript = Box::new(move |stream| {
         read_head(stream);
@@ -381,10 +385,10 @@ fn an_early_answer_between_two_pieces_of_a_body_is_not_lost_on_a_kept_connection
             "HTTP/1.1 413 Content Too Large\r\nConnection: close\r\nContent-Length: 2\r\n\r\nno",
         );
         stream.shutdown(std::net::Shutdown::Both).expect("it is open");
-        answered.send(()).expect("somebody waits");
+        answered.send(()).expect("the test waits");
     });
     let configure = |config: &mut ServeConfig| config.requests_held_max = 150_000;
-    let fixture = UpstreamFixture::configured(driver, HANG, 1, configure, |listener| {
+    let fixture = UpstreamFixture::configured(driver, HANG_TIMEOUT, 1, configure, |listener| {
         run_scripts(listener, vec![script])
     });
     fixture.assert_ok(GET);
@@ -397,10 +401,10 @@ fn an_early_answer_between_two_pieces_of_a_body_is_not_lost_on_a_kept_connection
     fixture.finish();
 }
 
-fn a_process_that_takes_no_connections_is_replaced(driver: DriverChoice) {
+fn a_process_that_accepts_no_connections_is_replaced(driver: DriverChoice) {
     // Its socket is closed when the list of scripts ends.
-    let fixture = UpstreamFixture::new(driver, HANG, Vec::new());
-    eventually("nobody listens", || fixture.listener.is_finished());
+    let fixture = UpstreamFixture::new(driver, HANG_TIMEOUT, Vec::new());
+    eventually("the listener is closed", || fixture.script_thread.is_finished());
     fixture.assert_status(GET, Status::BadGateway);
     fixture.finish_after_killing(1);
 
@@ -415,8 +419,8 @@ fn a_process_that_takes_no_connections_is_replaced(driver: DriverChoice) {
             while listener.accept().is_ok() {}
             rustix::net::listen(&listener, 0).expect("a smaller queue");
             let _queued = UnixStream::connect(path).expect("room for one");
-            full.send(()).expect("somebody waits");
-            is_done.recv().expect("somebody says so");
+            full.send(()).expect("the test waits");
+            is_done.recv().expect("the test continues");
         })
     });
     is_full.recv().expect("it is full");
@@ -425,13 +429,13 @@ fn a_process_that_takes_no_connections_is_replaced(driver: DriverChoice) {
     fixture.finish_after_killing(1);
 }
 
-fn a_process_that_does_not_take_a_body_in_time_is_condemned(driver: DriverChoice) {
+fn a_process_that_does_not_read_a_body_in_time_is_killed(driver: DriverChoice) {
     let (done, is_done) = mpsc::channel::<()>();
-    let deaf: ConnectionScript = Box::new(move |stream| {
+    let non_reading: ConnectionScript = Box::new(move |stream| {
         read_head(stream);
-        is_done.recv().expect_err("nobody says anything");
+        is_done.recv().expect_err("the test sends nothing");
     });
-    let fixture = UpstreamFixture::new(driver, Duration::from_millis(100), vec![deaf]);
+    let fixture = UpstreamFixture::new(driver, Duration::from_millis(100), vec![non_reading]);
     let mut client = fixture.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n");
     let mut sending = client.try_clone().expect("a descriptor");
     let sender = std::thread::spawn(move || {
@@ -470,8 +474,9 @@ fn a_client_that_reads_a_response_too_slowly_is_disconnected(driver: DriverChoic
         config.responses_held_max = 200_000;
     };
     let scripts = vec![respond_long(LONG), respond_ok()];
-    let fixture =
-        UpstreamFixture::configured(driver, HANG, 1, configure, |listener| run_scripts(listener, scripts));
+    let fixture = UpstreamFixture::configured(driver, HANG_TIMEOUT, 1, configure, |listener| {
+        run_scripts(listener, scripts)
+    });
     let mut client = fixture.send(GET);
     let mut seen = 0;
     loop {
@@ -494,8 +499,9 @@ fn a_client_that_reads_a_response_too_slowly_is_disconnected(driver: DriverChoic
 fn a_long_answer_without_room_is_refused_before_it_begins(driver: DriverChoice) {
     let configure = |config: &mut ServeConfig| config.responses_held_max = 10_000;
     let scripts = vec![respond_long(1 << 20), respond_ok()];
-    let fixture =
-        UpstreamFixture::configured(driver, HANG, 1, configure, |listener| run_scripts(listener, scripts));
+    let fixture = UpstreamFixture::configured(driver, HANG_TIMEOUT, 1, configure, |listener| {
+        run_scripts(listener, scripts)
+    });
     fixture.assert_status(GET, Status::ServiceUnavailable);
     fixture.assert_ok(GET);
     assert_eq!(fixture.finish(), (0, 0));
@@ -506,14 +512,14 @@ fn slow_readers_stop_the_process_and_hold_no_more_than_their_slots(driver: Drive
     const READERS: usize = CLIENTS_MAX as usize;
     const LONG: usize = 40 << 20;
     let (taken, is_taken) = mpsc::channel();
-    let configure = |config: &mut ServeConfig| config.timeouts.body_grace = HANG;
-    let fixture = UpstreamFixture::configured(driver, HANG, SLOTS, configure, |listener| {
+    let configure = |config: &mut ServeConfig| config.timeouts.body_grace = HANG_TIMEOUT;
+    let fixture = UpstreamFixture::configured(driver, HANG_TIMEOUT, SLOTS, configure, |listener| {
         std::thread::spawn(move || {
             let answers: Vec<_> = (0..READERS)
                 .map(|_| {
                     let mut stream = accept(&listener);
                     read_head(&mut stream);
-                    taken.send(()).expect("somebody counts");
+                    taken.send(()).expect("the test counts");
                     std::thread::spawn(move || {
                         send_text(
                             &mut stream,

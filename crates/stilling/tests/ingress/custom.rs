@@ -17,19 +17,19 @@ use crate::support::{HubTestServer, NatsSubscriber, TestPeer, any_port, eventual
 on_both_drivers![
     lines_are_published_and_answered,
     lines_are_stored_without_other_listeners_for_messages,
-    what_cannot_be_published_is_answered_with_its_reason,
-    what_its_stream_refuses_is_counted,
+    invalid_publications_are_answered_with_a_reason,
+    refusals_of_a_stream_are_counted,
     publications_wait_for_room_in_their_order,
     a_connection_waits_for_room_once_at_a_time,
     a_silent_connection_meets_its_deadline,
     the_first_deadline_is_the_idle_timeout,
-    an_offered_answer_goes_on_when_some_of_it_was_taken,
+    an_offered_response_continues_after_a_partial_send,
     a_panic_ends_its_connection_only,
     a_connection_whose_session_asks_for_the_socket_is_closed,
     the_drain_ends_its_connections,
-    the_drain_is_told_once_and_not_to_finished_connections,
-    what_a_client_sent_before_the_end_is_published,
-    a_client_that_does_not_read_does_not_hold_up_a_hand_over,
+    the_drain_is_reported_once_and_not_to_finished_connections,
+    input_before_the_end_is_published,
+    a_client_that_does_not_read_does_not_delay_a_hand_over,
 ];
 
 /// Bytes of the longest response.
@@ -102,15 +102,15 @@ fn start(driver: DriverChoice) -> HubTestServer {
 
 fn lines_are_published_and_answered(driver: DriverChoice) {
     let hub_server = start(driver);
-    let mut listener = hub_server.listen("lines.>");
+    let mut subscriber = hub_server.subscribe("lines.>");
     let mut peer = TestPeer::connect(hub_server.at("custom"));
     peer.send("lines.a hello\nlines.b");
     assert_eq!(peer.read_exactly(3), b"ok\n");
     peer.send(" world\n");
     assert_eq!(peer.read_exactly(3), b"ok\n");
-    assert_eq!(listener.next(), ("lines.a".to_owned(), "hello".to_owned()));
-    assert_eq!(listener.next(), ("lines.b".to_owned(), "world".to_owned()));
-    drop((peer, listener));
+    assert_eq!(subscriber.next(), ("lines.a".to_owned(), "hello".to_owned()));
+    assert_eq!(subscriber.next(), ("lines.b".to_owned(), "world".to_owned()));
+    drop((peer, subscriber));
     hub_server.finish();
 }
 
@@ -130,7 +130,7 @@ fn lines_are_stored_without_other_listeners_for_messages(driver: DriverChoice) {
     assert_eq!(stored, [("events.a".to_owned(), "hello".to_owned())]);
 }
 
-fn what_cannot_be_published_is_answered_with_its_reason(driver: DriverChoice) {
+fn invalid_publications_are_answered_with_a_reason(driver: DriverChoice) {
     let hub_server = start(driver);
     let mut peer = TestPeer::connect(hub_server.at("custom"));
     for subject in ["a.*", "a..b", "$JS.API.INFO"] {
@@ -144,7 +144,7 @@ fn what_cannot_be_published_is_answered_with_its_reason(driver: DriverChoice) {
 
 /// A message may still be refused after the hub has received it; the refusal is in the metrics and on the status
 /// page.
-fn what_its_stream_refuses_is_counted(driver: DriverChoice) {
+fn refusals_of_a_stream_are_counted(driver: DriverChoice) {
     let hub_server = HubTestServer::with(driver, |config| {
         config.hub.streams[1].message_size_max = 100;
         config.protocols = vec![listener(|| LineSession)];
@@ -186,9 +186,9 @@ fn check_stored(data: &Path) {
 
 fn publications_wait_for_room_in_their_order(driver: DriverChoice) {
     let hub_server = start(driver);
-    let still = hub_server.stall_disk();
+    let stalled_disk = hub_server.stall_disk();
     let (mut peer, writer) = stalled(&hub_server);
-    let _hub = still.end();
+    let _hub = stalled_disk.end();
     assert_eq!(peer.read_exactly(3 * MESSAGES), b"ok\n".repeat(MESSAGES));
     writer.join().expect("all of it is read");
     drop(peer);
@@ -234,12 +234,12 @@ fn a_connection_waits_for_room_once_at_a_time(driver: DriverChoice) {
     let hub_server = HubTestServer::with(driver, |config| {
         config.protocols = vec![listener(move || RetryingSession(Arc::clone(&of_sessions)))];
     });
-    let still = hub_server.stall_disk();
+    let stalled_disk = hub_server.stall_disk();
     let peer = TestPeer::connect(hub_server.at("custom"));
     let mut writing = peer.clone_writer();
     let writer = thread::spawn(move || writing.send(vec![b'x'; COUNT * RetryingSession::SIZE]));
     eventually("there is no room", || (counts.stalls.load(Relaxed) > 0).then_some(()));
-    let _hub = still.end();
+    let _hub = stalled_disk.end();
     writer.join().expect("all of it is read");
     let all = || (hub_server.metric("stilling_hub_messages_total") >= COUNT as u64).then_some(());
     eventually("all messages are with the hub", all);
@@ -305,7 +305,7 @@ impl CustomSession for OfferingSession {
     }
 }
 
-fn an_offered_answer_goes_on_when_some_of_it_was_taken(driver: DriverChoice) {
+fn an_offered_response_continues_after_a_partial_send(driver: DriverChoice) {
     let hub_server =
         HubTestServer::with(driver, |config| config.protocols = vec![listener(|| OfferingSession(0))]);
     let mut peer = TestPeer::connect(hub_server.at("custom"));
@@ -404,7 +404,7 @@ impl CustomSession for FinishingSession {
     }
 }
 
-fn the_drain_is_told_once_and_not_to_finished_connections(driver: DriverChoice) {
+fn the_drain_is_reported_once_and_not_to_finished_connections(driver: DriverChoice) {
     let counts = Arc::<SessionCounts>::default();
     let of_sessions = Arc::clone(&counts);
     let hub_server = HubTestServer::with(driver, |config| {
@@ -420,23 +420,23 @@ fn the_drain_is_told_once_and_not_to_finished_connections(driver: DriverChoice) 
     let idle = TestPeer::connect(hub_server.at("custom"));
     eventually("both are open", || (counts.opened.load(Relaxed) == 2).then_some(()));
     let server = thread::spawn(move || hub_server.finish());
-    eventually("the drain is told", || (counts.drains.load(Relaxed) > 0).then_some(()));
+    eventually("the drain is reported", || (counts.drains.load(Relaxed) > 0).then_some(()));
     drop((unread, idle));
     server.join().expect("it ends well");
     assert_eq!(counts.drains.load(Relaxed), 1);
 }
 
 /// Row 4.9: the session receives input from before the end, even if it had to wait for room.
-fn what_a_client_sent_before_the_end_is_published(driver: DriverChoice) {
+fn input_before_the_end_is_published(driver: DriverChoice) {
     let hub_server = start(driver);
-    let still = hub_server.stall_disk();
+    let stalled_disk = hub_server.stall_disk();
     let (mut peer, writer) = stalled(&hub_server);
     let data = hub_server.data();
-    let mut told = TestPeer::connect(hub_server.at("nats"));
+    let mut observer = TestPeer::connect(hub_server.at("nats"));
     let server = thread::spawn(move || hub_server.keep());
-    while !told.line().contains("\"ldm\":true") {}
-    drop(told);
-    let _hub = still.end();
+    while !observer.line().contains("\"ldm\":true") {}
+    drop(observer);
+    let _hub = stalled_disk.end();
     assert_eq!(peer.read_exactly(3 * MESSAGES), b"ok\n".repeat(MESSAGES));
     assert_eq!(peer.rest(), b"");
     writer.join().expect("all of it is read");
@@ -457,7 +457,7 @@ impl CustomSession for FloodingSession {
 }
 
 /// Row 4.37: streams change hands although a client of the predecessor reads nothing.
-fn a_client_that_does_not_read_does_not_hold_up_a_hand_over(driver: DriverChoice) {
+fn a_client_that_does_not_read_does_not_delay_a_hand_over(driver: DriverChoice) {
     let folder = tempfile::tempdir().expect("a folder");
     let take_over = TakeOverConfig { path: folder.path().join("control"), report: |_| () };
     let old = HubTestServer::with(driver, |config| {

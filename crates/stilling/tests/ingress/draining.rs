@@ -11,8 +11,8 @@ use crate::support::{HubTestServer, TestPeer, any_port, eventually, records};
 
 on_both_drivers!(
     a_client_that_never_stops_is_read_for_a_bounded_time,
-    what_a_publisher_sent_before_the_end_is_stored,
-    what_a_syslog_sender_sent_before_the_end_is_stored,
+    publications_before_the_end_are_stored,
+    syslog_messages_before_the_end_are_stored,
 );
 
 const MESSAGES: usize = 1000;
@@ -23,24 +23,24 @@ fn full(driver: DriverChoice) -> (HubTestServer, crate::support::StalledDisk, Te
         config.shards = 1;
         config.hub = MessagingConfig { syslog_tcp: vec![any_port()], ..config.hub.clone() };
     });
-    let standstill = hub_server.stall_disk();
+    let stalled_disk = hub_server.stall_disk();
     let flood = TestPeer::connect(hub_server.at("nats"));
-    let mut hand = flood.clone_writer();
+    let mut writer = flood.clone_writer();
     thread::spawn(move || {
         let message = format!("PUB events.flood 1000\r\n{}\r\n", "x".repeat(1000));
         // More than there is room for.
-        hand.send(message.repeat(4000));
+        writer.send(message.repeat(4000));
     });
     let bytes = || hub_server.overview().engine(|counters| &counters.received_bytes);
     let mut before = 0;
     eventually("nothing is read any more", || {
         let now = bytes();
         thread::park_timeout(std::time::Duration::from_millis(200));
-        let stands = now > 0 && now == before;
+        let is_idle = now > 0 && now == before;
         before = now;
-        stands.then_some(())
+        is_idle.then_some(())
     });
-    (hub_server, standstill, flood)
+    (hub_server, stalled_disk, flood)
 }
 
 /// Ends the server, lets the hub resume once the drain is visible, and checks the stored messages of `subject`.
@@ -51,16 +51,16 @@ fn finish(
     late: &str,
     subject: &str,
 ) {
-    let (hub_server, standstill, flood) = full;
+    let (hub_server, stalled_disk, flood) = full;
     let data = hub_server.data();
-    let mut told = TestPeer::connect(hub_server.at("nats"));
+    let mut observer = TestPeer::connect(hub_server.at("nats"));
     let server = thread::spawn(move || hub_server.keep());
-    while !told.line().contains("\"ldm\":true") {}
-    drop(told);
+    while !observer.line().contains("\"ldm\":true") {}
+    drop(observer);
     // The client has not received the end yet.
     peer.send(late);
     drop(flood);
-    let _open = standstill.end();
+    let _open = stalled_disk.end();
     peer.read_until_closed();
     drop(peer);
     let _keep = server.join().expect("it ends well");
@@ -76,7 +76,7 @@ fn finish(
 }
 
 /// Row 4.9: a client that publishes without waiting for acknowledgements loses nothing that it sent before the end.
-fn what_a_publisher_sent_before_the_end_is_stored(driver: DriverChoice) {
+fn publications_before_the_end_are_stored(driver: DriverChoice) {
     let full = full(driver);
     let mut peer = TestPeer::connect(full.0.at("nats"));
     let message = |number: usize| format!("PUB events.last 104\r\n<13>{number:0100}\r\n");
@@ -85,7 +85,7 @@ fn what_a_publisher_sent_before_the_end_is_stored(driver: DriverChoice) {
 }
 
 /// The same for a protocol without a message to its clients.
-fn what_a_syslog_sender_sent_before_the_end_is_stored(driver: DriverChoice) {
+fn syslog_messages_before_the_end_are_stored(driver: DriverChoice) {
     let full = full(driver);
     let mut peer = TestPeer::connect(full.0.at("syslog-tcp"));
     let message = |number: usize| format!("<13>{number:0100}\n");
@@ -98,11 +98,11 @@ fn a_client_that_never_stops_is_read_for_a_bounded_time(driver: DriverChoice) {
     let hub_server = HubTestServer::with(driver, |config| {
         config.hub = MessagingConfig { syslog_tcp: vec![any_port()], ..config.hub.clone() };
     });
-    let talkers = [
+    let senders = [
         (hub_server.at("nats"), format!("PUB a 1000\r\n{}\r\n", "x".repeat(1000))),
         (hub_server.at("syslog-tcp"), format!("<13>{}\n", "x".repeat(1000))),
     ];
-    let talkers = talkers.map(|(at, message)| {
+    let senders = senders.map(|(at, message)| {
         let mut peer = TestPeer::connect(at);
         peer.send(&message);
         thread::spawn(move || while peer.try_send(&message) {})
@@ -110,8 +110,8 @@ fn a_client_that_never_stops_is_read_for_a_bounded_time(driver: DriverChoice) {
     let bytes = || hub_server.overview().engine(|counters| &counters.received_bytes);
     eventually("both talk", || (bytes() > 1_000_000).then_some(()));
     let overview = hub_server.finish();
-    for talker in talkers {
-        talker.join().expect("the connection ends");
+    for sender in senders {
+        sender.join().expect("the connection ends");
     }
     assert_eq!(overview.engine(|counters| counters.closed(CloseReason::DrainTimeout)), 0);
 }

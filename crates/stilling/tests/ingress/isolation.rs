@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex};
 
 use stilling::DriverChoice;
 use stilling::http::{Method, Routes};
-use stilling_probe::HANG;
+use stilling_probe::HANG_TIMEOUT;
 
 use crate::support::{HubTestServer, NatsSubscriber, TestPeer, any_port, eventually};
 
@@ -41,7 +41,8 @@ fn two_servers_of_a_process_share_nothing(driver: DriverChoice) {
     assert_eq!((addresses.len(), ports), (6, 6), "{addresses:?}");
     assert_ne!(one.data(), other.data());
 
-    let (mut heard_at_one, mut heard_at_other) = (one.listen("events.>"), other.listen("events.>"));
+    let (mut subscriber_of_one, mut subscriber_of_other) =
+        (one.subscribe("events.>"), other.subscribe("events.>"));
     let accepted = |hub_server: &HubTestServer| hub_server.overview().engine(|counters| &counters.accepted);
     let before = (accepted(&one), accepted(&other));
     // All listeners of a server lead to its hub.
@@ -53,10 +54,10 @@ fn two_servers_of_a_process_share_nothing(driver: DriverChoice) {
     publish(other.all_at("nats")[1], 7, "to the other");
     assert_eq!((accepted(&one), accepted(&other)), (before.0 + 2, before.1 + 1));
     for _ in 0..30 {
-        assert_eq!(heard_at_one.next().1, "to one");
+        assert_eq!(subscriber_of_one.next().1, "to one");
     }
     for _ in 0..7 {
-        assert_eq!(heard_at_other.next().1, "to the other");
+        assert_eq!(subscriber_of_other.next().1, "to the other");
     }
     let check = |hub_server: &HubTestServer, count: u64| {
         for metric in ["stream_last_sequence{stream=\"events\"}", "messages_total", "delivered_total"] {
@@ -71,12 +72,12 @@ fn two_servers_of_a_process_share_nothing(driver: DriverChoice) {
     check(&one, 30);
     check(&other, 7);
 
-    drop(heard_at_one);
+    drop(subscriber_of_one);
     one.finish();
     publish(other.at("nats"), 1, "still there");
-    assert_eq!(heard_at_other.next().1, "still there");
+    assert_eq!(subscriber_of_other.next().1, "still there");
     check(&other, 8);
-    drop(heard_at_other);
+    drop(subscriber_of_other);
     other.finish();
 }
 
@@ -90,14 +91,16 @@ struct HandlerGate {
 impl HandlerGate {
     /// Blocks the thread until the gate opens.
     fn pass(&self) -> &'static str {
-        let closed = self.is_open.lock().expect("nobody panics");
-        let waited =
-            self.opened.wait_timeout_while(closed, HANG, |is_open| !*is_open).expect("nobody panics");
+        let closed = self.is_open.lock().expect("no thread panics");
+        let waited = self
+            .opened
+            .wait_timeout_while(closed, HANG_TIMEOUT, |is_open| !*is_open)
+            .expect("no thread panics");
         if *waited.0 { "let go\n" } else { "forgotten\n" }
     }
 
     fn open(&self) {
-        *self.is_open.lock().expect("nobody panics") = true;
+        *self.is_open.lock().expect("no thread panics") = true;
         self.opened.notify_all();
     }
 }
@@ -107,8 +110,8 @@ impl HandlerGate {
 fn handlers_that_block_all_workers_stop_neither_accepting_nor_receiving(driver: DriverChoice) {
     const WORKERS: usize = 3;
     const CONNECTIONS: usize = 200;
-    const HANGS: &str = "GET /hangs HTTP/1.1\r\nHost: a\r\n\r\n";
-    const LIVES: &str = "GET /lives HTTP/1.1\r\nHost: a\r\n\r\n";
+    const HANGING_REQUEST: &str = "GET /hangs HTTP/1.1\r\nHost: a\r\n\r\n";
+    const INLINE_REQUEST: &str = "GET /lives HTTP/1.1\r\nHost: a\r\n\r\n";
     let gate = Arc::<HandlerGate>::default();
     let hangs = Arc::clone(&gate);
     let routes = Routes::new().worker(Method::Get, "/hangs", move |_| hangs.pass()).inline(
@@ -116,15 +119,15 @@ fn handlers_that_block_all_workers_stop_neither_accepting_nor_receiving(driver: 
         "/lives",
         |_| "alive\n",
     );
-    let hub_server = HubTestServer::answering(driver, routes, |config| {
+    let hub_server = HubTestServer::with_routes(driver, routes, |config| {
         config.worker_threads = WORKERS;
         // Neither the jobs nor their requests time out.
-        config.timeouts.work = 2 * HANG;
-        config.queue_age_max = 2 * HANG;
+        config.timeouts.work = 2 * HANG_TIMEOUT;
+        config.queue_age_max = 2 * HANG_TIMEOUT;
     });
     // More than there are workers: some wait in the queue.
     let mut hung: Vec<TestPeer> = (0..2 * WORKERS).map(|_| hub_server.connect()).collect();
-    hung.iter_mut().for_each(|peer| peer.send(HANGS));
+    hung.iter_mut().for_each(|peer| peer.send(HANGING_REQUEST));
     let jobs = || (hub_server.metric("stilling_jobs_running"), hub_server.metric("stilling_jobs_queued"));
     let all_hang = (WORKERS as u64, WORKERS as u64);
     eventually("all workers hang", || (jobs() == all_hang).then_some(()));
@@ -132,16 +135,16 @@ fn handlers_that_block_all_workers_stop_neither_accepting_nor_receiving(driver: 
     let accepted = || hub_server.overview().engine(|counters| &counters.accepted);
     let before = accepted();
     // All connections stay open: none is accepted in the place of a closed one.
-    let mut came = Vec::new();
+    let mut clients = Vec::new();
     for number in 0..CONNECTIONS {
-        let mut client = hub_server.listen(&format!("_INBOX.{number}"));
+        let mut client = hub_server.subscribe(&format!("_INBOX.{number}"));
         client.publish("events.a", &format!("_INBOX.{number}"), "hello");
         let sequence = format!("\"seq\":{}", number + 1);
-        let (_, verdict) = client.next();
-        assert!(verdict.contains(&sequence), "{verdict}");
+        let (_, ack) = client.next();
+        assert!(ack.contains(&sequence), "{ack}");
         let mut asking = hub_server.connect();
-        assert_eq!(asking.ask(LIVES).text(), "alive\n");
-        came.push((client, asking));
+        assert_eq!(asking.ask(INLINE_REQUEST).text(), "alive\n");
+        clients.push((client, asking));
     }
     assert_eq!(accepted() - before, 2 * CONNECTIONS as u64);
     assert!(hung.iter().all(TestPeer::is_silent));
@@ -151,6 +154,6 @@ fn handlers_that_block_all_workers_stop_neither_accepting_nor_receiving(driver: 
     for peer in &mut hung {
         assert_eq!(peer.answer().text(), "let go\n");
     }
-    drop((hung, came));
+    drop((hung, clients));
     hub_server.finish();
 }

@@ -10,7 +10,7 @@ use crate::support::{HubTestServer, eventually};
 on_both_drivers!(
     the_metrics_count_what_the_hub_does,
     a_stream_that_is_not_open_makes_the_server_unready,
-    without_a_hub_nothing_is_said_of_one,
+    without_a_hub_pages_omit_it,
 );
 
 fn publish(hub_server: &HubTestServer, subject: &str, fields: &str) -> u16 {
@@ -22,14 +22,14 @@ fn publish(hub_server: &HubTestServer, subject: &str, fields: &str) -> u16 {
 /// Row 5.3: one page for all counters.
 fn the_metrics_count_what_the_hub_does(driver: DriverChoice) {
     let hub_server = HubTestServer::start(driver);
-    let mut listener = hub_server.listen("events.*");
+    let mut subscriber = hub_server.subscribe("events.*");
     for fields in ["", "Nats-Msg-Id: a\r\n", "Nats-Msg-Id: a\r\n"] {
         assert_eq!(publish(&hub_server, "events.a", fields), 200);
     }
     assert_eq!(publish(&hub_server, "news", ""), 200);
     assert_eq!(publish(&hub_server, "events.a", "Nats-Expected-Stream: quick\r\n"), 412);
     for _ in 0..2 {
-        assert_eq!(listener.next().1, "hello");
+        assert_eq!(subscriber.next().1, "hello");
     }
     for (metric, expected) in [
         ("messages_total", 5),
@@ -62,7 +62,7 @@ fn the_metrics_count_what_the_hub_does(driver: DriverChoice) {
     let page = hub_server.page("/status").into_text();
     assert!(page.contains("<tr><td>events<td>1<td>2<td>2<td>0<td>open<td>"), "{page}");
     assert!(page.contains("<tr class=refused><td>lost: condition<td>1"), "{page}");
-    drop(listener);
+    drop(subscriber);
     hub_server.finish();
 }
 
@@ -77,7 +77,7 @@ fn log(line: &str) {
 /// reason.
 fn a_stream_that_is_not_open_makes_the_server_unready(driver: DriverChoice) {
     let hub_server = HubTestServer::with(driver, |config| config.log = Some(log));
-    let place = hub_server.data().display().to_string();
+    let data_path = hub_server.data().display().to_string();
     assert_eq!(hub_server.page("/readyz").text(), "ready\n");
     fs::write(hub_server.data(), "no folder").expect("a file in the place of the folder");
     assert_eq!(publish(&hub_server, "events.a", ""), 503);
@@ -85,11 +85,11 @@ fn a_stream_that_is_not_open_makes_the_server_unready(driver: DriverChoice) {
         eventually("it is known", || Some(hub_server.page("/readyz")).filter(|answer| answer.status == 503));
     assert!(
         answer.text().starts_with("not ready: the stream events is not open: ")
-            && answer.text().contains(&place),
+            && answer.text().contains(&data_path),
         "{answer:?}"
     );
     assert_eq!(answer.field("Retry-After"), Some("1"));
-    assert_eq!(hub_server.page("/livez").status, 200, "it lives all the same");
+    assert_eq!(hub_server.page("/livez").status, 200, "liveness is unaffected");
     assert_eq!(hub_server.metric("stilling_hub_stream_closed{stream=\"events\"}"), 1);
     let page = hub_server.page("/status").into_text();
     assert!(page.contains("<td>not open"), "{page}");
@@ -97,11 +97,11 @@ fn a_stream_that_is_not_open_makes_the_server_unready(driver: DriverChoice) {
     assert!(page.find("<h1>").is_some_and(|title| alert < title), "it is at the top: {page}");
     hub_server.finish();
     let lines = LOG.lock().expect("no writer panics").clone();
-    let own: Vec<_> = lines.iter().filter(|line| line.contains(&place)).collect();
+    let own: Vec<_> = lines.iter().filter(|line| line.contains(&data_path)).collect();
     assert!(own.len() == 1 && own[0].starts_with("stream events: is not open"), "{lines:?}");
 }
 
-fn without_a_hub_nothing_is_said_of_one(driver: DriverChoice) {
+fn without_a_hub_pages_omit_it(driver: DriverChoice) {
     let hub_server =
         HubTestServer::with(driver, |config| config.hub = stilling::settings::MessagingConfig::default());
     assert!(!hub_server.page("/metrics").text().contains("hub"));

@@ -19,19 +19,19 @@ on_both_drivers!(
     a_message_without_a_stream_reaches_its_subscribers,
     a_message_sent_twice_is_stored_once,
     conditions_that_do_not_hold_are_refused,
-    what_cannot_be_published_says_why,
+    invalid_publications_are_refused_with_a_reason,
     many_lines_with_long_headers_are_refused,
     only_permitted_users_publish,
     pages_of_other_origins_are_refused,
     requests_in_a_row_are_answered_in_order,
-    a_body_is_asked_for_only_if_it_is_wanted,
+    continue_is_sent_only_for_acceptable_bodies,
     a_frozen_stream_refuses,
-    a_hub_that_stands_still_is_waited_for_within_bounds,
-    routes_come_first_and_pages_alone_publish_nothing,
-    without_users_only_loopback_listeners_take_publications,
-    without_a_hub_there_is_nothing,
+    a_stalled_hub_is_waited_for_in_bounded_time,
+    routes_take_precedence_and_admin_listeners_publish_nothing,
+    without_users_only_loopback_listeners_accept_publications,
+    without_a_hub_publish_is_not_found,
     curl_publishes,
-    many_at_once_lose_nothing,
+    concurrent_publishers_lose_nothing,
 );
 
 fn post(path: &str, fields: &str, body: &str) -> String {
@@ -44,57 +44,73 @@ fn lines(path: &str, body: &str) -> String {
 }
 
 #[track_caller]
-fn is(answer: &TestResponse, status: u16, text: &str) {
+fn assert_body(answer: &TestResponse, status: u16, text: &str) {
     assert_eq!((answer.status, answer.text().trim_end()), (status, text));
 }
 
 /// Checks the status and a part of the explanation.
 #[track_caller]
-fn says(answer: &TestResponse, status: u16, part: &str) {
+fn assert_body_contains(answer: &TestResponse, status: u16, part: &str) {
     assert!(answer.status == status && answer.text().contains(part), "{status} {part}: {answer:?}");
 }
 
 fn one_message_is_acknowledged_with_its_sequence(driver: DriverChoice) {
     let hub_server = HubTestServer::start(driver);
-    let mut listener = hub_server.listen("events.>");
+    let mut subscriber = hub_server.subscribe("events.>");
     let mut peer = hub_server.connect();
     for sequence in 1..=3 {
         let answer = peer.ask(post("/publish/events.a%2Eb", "", &format!("number {sequence}")));
-        is(&answer, 200, &format!("{{\"stream\":\"events\",\"first\":{sequence},\"last\":{sequence}}}"));
+        assert_body(
+            &answer,
+            200,
+            &format!("{{\"stream\":\"events\",\"first\":{sequence},\"last\":{sequence}}}"),
+        );
         assert_eq!(answer.field("Content-Type"), Some("application/json"));
-        assert_eq!(listener.next(), ("events.a.b".to_owned(), format!("number {sequence}")));
+        assert_eq!(subscriber.next(), ("events.a.b".to_owned(), format!("number {sequence}")));
     }
-    is(&peer.ask(post("/publish/quick.x", "", "")), 200, "{\"stream\":\"quick\",\"first\":1,\"last\":1}");
+    assert_body(
+        &peer.ask(post("/publish/quick.x", "", "")),
+        200,
+        "{\"stream\":\"quick\",\"first\":1,\"last\":1}",
+    );
     let chunked = "POST /publish/quick.x HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n";
-    is(&peer.ask(chunked), 200, "{\"stream\":\"quick\",\"first\":2,\"last\":2}");
+    assert_body(&peer.ask(chunked), 200, "{\"stream\":\"quick\",\"first\":2,\"last\":2}");
     assert!(hub_server.data().join("events").exists(), "it is on disk");
-    drop((peer, listener));
+    drop((peer, subscriber));
     hub_server.finish();
 }
 
 fn each_line_is_a_message(driver: DriverChoice) {
     let hub_server = HubTestServer::start(driver);
-    let mut listener = hub_server.listen("events.>");
+    let mut subscriber = hub_server.subscribe("events.>");
     let mut peer = hub_server.connect();
     let body = "{\"n\":1}\n\r\n  \n{\"n\":2}\r\n{\"n\":3}";
-    is(&peer.ask(lines("/publish/events.a", body)), 200, "{\"stream\":\"events\",\"first\":1,\"last\":3}");
+    assert_body(
+        &peer.ask(lines("/publish/events.a", body)),
+        200,
+        "{\"stream\":\"events\",\"first\":1,\"last\":3}",
+    );
     for number in 1..=3 {
-        assert_eq!(listener.next(), ("events.a".to_owned(), format!("{{\"n\":{number}}}")));
+        assert_eq!(subscriber.next(), ("events.a".to_owned(), format!("{{\"n\":{number}}}")));
     }
     let typed = post("/publish/events.a", "content-type: Application/X-NDJSON ; charset=utf-8\r\n", "x\ny\n");
-    is(&peer.ask(typed), 200, "{\"stream\":\"events\",\"first\":4,\"last\":5}");
-    says(&peer.ask(lines("/publish/events.a", "\n \r\n")), 400, "the body contains no message");
+    assert_body(&peer.ask(typed), 200, "{\"stream\":\"events\",\"first\":4,\"last\":5}");
+    assert_body_contains(
+        &peer.ask(lines("/publish/events.a", "\n \r\n")),
+        400,
+        "the body contains no message",
+    );
     // The maximum number of messages, which takes several publication batches; then one more.
     let most = "x\n".repeat(10_000);
-    is(
+    assert_body(
         &peer.ask(lines("/publish/events.a", &most)),
         200,
         "{\"stream\":\"events\",\"first\":6,\"last\":10005}",
     );
-    says(&peer.ask(lines("/publish/events.a", &format!("{most}x"))), 413, "10001 messages");
+    assert_body_contains(&peer.ask(lines("/publish/events.a", &format!("{most}x"))), 413, "10001 messages");
     let text = post("/publish/events.a", "Content-Type: text/plain\r\n", "x\ny\n");
-    is(&peer.ask(text), 200, "{\"stream\":\"events\",\"first\":10006,\"last\":10006}");
-    drop((peer, listener));
+    assert_body(&peer.ask(text), 200, "{\"stream\":\"events\",\"first\":10006,\"last\":10006}");
+    drop((peer, subscriber));
     hub_server.finish();
 }
 
@@ -107,10 +123,10 @@ fn not_stored(subscriptions: u32) -> String {
 fn a_message_without_a_stream_reaches_its_subscribers(driver: DriverChoice) {
     let hub_server = HubTestServer::start(driver);
     let mut peer = hub_server.connect();
-    is(&peer.ask(post("/publish/news.eu", "", "unheard")), 200, &not_stored(0));
-    let (mut one, mut other) = (hub_server.listen("news.*"), hub_server.listen("news.eu"));
-    is(&peer.ask(post("/publish/news.eu", "", "heard")), 200, &not_stored(2));
-    is(&peer.ask(lines("/publish/news.us", "a\nb\n")), 200, &not_stored(1));
+    assert_body(&peer.ask(post("/publish/news.eu", "", "unheard")), 200, &not_stored(0));
+    let (mut one, mut other) = (hub_server.subscribe("news.*"), hub_server.subscribe("news.eu"));
+    assert_body(&peer.ask(post("/publish/news.eu", "", "heard")), 200, &not_stored(2));
+    assert_body(&peer.ask(lines("/publish/news.us", "a\nb\n")), 200, &not_stored(1));
     assert_eq!(other.next(), ("news.eu".to_owned(), "heard".to_owned()));
     for payload in ["heard", "a", "b"] {
         assert_eq!(one.next().1, payload);
@@ -123,9 +139,17 @@ fn a_message_sent_twice_is_stored_once(driver: DriverChoice) {
     let hub_server = HubTestServer::start(driver);
     let mut peer = hub_server.connect();
     let request = post("/publish/events.a", "Nats-Msg-Id: one\r\n", "x");
-    is(&peer.ask(&request), 200, "{\"stream\":\"events\",\"first\":1,\"last\":1}");
-    is(&peer.ask(&request), 200, "{\"stream\":\"events\",\"first\":1,\"last\":1,\"duplicate\":true}");
-    is(&peer.ask(post("/publish/events.a", "", "x")), 200, "{\"stream\":\"events\",\"first\":2,\"last\":2}");
+    assert_body(&peer.ask(&request), 200, "{\"stream\":\"events\",\"first\":1,\"last\":1}");
+    assert_body(
+        &peer.ask(&request),
+        200,
+        "{\"stream\":\"events\",\"first\":1,\"last\":1,\"duplicate\":true}",
+    );
+    assert_body(
+        &peer.ask(post("/publish/events.a", "", "x")),
+        200,
+        "{\"stream\":\"events\",\"first\":2,\"last\":2}",
+    );
     drop(peer);
     hub_server.finish();
 }
@@ -134,24 +158,40 @@ fn conditions_that_do_not_hold_are_refused(driver: DriverChoice) {
     let hub_server = HubTestServer::start(driver);
     let mut peer = hub_server.connect();
     let mut ask = |field: &str| peer.ask(post("/publish/events.a", &format!("{field}\r\n"), "x"));
-    says(&ask("Nats-Expected-Last-Sequence: 7"), 412, "the last sequence of the stream events is 0");
-    is(&ask("Nats-Expected-Last-Sequence: 0"), 200, "{\"stream\":\"events\",\"first\":1,\"last\":1}");
-    says(&ask("Nats-Expected-Last-Sequence: 0"), 412, "is 1, not");
-    says(&ask("Nats-Expected-Stream: quick"), 412, "the subject belongs to the stream events");
-    is(&ask("nats-expected-stream: events"), 200, "{\"stream\":\"events\",\"first\":2,\"last\":2}");
-    says(&ask("Nats-Rollup: all"), 400, "unknown header Nats-Rollup");
+    assert_body_contains(
+        &ask("Nats-Expected-Last-Sequence: 7"),
+        412,
+        "the last sequence of the stream events is 0",
+    );
+    assert_body(
+        &ask("Nats-Expected-Last-Sequence: 0"),
+        200,
+        "{\"stream\":\"events\",\"first\":1,\"last\":1}",
+    );
+    assert_body_contains(&ask("Nats-Expected-Last-Sequence: 0"), 412, "is 1, not");
+    assert_body_contains(
+        &ask("Nats-Expected-Stream: quick"),
+        412,
+        "the subject belongs to the stream events",
+    );
+    assert_body(&ask("nats-expected-stream: events"), 200, "{\"stream\":\"events\",\"first\":2,\"last\":2}");
+    assert_body_contains(&ask("Nats-Rollup: all"), 400, "unknown header Nats-Rollup");
     // A request that is refused by its head is not read to its end.
     assert!(peer.rest().is_empty());
     let mut peer = hub_server.connect();
     let fields = "Content-Type: application/x-ndjson\r\nNats-Expected-Stream: quick\r\n";
-    says(&peer.ask(post("/publish/events.a", fields, "a\nb\n")), 412, "none of 2 messages were stored");
+    assert_body_contains(
+        &peer.ask(post("/publish/events.a", fields, "a\nb\n")),
+        412,
+        "none of 2 messages were stored",
+    );
     let losses = |loss| hub_server.overview().hub.get().expect("there is one").losses(Ingress::Http, loss);
     eventually("all are counted", || (losses(Loss::Condition) == 5).then_some(()));
     drop(peer);
     hub_server.finish();
 }
 
-fn what_cannot_be_published_says_why(driver: DriverChoice) {
+fn invalid_publications_are_refused_with_a_reason(driver: DriverChoice) {
     let hub_server = HubTestServer::with(driver, |config| {
         let small = StreamConfig { message_size_max: 2000, ..StreamConfig::new("events", ["events.>"]) };
         config.hub.streams = vec![small];
@@ -165,8 +205,8 @@ fn what_cannot_be_published_says_why(driver: DriverChoice) {
         ("/publish/$JS.API.INFO", 400, "$JS. is reserved"),
         ("/publish", 404, "Not Found"),
     ] {
-        says(&hub_server.connect().ask(post(path, "", "x")), status, part);
-        says(&hub_server.connect().ask(post(path, "", "")), status, part);
+        assert_body_contains(&hub_server.connect().ask(post(path, "", "x")), status, part);
+        assert_body_contains(&hub_server.connect().ask(post(path, "", "")), status, part);
     }
     let mut peer = hub_server.connect();
     for method in ["GET", "HEAD", "PUT", "DELETE", "OPTIONS"] {
@@ -174,13 +214,13 @@ fn what_cannot_be_published_says_why(driver: DriverChoice) {
         let answer = if method == "HEAD" { peer.head() } else { peer.answer() };
         assert_eq!((answer.status, answer.field("Allow")), (405, Some("POST")), "{method}");
     }
-    is(
+    assert_body(
         &peer.ask(post("/publish/events.a", "", &"x".repeat(2000))),
         200,
         "{\"stream\":\"events\",\"first\":1,\"last\":1}",
     );
     let long = "x".repeat(2001);
-    says(
+    assert_body_contains(
         &peer.ask(lines("/publish/events.a", &format!("a\n{long}\n"))),
         413,
         "on line 2 has 2001 bytes; the maximum is 2000",
@@ -188,9 +228,13 @@ fn what_cannot_be_published_says_why(driver: DriverChoice) {
     let chunked = format!(
         "POST /publish/events.a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n7d1\r\n{long}\r\n0\r\n\r\n"
     );
-    says(&peer.ask(chunked), 413, "the message has 2001 bytes");
-    is(&peer.ask(post("/publish/events.a", "", "x")), 200, "{\"stream\":\"events\",\"first\":2,\"last\":2}");
-    says(
+    assert_body_contains(&peer.ask(chunked), 413, "the message has 2001 bytes");
+    assert_body(
+        &peer.ask(post("/publish/events.a", "", "x")),
+        200,
+        "{\"stream\":\"events\",\"first\":2,\"last\":2}",
+    );
+    assert_body_contains(
         &peer.ask(post("/publish/events.a", "", &long)),
         413,
         "the message has 2001 bytes; the maximum is 2000",
@@ -211,8 +255,12 @@ fn many_lines_with_long_headers_are_refused(driver: DriverChoice) {
         )
     };
     let mut peer = hub_server.connect();
-    says(&peer.ask(post(&"x".repeat(2000))), 413, "10000 messages, each with a copy of subject and headers");
-    is(&peer.ask(post("quick")), 200, "{\"stream\":\"quick\",\"first\":1,\"last\":10000}");
+    assert_body_contains(
+        &peer.ask(post(&"x".repeat(2000))),
+        413,
+        "10000 messages, each with a copy of subject and headers",
+    );
+    assert_body(&peer.ask(post("quick")), 200, "{\"stream\":\"quick\",\"first\":1,\"last\":10000}");
     drop(peer);
     hub_server.finish();
 }
@@ -236,14 +284,14 @@ fn only_permitted_users_publish(driver: DriverChoice) {
     };
     let sensor = "Authorization: Basic c2Vuc29yOnM=";
     assert_eq!(ask(sensor, "events.sensors.1").status, 200);
-    says(&ask(sensor, "events.orders"), 403, "this user may not publish to this subject");
+    assert_body_contains(&ask(sensor, "events.orders"), 403, "this user may not publish to this subject");
     assert_eq!(ask("Authorization: bearer token", "events.orders").status, 200);
     assert_eq!(ask("Origin: http://a\r\nAuthorization: Bearer token", "events.orders").status, 200);
     for field in
         ["X: y", "Authorization: Bearer s", "Authorization: Basic c2Vuc29yOng=", "Authorization: Basic"]
     {
         let answer = ask(field, "events.sensors.1");
-        says(&answer, 401, "publishing needs a known name and password");
+        assert_body_contains(&answer, 401, "publishing needs a known name and password");
         assert!(answer.head.contains("WWW-Authenticate: Basic realm=\"stilling\""), "{answer:?}");
         assert!(answer.head.contains("WWW-Authenticate: Bearer"), "{answer:?}");
     }
@@ -261,7 +309,7 @@ fn pages_of_other_origins_are_refused(driver: DriverChoice) {
     let hub_server = HubTestServer::start(driver);
     let ask = |field: &str| hub_server.connect().ask(post("/publish/quick.a", field, "x"));
     for origin in ["http://a:1", "http://b", "null", "a"] {
-        says(&ask(&format!("Origin: {origin}\r\n")), 403, "Origin differs from Host");
+        assert_body_contains(&ask(&format!("Origin: {origin}\r\n")), 403, "Origin differs from Host");
     }
     // A page requested by address comes from this server; a page requested by name may come from any site with a name
     // that resolves to this address.
@@ -269,8 +317,8 @@ fn pages_of_other_origins_are_refused(driver: DriverChoice) {
         let request = post("/publish/quick.a", &format!("Origin: http://{host}\r\n"), "x");
         hub_server.connect().ask(request.replace("Host: a\r\n", &format!("Host: {host}\r\n")))
     };
-    says(&own("a"), 403, "a page at a host name may publish only if users are configured");
-    is(&own("127.0.0.1:80"), 200, "{\"stream\":\"quick\",\"first\":1,\"last\":1}");
+    assert_body_contains(&own("a"), 403, "a page at a host name may publish only if users are configured");
+    assert_body(&own("127.0.0.1:80"), 200, "{\"stream\":\"quick\",\"first\":1,\"last\":1}");
     hub_server.finish();
 }
 
@@ -287,13 +335,13 @@ fn requests_in_a_row_are_answered_in_order(driver: DriverChoice) {
     peer.send(&all);
     peer.half_close();
     for sequence in 1..=50 {
-        is(
+        assert_body(
             &peer.answer(),
             200,
             &format!("{{\"stream\":\"events\",\"first\":{sequence},\"last\":{sequence}}}"),
         );
-        is(&peer.answer(), 200, "alive");
-        is(
+        assert_body(&peer.answer(), 200, "alive");
+        assert_body(
             &peer.answer(),
             200,
             &format!("{{\"stream\":\"quick\",\"first\":{sequence},\"last\":{sequence}}}"),
@@ -303,7 +351,7 @@ fn requests_in_a_row_are_answered_in_order(driver: DriverChoice) {
     hub_server.finish();
 }
 
-fn a_body_is_asked_for_only_if_it_is_wanted(driver: DriverChoice) {
+fn continue_is_sent_only_for_acceptable_bodies(driver: DriverChoice) {
     let hub_server = HubTestServer::start(driver);
     let head = |path: &str, fields: &str| {
         format!(
@@ -312,7 +360,7 @@ fn a_body_is_asked_for_only_if_it_is_wanted(driver: DriverChoice) {
     };
     let mut peer = hub_server.connect();
     assert_eq!(peer.ask(head("/publish/quick.a", "")).status, 100);
-    is(&peer.ask("abc"), 200, "{\"stream\":\"quick\",\"first\":1,\"last\":1}");
+    assert_body(&peer.ask("abc"), 200, "{\"stream\":\"quick\",\"first\":1,\"last\":1}");
     for (path, fields, status) in [
         ("/publish/quick.*", "", 400),
         ("/publish/quick.a", "Origin: null\r\n", 403),
@@ -332,10 +380,14 @@ fn a_frozen_stream_refuses(driver: DriverChoice) {
     let mut peer = hub_server.connect();
     for _ in 0..2 {
         let answer = peer.ask(post("/publish/events.a", "", "x"));
-        says(&answer, 503, "the stream events is not open yet");
+        assert_body_contains(&answer, 503, "the stream events is not open yet");
         assert_eq!(answer.field("Retry-After"), Some("1"));
     }
-    says(&peer.ask(lines("/publish/events.a", "a\nb")), 503, "; none of 2 messages were stored");
+    assert_body_contains(
+        &peer.ask(lines("/publish/events.a", "a\nb")),
+        503,
+        "; none of 2 messages were stored",
+    );
     assert_eq!(peer.ask(post("/publish/quick.a", "", "x")).status, 200, "the others go on");
     let losses = |ingress| hub_server.overview().hub.get().expect("there is one").losses(ingress, Loss::Hung);
     eventually("all are counted", || (losses(Ingress::Http) == 4).then_some(()));
@@ -346,19 +398,19 @@ fn a_frozen_stream_refuses(driver: DriverChoice) {
 
 /// Row 0.14: a publication to a stalled hub is neither refused at once nor delayed without bound; the response
 /// distinguishes a message that was certainly not published from one that may have been.
-fn a_hub_that_stands_still_is_waited_for_within_bounds(driver: DriverChoice) {
+fn a_stalled_hub_is_waited_for_in_bounded_time(driver: DriverChoice) {
     let hub_server = HubTestServer::with(driver, |config| {
         config.shards = 1;
         config.timeouts.work = Duration::from_millis(100);
     });
-    let standstill = hub_server.stall_disk();
+    let stalled_disk = hub_server.stall_disk();
     let mut first = hub_server.connect();
     let answer = first.ask(post("/publish/events.a", "", "x"));
-    says(&answer, 503, "this may have been stored");
+    assert_body_contains(&answer, 503, "this may have been stored");
     assert!(first.rest().is_empty(), "its outcome cannot be confused with another");
     // A stalled stream delays no other.
     let answer = hub_server.connect().ask(post("/publish/quick.a", "", "x"));
-    is(&answer, 200, "{\"stream\":\"quick\",\"first\":1,\"last\":1}");
+    assert_body(&answer, 200, "{\"stream\":\"quick\",\"first\":1,\"last\":1}");
     // Waiting publications are bounded, first in the hub, then on the way to it: a full queue is reported in time.
     let long = "x".repeat(1_000_000);
     let mut unanswered = 1;
@@ -369,7 +421,7 @@ fn a_hub_that_stands_still_is_waited_for_within_bounds(driver: DriverChoice) {
         if answer.text().contains("nothing was published") {
             break;
         }
-        says(&answer, 503, "this may have been stored");
+        assert_body_contains(&answer, 503, "this may have been stored");
         unanswered += 1;
         assert!(unanswered < 100, "it is bounded");
         peer = hub_server.connect();
@@ -378,11 +430,11 @@ fn a_hub_that_stands_still_is_waited_for_within_bounds(driver: DriverChoice) {
     assert_eq!(hub_server.metric("stilling_hub_publications_shed_total"), 1);
     // A publication that waits when the hub resumes is stored or gets one of these responses.
     peer.send(post("/publish/quick.b", "", "x"));
-    let _open = standstill.end();
+    let _open = stalled_disk.end();
     let answer = peer.answer();
     assert!([200, 503].contains(&answer.status), "{answer:?}");
     // All publications in between are processed.
-    let stored = eventually("the hub goes on", || {
+    let stored = eventually("the hub resumes", || {
         let answer = hub_server.connect().ask(post("/publish/quick.c", "", "x"));
         (answer.status == 200).then(|| answer.into_text())
     });
@@ -391,14 +443,15 @@ fn a_hub_that_stands_still_is_waited_for_within_bounds(driver: DriverChoice) {
     hub_server.finish();
 }
 
-fn routes_come_first_and_pages_alone_publish_nothing(driver: DriverChoice) {
+fn routes_take_precedence_and_admin_listeners_publish_nothing(driver: DriverChoice) {
     let routes = Routes::new()
         .inline(Method::Post, "/publish/{own}", |request| format!("mine: {}", request.body().len()))
         .fallback_inline(|_| Status::Gone);
-    let hub_server = HubTestServer::answering(driver, routes, |config| config.admin = Admin::At(any_port()));
+    let hub_server =
+        HubTestServer::with_routes(driver, routes, |config| config.admin = Admin::At(any_port()));
     let mut peer = hub_server.connect();
-    is(&peer.ask(post("/publish/quick.a", "", "abc")), 200, "mine: 3");
-    is(
+    assert_body(&peer.ask(post("/publish/quick.a", "", "abc")), 200, "mine: 3");
+    assert_body(
         &peer.ask(post("/publish/quick.a/b", "", "abc")),
         200,
         "{\"stream\":\"quick\",\"first\":1,\"last\":1}",
@@ -416,43 +469,47 @@ fn routes_come_first_and_pages_alone_publish_nothing(driver: DriverChoice) {
 }
 
 /// Listens on loopback and on all addresses.
-fn on_all(config: &mut ServeConfig) {
+fn listen_on_all_addresses(config: &mut ServeConfig) {
     config.listen = vec![any_port(), SocketAddr::from(([0, 0, 0, 0], 0))];
 }
 
 /// Publishes at the listener that other machines reach.
-fn at_the_open_one(hub_server: &HubTestServer) -> TestResponse {
+fn publish_on_public_listener(hub_server: &HubTestServer) -> TestResponse {
     let address = hub_server.all_at("http")[1];
     let mut peer = TestPeer::connect(SocketAddr::from(([127, 0, 0, 1], address.port())));
     peer.ask(post("/publish/quick.a/b", "", "abc"))
 }
 
 /// Where other machines reach a listener, publishing needs credentials.
-fn without_users_only_loopback_listeners_take_publications(driver: DriverChoice) {
+fn without_users_only_loopback_listeners_accept_publications(driver: DriverChoice) {
     let stored = "{\"stream\":\"quick\",\"first\":1,\"last\":1}";
-    let hub_server = HubTestServer::with(driver, on_all);
-    says(&at_the_open_one(&hub_server), 403, "requires users ([[user]]) or --open-publish");
-    is(&hub_server.connect().ask(post("/publish/quick.a", "", "x")), 200, stored);
+    let hub_server = HubTestServer::with(driver, listen_on_all_addresses);
+    assert_body_contains(
+        &publish_on_public_listener(&hub_server),
+        403,
+        "requires users ([[user]]) or --open-publish",
+    );
+    assert_body(&hub_server.connect().ask(post("/publish/quick.a", "", "x")), 200, stored);
     hub_server.finish();
     let hub_server = HubTestServer::with(driver, |config| {
-        on_all(config);
+        listen_on_all_addresses(config);
         config.open_publish = true;
     });
-    is(&at_the_open_one(&hub_server), 200, stored);
+    assert_body(&publish_on_public_listener(&hub_server), 200, stored);
     hub_server.finish();
     let hub_server = HubTestServer::with(driver, |config| {
-        on_all(config);
+        listen_on_all_addresses(config);
         config.hub.users = vec![UserConfig::new("ann", Credential::Password(Secret::new("x")))];
     });
-    assert_eq!(at_the_open_one(&hub_server).status, 401);
+    assert_eq!(publish_on_public_listener(&hub_server).status, 401);
     hub_server.finish();
     let routes = Routes::new().fallback_inline(|request| format!("mine: {}", request.body().len()));
-    let hub_server = HubTestServer::answering(driver, routes, on_all);
-    is(&at_the_open_one(&hub_server), 200, "mine: 3");
+    let hub_server = HubTestServer::with_routes(driver, routes, listen_on_all_addresses);
+    assert_body(&publish_on_public_listener(&hub_server), 200, "mine: 3");
     hub_server.finish();
 }
 
-fn without_a_hub_there_is_nothing(driver: DriverChoice) {
+fn without_a_hub_publish_is_not_found(driver: DriverChoice) {
     let hub_server = HubTestServer::with(driver, |config| config.hub = MessagingConfig::default());
     assert_eq!(hub_server.connect().ask(post("/publish/events.a", "", "x")).status, 404);
     hub_server.finish();
@@ -461,21 +518,21 @@ fn without_a_hub_there_is_nothing(driver: DriverChoice) {
 fn curl_publishes(driver: DriverChoice) {
     let hub_server = HubTestServer::start(driver);
     let url = hub_server.url("/publish/events.a");
-    let said = run("curl", &["-sS", "-d", "hello", &url]);
-    assert_eq!(said.trim_end(), "{\"stream\":\"events\",\"first\":1,\"last\":1}");
+    let output = run("curl", &["-sS", "-d", "hello", &url]);
+    assert_eq!(output.trim_end(), "{\"stream\":\"events\",\"first\":1,\"last\":1}");
     let lines = ["-sS", "--data-binary", "a\nb\nc\n", "-H", "Content-Type: application/x-ndjson", &url];
     assert_eq!(run("curl", &lines).trim_end(), "{\"stream\":\"events\",\"first\":2,\"last\":4}");
     // curl sends `Expect` by itself only above one megabyte; this body is smaller and is sent at once.
     let file = hub_server.data().join("body");
     fs::write(&file, vec![b'x'; 1_000_000]).expect("a file");
     let from = format!("@{}", file.display());
-    let said = run("curl", &["-sS", "--data-binary", &from, "-H", "Expect: 100-continue", &url]);
-    assert_eq!(said.trim_end(), "{\"stream\":\"events\",\"first\":5,\"last\":5}");
+    let output = run("curl", &["-sS", "--data-binary", &from, "-H", "Expect: 100-continue", &url]);
+    assert_eq!(output.trim_end(), "{\"stream\":\"events\",\"first\":5,\"last\":5}");
     assert_eq!(hub_server.overview().engine(|counters| counters.closed(CloseReason::ProtocolError)), 0);
     hub_server.finish();
 }
 
-fn many_at_once_lose_nothing(driver: DriverChoice) {
+fn concurrent_publishers_lose_nothing(driver: DriverChoice) {
     const CLIENTS: u64 = 16;
     const EACH: u64 = 50;
     let hub_server = HubTestServer::with(driver, |config| config.hub_thread = stilling::HubThread::Shard);
@@ -502,7 +559,7 @@ fn many_at_once_lose_nothing(driver: DriverChoice) {
         })
         .collect();
     let mut all: Vec<u64> =
-        clients.into_iter().flat_map(|client| client.join().expect("it goes well")).collect();
+        clients.into_iter().flat_map(|client| client.join().expect("it does not panic")).collect();
     all.sort_unstable();
     assert_eq!(all, (1..=CLIENTS * EACH * 2).collect::<Vec<_>>());
     hub_server.finish();

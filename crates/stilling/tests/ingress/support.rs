@@ -29,11 +29,11 @@ impl HubTestServer {
 
     /// The same with a changed configuration.
     pub(crate) fn with(driver: DriverChoice, change: impl FnOnce(&mut ServeConfig)) -> HubTestServer {
-        Self::answering(driver, Routes::new(), change)
+        Self::with_routes(driver, Routes::new(), change)
     }
 
     /// The same with routes.
-    pub(crate) fn answering(
+    pub(crate) fn with_routes(
         driver: DriverChoice,
         routes: Routes,
         change: impl FnOnce(&mut ServeConfig),
@@ -90,7 +90,7 @@ impl HubTestServer {
     pub(crate) fn all_at(&self, scheme: &str) -> Vec<SocketAddr> {
         let start = format!("listening {scheme}://");
         let lines = self.banner.iter().filter_map(|line| line.strip_prefix(&start));
-        lines.map(|line| line.parse().expect("the banner tells an address")).collect()
+        lines.map(|line| line.parse().expect("the banner has an address")).collect()
     }
 
     /// The address of the separate `admin` listener.
@@ -122,7 +122,7 @@ impl HubTestServer {
     }
 
     /// A NATS client that is subscribed to this filter.
-    pub(crate) fn listen(&self, filter: &str) -> NatsSubscriber {
+    pub(crate) fn subscribe(&self, filter: &str) -> NatsSubscriber {
         NatsSubscriber::at(self.at("nats"), filter)
     }
 
@@ -140,10 +140,10 @@ impl HubTestServer {
     #[track_caller]
     pub(crate) fn keep(self) -> (Arc<Overview>, tempfile::TempDir) {
         let overview = self.running.end().expect("no shard has failed");
-        let came = overview.engine(|counters| &counters.accepted);
-        let went: u64 =
+        let accepted = overview.engine(|counters| &counters.accepted);
+        let closed: u64 =
             CloseReason::ALL.into_iter().map(|reason| overview.engine(|c| c.closed(reason))).sum();
-        assert_eq!(came, went, "every connection ends for one reason");
+        assert_eq!(accepted, closed, "every connection ends for one reason");
         assert_eq!(overview.engine(|counters| &counters.input_held), 0);
         assert_eq!(overview.engine(|counters| &counters.output_held), 0);
         let held: u64 = overview.http.iter().map(|counters| counters.requests_held()).sum();
@@ -176,9 +176,9 @@ impl NatsSubscriber {
     pub(crate) fn at(server: SocketAddr, filter: &str) -> NatsSubscriber {
         let mut peer = TestPeer::connect(server);
         peer.send(format!("CONNECT {{\"headers\":true,\"verbose\":false}}\r\nSUB {filter} 1\r\nPING\r\n"));
-        let mut listener = NatsSubscriber { peer };
-        while listener.line() != "PONG" {}
-        listener
+        let mut subscriber = NatsSubscriber { peer };
+        while subscriber.line() != "PONG" {}
+        subscriber
     }
 
     /// Publishes with a reply subject; an empty one requests no answer.
@@ -207,10 +207,10 @@ impl NatsSubscriber {
     #[track_caller]
     pub(crate) fn raw(&mut self) -> (String, Vec<u8>) {
         let line = self.line();
-        let mut words = line.split(' ');
-        let kind = words.next();
-        let subject = words.next().expect("a subject").to_owned();
-        let size: usize = words.next_back().expect("a size").parse().expect("a number");
+        let mut fields = line.split(' ');
+        let kind = fields.next();
+        let subject = fields.next().expect("a subject").to_owned();
+        let size: usize = fields.next_back().expect("a size").parse().expect("a number");
         let header_size = match kind {
             Some("MSG") => 0,
             Some("HMSG") => line.split(' ').rev().nth(1).expect("a size").parse().expect("a number"),
@@ -228,18 +228,18 @@ pub(crate) fn records(data: &Path) -> Vec<(RecordKind, String, String)> {
     let (log, _) = Log::open(disk, "events", LogConfig::default()).expect("the stream");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let mut reader = log.source().read_from(StartAt::Sequence(1));
-    let mut found = Vec::new();
+    let mut found_records = Vec::new();
     loop {
         match reader.read().expect("it can be read") {
             ReadOutcome::Batch(batch) => {
-                found.extend(
+                found_records.extend(
                     batch
                         .records
                         .map(|(_, record)| (record.kind, text(record.subject), text(record.payload))),
                 );
             }
             ReadOutcome::Gap { .. } => panic!("nothing is missing"),
-            ReadOutcome::End => return found,
+            ReadOutcome::End => return found_records,
         }
     }
 }
@@ -251,8 +251,8 @@ pub(crate) fn run(name: &str, arguments: &[&str]) -> String {
         Command::new(name).args(arguments).stdin(Stdio::null()).output().unwrap_or_else(|error| {
             panic!("cannot run {name}: {error}; install it (`cargo xtask test` does)")
         });
-    let said = String::from_utf8_lossy(&outcome.stderr);
-    assert!(outcome.status.success(), "{name}: {}\n{said}", outcome.status);
+    let diagnostics = String::from_utf8_lossy(&outcome.stderr);
+    assert!(outcome.status.success(), "{name}: {}\n{diagnostics}", outcome.status);
     String::from_utf8_lossy(&outcome.stdout).into_owned()
 }
 

@@ -8,9 +8,9 @@ use stilling::{Admin, DriverChoice, ServeConfig, Server};
 use crate::support::{HttpTestServer, TestPeer, get};
 
 on_both_drivers!(
-    pages_with_a_listener_of_their_own_are_nowhere_else,
-    pages_that_are_off_are_nowhere,
-    what_has_no_routes_has_its_pages_moved_too,
+    admin_pages_with_their_own_listener_are_nowhere_else,
+    disabled_admin_pages_are_not_found,
+    admin_pages_move_also_without_routes,
 );
 
 const PAGES: [&str; 4] = ["/status", "/metrics", "/livez", "/readyz"];
@@ -28,7 +28,7 @@ fn check(peer: &mut TestPeer, path: &str, status: u16) {
 }
 
 /// With a separate listener, public listeners do not answer the admin pages.
-fn pages_with_a_listener_of_their_own_are_nowhere_else(driver: DriverChoice) {
+fn admin_pages_with_their_own_listener_are_nowhere_else(driver: DriverChoice) {
     let server = HttpTestServer::with(driver, routes(), |config| config.admin = Admin::At(any_port()));
     let (mut peer, mut admin) = (server.connect(), server.connect_admin());
     check(&mut peer, "/good", 200);
@@ -47,7 +47,7 @@ fn pages_with_a_listener_of_their_own_are_nowhere_else(driver: DriverChoice) {
     server.finish();
 }
 
-fn pages_that_are_off_are_nowhere(driver: DriverChoice) {
+fn disabled_admin_pages_are_not_found(driver: DriverChoice) {
     let server = HttpTestServer::with(driver, routes(), |config| config.admin = Admin::Off);
     let mut peer = server.connect();
     check(&mut peer, "/good", 200);
@@ -59,7 +59,7 @@ fn pages_that_are_off_are_nowhere(driver: DriverChoice) {
 }
 
 /// `/test/*` stays on loopback listeners, and the banner shows both addresses.
-fn what_has_no_routes_has_its_pages_moved_too(driver: DriverChoice) {
+fn admin_pages_move_also_without_routes(driver: DriverChoice) {
     let config = ServeConfig {
         listen: vec![any_port()],
         admin: Admin::At(any_port()),

@@ -6,15 +6,15 @@ use stilling::http::{Method, Request, Response, Routes, Status};
 use crate::support::{HttpTestServer, get};
 
 on_both_drivers!(
-    a_handler_runs_where_its_route_says,
+    a_handler_runs_where_its_route_specifies,
     without_workers_the_shard_does_their_work,
     placeholders_are_decoded_and_the_exact_pattern_wins,
     a_query_is_decoded_as_forms_are,
     a_handler_sees_the_whole_request,
     a_head_request_gets_the_fields_of_a_get,
-    what_no_handler_answers_is_404_or_405,
-    results_are_answers,
-    old_clients_keep_their_connections_if_they_ask,
+    requests_without_a_handler_are_404_or_405,
+    results_are_responses,
+    http_1_0_connections_persist_on_request,
     a_panic_costs_one_answer,
 );
 
@@ -23,7 +23,7 @@ fn thread_name(_: &Request<'_>) -> String {
 }
 
 /// Row 4.3: heavy work goes to a worker; quick work stays in the shard.
-fn a_handler_runs_where_its_route_says(driver: DriverChoice) {
+fn a_handler_runs_where_its_route_specifies(driver: DriverChoice) {
     let routes =
         Routes::new().inline(Method::Get, "/here", thread_name).worker(Method::Get, "/there", thread_name);
     let server = HttpTestServer::start(driver, routes);
@@ -108,7 +108,7 @@ fn a_query_is_decoded_as_forms_are(driver: DriverChoice) {
 }
 
 fn a_handler_sees_the_whole_request(driver: DriverChoice) {
-    fn say(request: &Request<'_>) -> String {
+    fn describe_request(request: &Request<'_>) -> String {
         let text = |bytes: &[u8]| bytes.escape_ascii().to_string();
         let fields: Vec<String> =
             request.headers().map(|(name, value)| text(name) + "=" + &text(value)).collect();
@@ -121,7 +121,11 @@ fn a_handler_sees_the_whole_request(driver: DriverChoice) {
             fields.join(","),
         )
     }
-    let routes = Routes::new().inline(Method::Put, "/in/{x}", say).worker(Method::Put, "/job/{x}", say);
+    let routes = Routes::new().inline(Method::Put, "/in/{x}", describe_request).worker(
+        Method::Put,
+        "/job/{x}",
+        describe_request,
+    );
     let server = HttpTestServer::start(driver, routes);
     let mut peer = server.connect();
     for path in ["/in/%41", "/job/%41"] {
@@ -166,7 +170,7 @@ fn a_head_request_gets_the_fields_of_a_get(driver: DriverChoice) {
     server.finish();
 }
 
-fn what_no_handler_answers_is_404_or_405(driver: DriverChoice) {
+fn requests_without_a_handler_are_404_or_405(driver: DriverChoice) {
     let routes = Routes::new().inline(Method::Get, "/a", |_| "a").worker(Method::Post, "/a", |_| "a").worker(
         Method::Delete,
         "/d/{x}",
@@ -199,7 +203,7 @@ fn what_no_handler_answers_is_404_or_405(driver: DriverChoice) {
     server.finish();
 }
 
-fn results_are_answers(driver: DriverChoice) {
+fn results_are_responses(driver: DriverChoice) {
     let routes =
         Routes::new().worker(Method::Get, "/{what}", |request| match request.param("what").as_deref() {
             Some("good") => Ok("good"),
@@ -228,7 +232,7 @@ fn results_are_answers(driver: DriverChoice) {
     server.finish();
 }
 
-fn old_clients_keep_their_connections_if_they_ask(driver: DriverChoice) {
+fn http_1_0_connections_persist_on_request(driver: DriverChoice) {
     let routes = Routes::new().inline(Method::Get, "/in", |_| "in").worker(Method::Get, "/job", |_| "job");
     let server = HttpTestServer::start(driver, routes);
     for path in ["/in", "/job"] {
@@ -246,13 +250,13 @@ fn old_clients_keep_their_connections_if_they_ask(driver: DriverChoice) {
 
 /// Row 4.34: a panic in a handler is one 500; the connection, the shard and the worker go on.
 fn a_panic_costs_one_answer(driver: DriverChoice) {
-    fn fall(_: &Request<'_>) -> Response {
+    fn panicking(_: &Request<'_>) -> Response {
         panic!("the demonstration of a panic in a handler")
     }
     let routes = Routes::new()
-        .inline(Method::Get, "/in", fall)
-        .inline(Method::Post, "/in", fall)
-        .worker(Method::Get, "/job", fall)
+        .inline(Method::Get, "/in", panicking)
+        .inline(Method::Post, "/in", panicking)
+        .worker(Method::Get, "/job", panicking)
         .inline(Method::Get, "/good", |_| "good");
     for workers in [0, 1] {
         let server = HttpTestServer::with(driver, routes.clone(), |config| config.worker_threads = workers);

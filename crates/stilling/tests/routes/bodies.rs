@@ -7,7 +7,7 @@ use crate::support::{HttpTestServer, get, pattern};
 
 on_both_drivers!(
     a_body_is_whole_when_the_handler_has_it,
-    a_client_that_expects_is_told_to_go_on_or_not,
+    expect_continue_is_answered_100_or_refused,
     a_body_over_the_limit_is_refused,
 );
 
@@ -68,7 +68,7 @@ fn a_body_is_whole_when_the_handler_has_it(driver: DriverChoice) {
 }
 
 /// RFC 9110 §10.1.1: 100 if the body is needed, otherwise the final response.
-fn a_client_that_expects_is_told_to_go_on_or_not(driver: DriverChoice) {
+fn expect_continue_is_answered_100_or_refused(driver: DriverChoice) {
     let server = HttpTestServer::with(driver, echoes(), |config| config.requests_held_max = 300);
     let ask = |path: &str, length: usize| {
         let mut peer = server.connect();

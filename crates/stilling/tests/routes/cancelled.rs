@@ -12,8 +12,8 @@ use crate::support::{HttpTestServer, TestPeer, eventually, get};
 
 on_both_drivers!(
     an_answer_never_reaches_another_request,
-    jobs_of_clients_that_have_gone_are_cancelled,
-    a_stream_of_a_client_that_has_gone_leaves_the_queue,
+    jobs_of_disconnected_clients_are_cancelled,
+    a_stream_of_a_disconnected_client_leaves_the_queue,
 );
 
 /// Routes with a job that runs until the sender is dropped, and a counted job that returns its request's number.
@@ -35,11 +35,11 @@ fn gated() -> (Sender<()>, Arc<AtomicUsize>, Routes) {
 }
 
 /// A client with a request that keeps the only worker busy.
-fn stuck(server: &HttpTestServer) -> TestPeer {
-    let mut stuck = server.connect();
-    stuck.send(get("/stuck"));
+fn blocked(server: &HttpTestServer) -> TestPeer {
+    let mut blocked = server.connect();
+    blocked.send(get("/stuck"));
     eventually("the worker is busy", || (server.overview().pool.counters().busy == 1).then_some(()));
-    stuck
+    blocked
 }
 
 /// Row 4.26: a response belongs to its own request, whatever requests of the connection timed out before.
@@ -49,7 +49,7 @@ fn an_answer_never_reaches_another_request(driver: DriverChoice) {
         (config.shards, config.worker_threads) = (1, 1);
         config.timeouts.work = Duration::from_millis(20);
     });
-    let mut first = stuck(&server);
+    let mut first = blocked(&server);
     let mut peer = server.connect();
     // Twice the range of an eight-bit number, so that each number occurs twice.
     for number in 0..256 {
@@ -67,13 +67,13 @@ fn an_answer_never_reaches_another_request(driver: DriverChoice) {
 }
 
 /// Rows 4.12 and 4.26: these jobs leave the queue and release their memory while the workers are busy, and never run.
-fn jobs_of_clients_that_have_gone_are_cancelled(driver: DriverChoice) {
+fn jobs_of_disconnected_clients_are_cancelled(driver: DriverChoice) {
     const CLIENTS: u64 = 50;
     let (gate, runs, routes) = gated();
     let server = HttpTestServer::with(driver, routes, |config| {
         (config.shards, config.worker_threads, config.queue_max) = (1, 1, CLIENTS as usize);
     });
-    let mut first = stuck(&server);
+    let mut first = blocked(&server);
     let (held, counters) = (server.held(), || server.overview().pool.counters());
     for round in 1..=2 {
         let clients: Vec<_> = (0..CLIENTS)
@@ -98,7 +98,7 @@ fn jobs_of_clients_that_have_gone_are_cancelled(driver: DriverChoice) {
 }
 
 /// Row 4.12: the same for a job that reads the next piece of a response in progress.
-fn a_stream_of_a_client_that_has_gone_leaves_the_queue(driver: DriverChoice) {
+fn a_stream_of_a_disconnected_client_leaves_the_queue(driver: DriverChoice) {
     let (gate, _, routes) = gated();
     let alive = Arc::new(AtomicUsize::new(0));
     let sources = Arc::clone(&alive);
@@ -107,7 +107,7 @@ fn a_stream_of_a_client_that_has_gone_leaves_the_queue(driver: DriverChoice) {
     });
     let server =
         HttpTestServer::with(driver, routes, |config| (config.shards, config.worker_threads) = (1, 1));
-    let mut first = stuck(&server);
+    let mut first = blocked(&server);
     let mut client = server.connect();
     client.send(get("/stream"));
     eventually("its piece waits", || (server.overview().pool.counters().queued == 1).then_some(()));

@@ -9,17 +9,17 @@ use stilling::http::{Method, Request, Response, Routes, Status};
 use crate::support::{HttpTestServer, eventually, get};
 
 on_both_drivers!(
-    handlers_know_where_clients_come_from_if_they_ask,
-    what_no_route_matches_goes_to_the_fallback,
+    handlers_see_peer_addresses_on_request,
+    unmatched_requests_go_to_the_fallback,
     another_thread_ends_the_server,
-    connections_in_workers_hands_are_counted,
+    delegated_connections_are_counted,
 );
 
 fn peer_of(request: &Request<'_>) -> String {
     format!("{:?}", request.peer())
 }
 
-fn handlers_know_where_clients_come_from_if_they_ask(driver: DriverChoice) {
+fn handlers_see_peer_addresses_on_request(driver: DriverChoice) {
     let routes = Routes::new().inline(Method::Get, "/in", peer_of).worker(Method::Post, "/job", peer_of);
     let known = format!("{:?}", Some(IpAddr::from(Ipv4Addr::LOCALHOST)));
     for (routes, expected) in [(routes.clone(), "None"), (routes.with_peer_addresses(), known.as_str())] {
@@ -35,7 +35,7 @@ fn handlers_know_where_clients_come_from_if_they_ask(driver: DriverChoice) {
     }
 }
 
-fn what_no_route_matches_goes_to_the_fallback(driver: DriverChoice) {
+fn unmatched_requests_go_to_the_fallback(driver: DriverChoice) {
     fn nothing(request: &Request<'_>) -> Response {
         let body = String::from_utf8_lossy(request.body()).into_owned();
         Response::text(format!("no {:?} {body}", request.param("name"))).with_status(Status::NotFound)
@@ -65,7 +65,7 @@ fn what_no_route_matches_goes_to_the_fallback(driver: DriverChoice) {
 
 /// Row 4.37: a request in flight is answered after a stop from another thread.
 fn another_thread_ends_the_server(driver: DriverChoice) {
-    let (go_on, wait) = std::sync::mpsc::channel::<()>();
+    let (release, wait) = std::sync::mpsc::channel::<()>();
     let wait = std::sync::Mutex::new(wait);
     let routes = Routes::new().worker(Method::Get, "/stuck", move |_| {
         let _ = wait.lock().expect("no panics").recv();
@@ -79,8 +79,8 @@ fn another_thread_ends_the_server(driver: DriverChoice) {
     let stopper = server.stopper();
     let waiting = std::thread::spawn(move || server.wait());
     std::thread::spawn(move || stopper.clone().stop()).join().expect("stopping does not panic");
-    eventually("nobody is let in any more", || std::net::TcpStream::connect(address).err());
-    drop(go_on);
+    eventually("no connection is accepted any more", || std::net::TcpStream::connect(address).err());
+    drop(release);
     let answer = peer.answer();
     assert_eq!((answer.text(), answer.field("Connection")), ("done", Some("close")));
     assert_eq!(peer.rest(), b"");
@@ -90,7 +90,7 @@ fn another_thread_ends_the_server(driver: DriverChoice) {
 }
 
 /// Row 4.4: a delegated connection occupies a worker, so they are counted, including those that wait for one.
-fn connections_in_workers_hands_are_counted(driver: DriverChoice) {
+fn delegated_connections_are_counted(driver: DriverChoice) {
     let routes = Routes::new()
         .inline(Method::Get, "/raw", |_| {
             Response::delegate(|mut client| {
@@ -121,6 +121,6 @@ fn connections_in_workers_hands_are_counted(driver: DriverChoice) {
     let mut unlucky = server.connect();
     unlucky.send(get("/panic"));
     assert_eq!(unlucky.rest(), b"");
-    eventually("nobody has a worker", || (delegated() == 0).then_some(()));
+    eventually("no worker is held", || (delegated() == 0).then_some(()));
     server.finish();
 }

@@ -11,7 +11,7 @@ use crate::support::{HttpTestServer, get};
 on_both_drivers!(
     a_source_that_fails_at_the_start_is_a_500,
     a_source_that_fails_in_the_middle_ends_the_connection,
-    a_failed_answer_tells_its_client_so,
+    a_failed_response_is_reported_to_its_client,
 );
 
 /// Returns this many bytes, then ends as configured.
@@ -66,17 +66,21 @@ fn routes(left: usize) -> Routes {
 }
 
 /// An unsized source that ends has not failed.
-const WAYS: [&str; 5] = ["sized/fails", "sized/panics", "sized/ends", "open/fails", "open/panics"];
+const FAILURE_PATHS: [&str; 5] = ["sized/fails", "sized/panics", "sized/ends", "open/fails", "open/panics"];
 
 /// A failure before anything was sent is a status.
 fn a_source_that_fails_at_the_start_is_a_500(driver: DriverChoice) {
     for workers in [0, 2] {
         let server = HttpTestServer::with(driver, routes(0), |config| config.worker_threads = workers);
         let mut peer = server.connect();
-        for way in WAYS {
-            let answer = peer.ask(get(&format!("/job/{way}")));
-            assert_eq!((answer.status, answer.text()), (500, "500 Internal Server Error\n"), "{way}");
-            assert_eq!(peer.ask(get("/good")).text(), "good", "{way}");
+        for failure_path in FAILURE_PATHS {
+            let answer = peer.ask(get(&format!("/job/{failure_path}")));
+            assert_eq!(
+                (answer.status, answer.text()),
+                (500, "500 Internal Server Error\n"),
+                "{failure_path}"
+            );
+            assert_eq!(peer.ask(get("/good")).text(), "good", "{failure_path}");
         }
         drop(peer);
         server.finish();
@@ -84,20 +88,23 @@ fn a_source_that_fails_at_the_start_is_a_500(driver: DriverChoice) {
 }
 
 fn a_source_that_fails_in_the_middle_ends_the_connection(driver: DriverChoice) {
-    for (workers, place) in [(0, "job"), (0, "in"), (2, "job"), (2, "in")] {
+    for (workers, route) in [(0, "job"), (0, "in"), (2, "job"), (2, "in")] {
         // With one shard the counter shows the close reason of each connection in turn.
         let server = HttpTestServer::with(driver, routes(200_000), |config| {
             (config.shards, config.worker_threads) = (1, workers);
         });
-        for (number, way) in (1..).zip(WAYS) {
+        for (number, failure_path) in (1..).zip(FAILURE_PATHS) {
             let mut peer = server.connect();
-            peer.send(get(&format!("/{place}/{way}")) + &get("/good"));
+            peer.send(get(&format!("/{route}/{failure_path}")) + &get("/good"));
             let head = peer.head();
-            assert_eq!(head.status, 200, "{way}");
+            assert_eq!(head.status, 200, "{failure_path}");
             let body = peer.read_until_closed();
             let text = |part: &[u8]| body.windows(part.len()).any(|window| window == part);
-            assert!(!text(b"0\r\n\r\n") && !text(b"HTTP/"), "{way}: what was cut off looks complete");
-            assert!(body.len() <= 201_000, "{way}: {} bytes", body.len());
+            assert!(
+                !text(b"0\r\n\r\n") && !text(b"HTTP/"),
+                "{failure_path}: what was cut off looks complete"
+            );
+            assert!(body.len() <= 201_000, "{failure_path}: {} bytes", body.len());
             server.until_closed(CloseReason::ResponseAborted, number);
         }
         assert_eq!(server.connect().ask(get("/good")).text(), "good");
@@ -106,15 +113,15 @@ fn a_source_that_fails_in_the_middle_ends_the_connection(driver: DriverChoice) {
 }
 
 /// curl reports a failure with either framing: 18 is a partial file.
-fn a_failed_answer_tells_its_client_so(driver: DriverChoice) {
+fn a_failed_response_is_reported_to_its_client(driver: DriverChoice) {
     let server = HttpTestServer::start(driver, routes(200_000));
-    for way in WAYS {
+    for failure_path in FAILURE_PATHS {
         let outcome = std::process::Command::new("curl")
             .args(["--silent", "--max-time", "60", "--output", "/dev/null"])
-            .arg(server.url(&format!("/job/{way}")))
+            .arg(server.url(&format!("/job/{failure_path}")))
             .output()
             .expect("curl is installed");
-        assert_eq!(outcome.status.code(), Some(18), "{way}: {outcome:?}");
+        assert_eq!(outcome.status.code(), Some(18), "{failure_path}: {outcome:?}");
     }
     server.finish();
 }

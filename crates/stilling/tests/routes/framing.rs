@@ -13,7 +13,7 @@ on_both_drivers!(
 );
 
 #[track_caller]
-fn goes_on(peer: &mut TestPeer, after: &str) {
+fn assert_usable(peer: &mut TestPeer, after: &str) {
     assert_eq!(peer.ask(get("/good")).text(), "good", "after {after}");
 }
 
@@ -46,7 +46,7 @@ fn an_answer_that_would_break_the_framing_is_a_500(driver: DriverChoice) {
     let server = HttpTestServer::start(driver, routes);
     let mut peer = server.connect();
     for route in ["/in", "/job"] {
-        for way in [
+        for case in [
             "value",
             "line+feed",
             "nul",
@@ -62,10 +62,10 @@ fn an_answer_that_would_break_the_framing_is_a_500(driver: DriverChoice) {
             "continue",
             "switch",
         ] {
-            let answer = peer.ask(get(&format!("{route}?do={way}")));
-            assert_eq!((answer.status, answer.text()), (500, "500 Internal Server Error\n"), "{way}");
+            let answer = peer.ask(get(&format!("{route}?do={case}")));
+            assert_eq!((answer.status, answer.text()), (500, "500 Internal Server Error\n"), "{case}");
             assert!(answer.field("X-A").is_none() && !answer.head.contains("Set-Cookie"), "{}", answer.head);
-            goes_on(&mut peer, way);
+            assert_usable(&mut peer, case);
         }
     }
     drop(peer);
@@ -101,7 +101,7 @@ fn statuses_without_a_body_have_none(driver: DriverChoice) {
                 assert_eq!(answer.status, status);
                 assert_eq!(answer.field("Content-Length"), None, "{}", answer.head);
                 assert_eq!(answer.field("Transfer-Encoding"), None, "{}", answer.head);
-                goes_on(&mut peer, body);
+                assert_usable(&mut peer, body);
             }
         }
     }
@@ -174,7 +174,7 @@ fn many_fields_are_sent_and_too_many_refused(driver: DriverChoice) {
         assert_eq!(found, expected);
     }
     assert_eq!(peer.ask(get("/type")).status, 500);
-    goes_on(&mut peer, "a type without end");
+    assert_usable(&mut peer, "a type without end");
     drop(peer);
     server.finish();
 }

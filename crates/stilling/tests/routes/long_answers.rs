@@ -10,9 +10,9 @@ use crate::support::{HttpTestServer, TestPeer, eventually, get, pattern};
 
 on_both_drivers!(
     a_slow_reader_gets_every_byte,
-    who_stops_reading_is_cut_off,
+    a_client_that_stops_reading_is_disconnected,
     every_length_around_a_bound_is_whole,
-    who_leaves_in_the_middle_costs_nothing,
+    a_client_that_disconnects_midway_leaks_nothing,
 );
 
 /// Bytes of a long response.
@@ -51,22 +51,22 @@ fn a_slow_reader_gets_every_byte(driver: DriverChoice) {
 }
 
 /// Row 4.35: unread output is bounded, then the connection times out.
-fn who_stops_reading_is_cut_off(driver: DriverChoice) {
-    const DEAF: u64 = 8;
+fn a_client_that_stops_reading_is_disconnected(driver: DriverChoice) {
+    const SLOW_CLIENTS: u64 = 8;
     let server = HttpTestServer::with(driver, long_answers(), |config| {
         config.send_buffer = Some(16_384);
         config.engine.write_timeout = Duration::from_millis(500);
     });
-    let mut deaf: Vec<TestPeer> =
-        (0..DEAF).map(|_| TestPeer::connect_with_small_buffer(server.address())).collect();
-    for (peer, path) in deaf.iter_mut().zip(["/in", "/work", "/static"].iter().cycle()) {
+    let mut slow_clients: Vec<TestPeer> =
+        (0..SLOW_CLIENTS).map(|_| TestPeer::connect_with_small_buffer(server.address())).collect();
+    for (peer, path) in slow_clients.iter_mut().zip(["/in", "/work", "/static"].iter().cycle()) {
         peer.send(get(path));
     }
     eventually("all are cut off", || {
-        assert!(server.unsent() <= DEAF * 64 * 1024, "{} bytes are held", server.unsent());
-        (server.closed(CloseReason::WriteTimeout) == DEAF).then_some(())
+        assert!(server.unsent() <= SLOW_CLIENTS * 64 * 1024, "{} bytes are held", server.unsent());
+        (server.closed(CloseReason::WriteTimeout) == SLOW_CLIENTS).then_some(())
     });
-    assert!(deaf.iter_mut().all(|peer| peer.read_until_closed().len() < LONG));
+    assert!(slow_clients.iter_mut().all(|peer| peer.read_until_closed().len() < LONG));
     assert_eq!(server.connect().ask(get("/good")).text(), "good");
     server.finish();
 }
@@ -109,7 +109,7 @@ fn every_length_around_a_bound_is_whole(driver: DriverChoice) {
 }
 
 /// Row 4.34.
-fn who_leaves_in_the_middle_costs_nothing(driver: DriverChoice) {
+fn a_client_that_disconnects_midway_leaks_nothing(driver: DriverChoice) {
     let server = HttpTestServer::with(driver, long_answers(), |config| config.send_buffer = Some(16_384));
     for round in 0..10 {
         let mut peer = TestPeer::connect_with_small_buffer(server.address());

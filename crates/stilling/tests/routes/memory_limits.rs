@@ -10,10 +10,10 @@ use stilling::http::{Method, Response, Routes, Status};
 use crate::support::{HttpTestServer, TestPeer, eventually, get, pattern};
 
 on_both_drivers!(
-    who_finds_no_memory_is_told_to_come_again,
-    clients_that_leave_give_their_memory_back,
-    a_request_that_was_given_up_in_the_queue_holds_nothing,
-    answers_beyond_the_memory_for_them_are_refused,
+    requests_without_memory_get_503_with_retry_after,
+    disconnected_clients_release_their_memory,
+    an_expired_request_in_the_queue_holds_no_memory,
+    responses_beyond_the_memory_limit_are_refused,
     pages_that_wait_for_slow_clients_count_like_answers,
 );
 
@@ -46,7 +46,7 @@ fn half(server: &HttpTestServer) -> TestPeer {
 }
 
 /// Row 4.9's like, for memory: the request is shed with `Retry-After`, and the others are unaffected.
-fn who_finds_no_memory_is_told_to_come_again(driver: DriverChoice) {
+fn requests_without_memory_get_503_with_retry_after(driver: DriverChoice) {
     let server = small(driver, echoes());
     let mut others = [half(&server), half(&server)];
     let mut third = server.connect();
@@ -73,7 +73,7 @@ fn who_finds_no_memory_is_told_to_come_again(driver: DriverChoice) {
 }
 
 /// Row 4.34: for any kind of disconnect.
-fn clients_that_leave_give_their_memory_back(driver: DriverChoice) {
+fn disconnected_clients_release_their_memory(driver: DriverChoice) {
     let server = small(driver, echoes());
     for _ in 0..10 {
         let (reset, closed) = (half(&server), half(&server));
@@ -87,8 +87,8 @@ fn clients_that_leave_give_their_memory_back(driver: DriverChoice) {
 
 /// Row 4.12: a request that no worker took in time leaves the queue and releases its memory at once, however long the
 /// workers are busy.
-fn a_request_that_was_given_up_in_the_queue_holds_nothing(driver: DriverChoice) {
-    let (go_on, wait) = channel::<()>();
+fn an_expired_request_in_the_queue_holds_no_memory(driver: DriverChoice) {
+    let (release, wait) = channel::<()>();
     let wait = Mutex::new(wait);
     let routes = echoes().worker(Method::Get, "/stuck", move |_| {
         let _ = wait.lock().expect("no test panics here").recv();
@@ -99,8 +99,8 @@ fn a_request_that_was_given_up_in_the_queue_holds_nothing(driver: DriverChoice) 
         config.requests_held_max = 100_000;
         config.queue_age_max = Duration::from_millis(20);
     });
-    let mut stuck = server.connect();
-    stuck.send(get("/stuck"));
+    let mut blocked = server.connect();
+    blocked.send(get("/stuck"));
     eventually("the worker is busy", || (server.overview().pool.counters().busy == 1).then_some(()));
     let held = server.held();
     let request = [HEAD.as_bytes(), &pattern(40_000)].concat();
@@ -112,15 +112,15 @@ fn a_request_that_was_given_up_in_the_queue_holds_nothing(driver: DriverChoice) 
     }
     assert_eq!(server.overview().http(|counters| &counters.requests_shed), 0);
     assert_eq!(server.overview().http(|counters| &counters.jobs_expired), 5);
-    drop((peer, go_on));
-    assert_eq!(stuck.answer().text(), "done");
-    drop(stuck);
+    drop((peer, release));
+    assert_eq!(blocked.answer().text(), "done");
+    drop(blocked);
     assert_eq!(server.finish().http(|counters| &counters.late_results), 0);
 }
 
 /// Rows 4.7, 4.9: unread responses of slow clients are bounded; later requests get `Retry-After`, and earlier ones
 /// are answered completely.
-fn answers_beyond_the_memory_for_them_are_refused(driver: DriverChoice) {
+fn responses_beyond_the_memory_limit_are_refused(driver: DriverChoice) {
     const LONG: usize = 600_000;
     const MOST: usize = 1_000_000;
     let routes = Routes::new()

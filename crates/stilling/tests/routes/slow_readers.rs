@@ -6,11 +6,11 @@ use stilling::DriverChoice;
 use stilling::engine::CloseReason;
 use stilling::http::{Method, Response, Routes};
 
-use crate::support::{HANG, HttpTestServer, TestPeer, eventually, get, pattern};
+use crate::support::{HANG_TIMEOUT, HttpTestServer, TestPeer, eventually, get, pattern};
 
 on_both_drivers!(
-    more_slow_readers_than_the_store_holds_get_everything,
-    who_asks_on_without_reading_fills_no_store_for_others,
+    slow_readers_beyond_the_output_store_get_everything,
+    a_pipelining_client_that_does_not_read_leaves_room_for_others,
 );
 
 /// Bytes of each response: several times what the system takes for a client that reads nothing.
@@ -45,13 +45,13 @@ fn small(driver: DriverChoice, workers: usize) -> HttpTestServer {
         config.send_buffer = Some(131_072);
         config.engine.output_bytes_max = STORE;
         // The clients wait for each other.
-        config.engine.write_timeout = HANG;
+        config.engine.write_timeout = HANG_TIMEOUT;
     })
 }
 
 /// Row 4.36: the engine's unsent output is bounded, and no client that reads is closed for it, however many there
 /// are.
-fn more_slow_readers_than_the_store_holds_get_everything(driver: DriverChoice) {
+fn slow_readers_beyond_the_output_store_get_everything(driver: DriverChoice) {
     let expected = pattern(LONG);
     for workers in [0, 2] {
         let server = small(driver, workers);
@@ -60,7 +60,7 @@ fn more_slow_readers_than_the_store_holds_get_everything(driver: DriverChoice) {
         {
             peer.send(get(path));
         }
-        eventually("all have met resistance", || {
+        eventually("all outputs are blocked", || {
             assert!(server.unsent() <= STORE as u64, "{} bytes are held", server.unsent());
             (server.overview().engine(|counters| &counters.blocked_sends) >= CLIENTS as u64).then_some(())
         });
@@ -77,20 +77,20 @@ fn more_slow_readers_than_the_store_holds_get_everything(driver: DriverChoice) {
 }
 
 /// Row 4.36: the same for many short responses.
-fn who_asks_on_without_reading_fills_no_store_for_others(driver: DriverChoice) {
-    const ASKED: usize = 40;
+fn a_pipelining_client_that_does_not_read_leaves_room_for_others(driver: DriverChoice) {
+    const REQUESTS: usize = 40;
     let server = small(driver, 1);
     let mut peers: Vec<TestPeer> = (0..CLIENTS).map(|_| server.connect()).collect();
     for peer in &mut peers {
-        peer.send(get("/short").repeat(ASKED));
+        peer.send(get("/short").repeat(REQUESTS));
     }
-    eventually("all have met resistance", || {
+    eventually("all outputs are blocked", || {
         assert!(server.unsent() <= STORE as u64, "{} bytes are held", server.unsent());
         (server.overview().engine(|counters| &counters.blocked_sends) >= CLIENTS as u64).then_some(())
     });
     let expected = pattern(LONG);
     for peer in &mut peers {
-        for _ in 0..ASKED {
+        for _ in 0..REQUESTS {
             assert!(peer.answer().body == expected[..30_000]);
         }
     }

@@ -34,7 +34,7 @@ fn a_slow_reader_holds_no_worker(driver: DriverChoice) {
     slow.send(get("/long"));
     open.send(get("/open"));
     slow.head();
-    eventually("both have met resistance", || {
+    eventually("both outputs are blocked", || {
         (server.overview().engine(|counters| &counters.blocked_sends) >= 2).then_some(())
     });
     let mut other = server.connect();
@@ -51,9 +51,9 @@ fn a_slow_reader_holds_no_worker(driver: DriverChoice) {
 
 /// A response in progress is not refused: it continues when the queue has room.
 fn a_full_queue_delays_a_stream_and_does_not_break_it(driver: DriverChoice) {
-    let (go_on, wait) = channel::<()>();
+    let (release, wait) = channel::<()>();
     let wait = Mutex::new(wait);
-    let (hand, source) = channel_source();
+    let (source_sender, source) = channel_source();
     let source = Mutex::new(Some(source));
     let routes = Routes::new()
         .worker(Method::Get, "/feed", move |_| {
@@ -68,36 +68,36 @@ fn a_full_queue_delays_a_stream_and_does_not_break_it(driver: DriverChoice) {
     });
     let mut stream = server.connect();
     stream.send(get("/feed"));
-    hand.send(Ok(b"first".to_vec())).expect("the source is there");
+    source_sender.send(Ok(b"first".to_vec())).expect("the source is there");
     stream.head();
     assert_eq!(stream.chunk().as_deref(), Some(&b"first"[..]));
     // The worker now waits for the next piece. One more job waits for the worker, and the queue is full.
     eventually("the worker reads", || (server.overview().pool.counters().busy == 1).then_some(()));
-    let mut stuck = server.connect();
-    stuck.send(get("/stuck"));
+    let mut blocked = server.connect();
+    blocked.send(get("/stuck"));
     eventually("the queue is full", || (server.overview().pool.counters().queued == 1).then_some(()));
     // The worker returns the piece and takes the stuck job; then the queue is filled again.
-    hand.send(Ok(b"second".to_vec())).expect("the source is there");
+    source_sender.send(Ok(b"second".to_vec())).expect("the source is there");
     assert_eq!(stream.chunk().as_deref(), Some(&b"second"[..]));
     let mut others = Vec::new();
-    eventually("somebody is refused: the queue is full again", || {
+    eventually("a request is refused: the queue is full again", || {
         let mut other = server.connect();
         other.send(get("/stuck"));
         others.push(other);
         (server.answered(Status::ServiceUnavailable) > 0).then_some(())
     });
     let long = vec![b'x'; 1_000_000];
-    hand.send(Ok(long.clone())).expect("the source is there");
-    drop((hand, go_on));
+    source_sender.send(Ok(long.clone())).expect("the source is there");
+    drop((source_sender, release));
     let mut body = Vec::new();
     while let Some(chunk) = stream.chunk() {
         body.extend(chunk);
     }
     assert!(body == long, "{} bytes", body.len());
-    assert_eq!(stuck.answer().text(), "done");
+    assert_eq!(blocked.answer().text(), "done");
     let kinds: Vec<u16> = others.iter_mut().map(|other| other.answer().status).collect();
     assert!(kinds.contains(&503) && kinds.iter().all(|status| [200, 503].contains(status)), "{kinds:?}");
-    drop((stream, stuck, others));
+    drop((stream, blocked, others));
     server.finish();
 }
 

@@ -11,10 +11,10 @@ use crate::support::{CountedSource, HttpTestServer, TestPeer, channel_source, ev
 
 on_both_drivers!(
     a_body_is_framed_as_the_client_understands_it,
-    what_the_source_has_beyond_is_not_read,
-    what_is_short_has_a_length,
-    what_comes_little_by_little_is_sent_at_once,
-    a_source_lives_as_long_as_its_client,
+    a_source_is_not_read_beyond_its_length,
+    a_short_stream_has_a_content_length,
+    each_piece_of_a_source_is_sent_at_once,
+    a_source_is_dropped_with_its_client,
     a_drain_lets_a_stream_finish,
 );
 
@@ -41,7 +41,7 @@ fn a_body_is_framed_as_the_client_understands_it(driver: DriverChoice) {
     let expected = pattern(LENGTH);
     for workers in [0, 2] {
         let server = HttpTestServer::with(driver, routes.clone(), |config| config.worker_threads = workers);
-        for place in ["job", "in"] {
+        for route in ["job", "in"] {
             for (path, version, field, coding, connection) in [
                 ("sized", "1.1", "", None, None),
                 ("sized", "1.0", "Connection: keep-alive\r\n", None, Some("keep-alive")),
@@ -53,8 +53,8 @@ fn a_body_is_framed_as_the_client_understands_it(driver: DriverChoice) {
             ] {
                 let mut peer = server.connect();
                 let answer =
-                    peer.ask(format!("GET /{place}/{path} HTTP/{version}\r\nHost: a\r\n{field}\r\n"));
-                let what = format!("{place}, {path}, {version}, {field:?}: {}", answer.head);
+                    peer.ask(format!("GET /{route}/{path} HTTP/{version}\r\nHost: a\r\n{field}\r\n"));
+                let what = format!("{route}, {path}, {version}, {field:?}: {}", answer.head);
                 assert_eq!(answer.field("Transfer-Encoding"), coding, "{what}");
                 assert_eq!(answer.field("Connection"), connection, "{what}");
                 assert_eq!(answer.field("Content-Length").is_some(), path == "sized", "{what}");
@@ -70,7 +70,7 @@ fn a_body_is_framed_as_the_client_understands_it(driver: DriverChoice) {
     }
 }
 
-fn what_the_source_has_beyond_is_not_read(driver: DriverChoice) {
+fn a_source_is_not_read_beyond_its_length(driver: DriverChoice) {
     /// Panics on a read beyond the announced length.
     struct GuardedSource(usize);
     impl Read for GuardedSource {
@@ -97,7 +97,7 @@ fn what_the_source_has_beyond_is_not_read(driver: DriverChoice) {
 }
 
 /// A worker that has the whole body sends its length, so that even an HTTP/1.0 connection can persist.
-fn what_is_short_has_a_length(driver: DriverChoice) {
+fn a_short_stream_has_a_content_length(driver: DriverChoice) {
     let routes = Routes::new()
         .worker(Method::Get, "/short", |_| Response::stream("a/b", std::io::empty()))
         .worker(Method::Get, "/sized", |_| Response::stream_sized("a/b", 3, std::io::Cursor::new("abcdef")));
@@ -113,15 +113,15 @@ fn what_is_short_has_a_length(driver: DriverChoice) {
     server.finish();
 }
 
-fn what_comes_little_by_little_is_sent_at_once(driver: DriverChoice) {
-    let (hand, source) = channel_source();
+fn each_piece_of_a_source_is_sent_at_once(driver: DriverChoice) {
+    let (source_sender, source) = channel_source();
     let source = Mutex::new(Some(source));
     let routes = Routes::new().worker(Method::Get, "/feed", move |_| {
         Response::stream("text/plain", source.lock().expect("no panics").take().expect("asked once"))
     });
     let server = HttpTestServer::start(driver, routes);
     let mut peer = server.connect();
-    let feed = |piece: &[u8]| hand.send(Ok(piece.to_vec())).expect("the source is there");
+    let feed = |piece: &[u8]| source_sender.send(Ok(piece.to_vec())).expect("the source is there");
     peer.send(get("/feed"));
     feed(b"first");
     let head = peer.head();
@@ -134,7 +134,7 @@ fn what_comes_little_by_little_is_sent_at_once(driver: DriverChoice) {
         feed(piece.as_bytes());
         assert_eq!(peer.chunk().as_deref(), Some(piece.as_bytes()));
     }
-    drop(hand);
+    drop(source_sender);
     assert_eq!(peer.chunk(), None);
     assert_eq!(peer.ask(get("/livez")).text(), "alive\n");
     drop(peer);
@@ -142,7 +142,7 @@ fn what_comes_little_by_little_is_sent_at_once(driver: DriverChoice) {
 }
 
 /// Row 4.12: a source is dropped when its client has gone.
-fn a_source_lives_as_long_as_its_client(driver: DriverChoice) {
+fn a_source_is_dropped_with_its_client(driver: DriverChoice) {
     let alive = Arc::new(AtomicUsize::new(0));
     let (of_worker, of_shard) = (Arc::clone(&alive), Arc::clone(&alive));
     let routes = Routes::new()
@@ -179,7 +179,7 @@ fn a_source_lives_as_long_as_its_client(driver: DriverChoice) {
 
 /// Row 4.37: a response in progress is finished, then the server ends.
 fn a_drain_lets_a_stream_finish(driver: DriverChoice) {
-    let (hand, source) = channel_source();
+    let (source_sender, source) = channel_source();
     let source = Mutex::new(Some(source));
     let routes = Routes::new()
         .worker(Method::Get, "/feed", move |_| {
@@ -190,16 +190,16 @@ fn a_drain_lets_a_stream_finish(driver: DriverChoice) {
     let address = server.address();
     let (mut fed, mut sized) = (server.connect(), TestPeer::connect_with_small_buffer(address));
     fed.send(get("/feed"));
-    hand.send(Ok(b"before".to_vec())).expect("the source is there");
+    source_sender.send(Ok(b"before".to_vec())).expect("the source is there");
     fed.head();
     assert_eq!(fed.chunk().as_deref(), Some(&b"before"[..]));
     sized.send(get("/sized"));
     sized.head();
     let end = std::thread::spawn(move || server.finish());
-    eventually("nobody is let in any more", || std::net::TcpStream::connect(address).err());
-    hand.send(Ok(b"after".to_vec())).expect("the source is there");
+    eventually("no connection is accepted any more", || std::net::TcpStream::connect(address).err());
+    source_sender.send(Ok(b"after".to_vec())).expect("the source is there");
     assert_eq!(fed.chunk().as_deref(), Some(&b"after"[..]));
-    drop(hand);
+    drop(source_sender);
     assert_eq!(fed.chunk(), None);
     assert!(sized.read_exactly(3_000_000).iter().all(|byte| *byte == b's'));
     assert_eq!((fed.rest(), sized.rest()), (Vec::new(), Vec::new()));

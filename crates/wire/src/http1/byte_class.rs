@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_search_by_words_stops_where_a_search_by_bytes_stops() {
+    fn word_and_byte_searches_stop_at_the_same_byte() {
         for stop in 0..=255u8 {
             for at in 0..20 {
                 for next in [0, b'a', stop, 0x1f, 0x80, 0xff] {

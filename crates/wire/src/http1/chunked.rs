@@ -93,9 +93,9 @@ impl ChunkedDecoder {
     /// Parses one byte of `chunk-size [ chunk-ext ] CRLF`. Blanks are allowed only before an extension's ';'.
     fn parse_line_byte(&mut self, byte: u8, body_size_max: u64) -> Result<(), HttpDecodeError> {
         let offset = usize::from(self.line);
-        let refuse = |fault| Err(HttpDecodeError::new(fault, HttpElement::ChunkLine, offset, Some(byte)));
+        let reject = |fault| Err(HttpDecodeError::new(fault, HttpElement::ChunkLine, offset, Some(byte)));
         if self.line >= CHUNK_LINE_SIZE_MAX {
-            return refuse(HttpFault::ChunkLineSize);
+            return reject(HttpFault::ChunkLineSize);
         }
         self.line += 1;
         match self.phase {
@@ -103,13 +103,13 @@ impl ChunkedDecoder {
                 if let Some(digit) = hex_digit(byte) {
                     // RFC 9112 §7.1: recipients must prevent an integer overflow.
                     if self.line > CHUNK_SIZE_DIGITS_MAX {
-                        return refuse(HttpFault::ChunkSize);
+                        return reject(HttpFault::ChunkSize);
                     }
                     self.remaining = self.remaining << 4 | u64::from(digit);
                     return Ok(());
                 }
                 if offset == 0 {
-                    return refuse(HttpFault::ChunkSize);
+                    return reject(HttpFault::ChunkSize);
                 }
                 match self.received.checked_add(self.remaining) {
                     Some(total) if total <= body_size_max => self.received = total,
@@ -126,29 +126,29 @@ impl ChunkedDecoder {
                     b'\r' => ChunkPhase::SizeLf,
                     b';' => ChunkPhase::Extension,
                     b' ' | b'\t' => ChunkPhase::BeforeExtension,
-                    _ => return refuse(HttpFault::ChunkSize),
+                    _ => return reject(HttpFault::ChunkSize),
                 };
             }
             ChunkPhase::BeforeExtension => match byte {
                 b' ' | b'\t' => {}
                 b';' => self.phase = ChunkPhase::Extension,
-                _ => return refuse(HttpFault::ChunkSize),
+                _ => return reject(HttpFault::ChunkSize),
             },
             ChunkPhase::Extension => {
                 // RFC 9112 §7.1.1: unknown extensions are ignored; their total size is bounded.
                 if byte == b'\r' {
                     self.phase = ChunkPhase::SizeLf;
                 } else if !is_value(byte) {
-                    return refuse(HttpFault::ChunkExtension);
+                    return reject(HttpFault::ChunkExtension);
                 } else if self.extensions >= CHUNK_EXTENSIONS_SIZE_MAX {
-                    return refuse(HttpFault::ChunkLineSize);
+                    return reject(HttpFault::ChunkLineSize);
                 } else {
                     self.extensions += 1;
                 }
             }
             _ => {
                 if byte != b'\n' {
-                    return refuse(HttpFault::LineEnd);
+                    return reject(HttpFault::LineEnd);
                 }
                 self.line = 0;
                 self.phase = if self.remaining == 0 {

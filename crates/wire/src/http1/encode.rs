@@ -154,7 +154,7 @@ mod tests {
 
     /// Row 4.15: a persistent connection is announced exactly where the client's version needs it.
     #[test]
-    fn a_reply_says_what_its_fields_say() {
+    fn a_response_contains_its_fields() {
         let date = super::super::Date::from_unix_seconds(784_111_777);
         let full = ResponseEncoder {
             status: Status::ServiceUnavailable,
@@ -175,19 +175,19 @@ mod tests {
     }
 
     #[test]
-    fn a_field_that_would_split_the_response_is_refused_and_nothing_is_written() {
-        let refused = |content_type, extra: &[(&str, &str)], index| {
+    fn a_field_that_would_split_the_response_is_rejected_and_nothing_is_written() {
+        let rejected = |content_type, extra: &[(&str, &str)], index| {
             let mut out = b"before".to_vec();
             let reply = ResponseEncoder { content_type, extra, ..ResponseEncoder::new(Status::Found) };
             assert_eq!(reply.encode(&mut out), Err(BadField { index }));
             assert_eq!(out, b"before");
         };
-        refused(None, &[("A", "b"), ("Location", "/\r\nSet-Cookie: a=b")], Some(1));
-        refused(None, &[("A", "\n")], Some(0));
-        refused(None, &[("A", "\0")], Some(0));
-        refused(None, &[("A: b\r\nC", "d")], Some(0));
-        refused(None, &[("", "d")], Some(0));
-        refused(Some("text/html\r"), &[], None);
+        rejected(None, &[("A", "b"), ("Location", "/\r\nSet-Cookie: a=b")], Some(1));
+        rejected(None, &[("A", "\n")], Some(0));
+        rejected(None, &[("A", "\0")], Some(0));
+        rejected(None, &[("A: b\r\nC", "d")], Some(0));
+        rejected(None, &[("", "d")], Some(0));
+        rejected(Some("text/html\r"), &[], None);
     }
 
     #[test]

@@ -43,11 +43,11 @@ fn version_byte(
     at: usize,
     version: &mut HttpVersion,
 ) -> Result<LinePhase, HttpDecodeError> {
-    let refuse = |fault, at: usize| Err(HttpDecodeError::head(fault, at, Some(window[at])));
+    let reject = |fault, at: usize| Err(HttpDecodeError::head(fault, at, Some(window[at])));
     let byte = window[at];
     let Some(&wanted) = VERSION.get(usize::from(seen)) else {
         if byte != b'\r' {
-            return refuse(HttpFault::VersionByte, at);
+            return reject(HttpFault::VersionByte, at);
         }
         // RFC 9110 §2.5: a higher minor version is read as the highest known.
         *version = if window[at - 1] == b'0' { HttpVersion::Http10 } else { HttpVersion::Http11 };
@@ -55,11 +55,11 @@ fn version_byte(
     };
     let is_good = if seen == 5 || seen == 7 { byte.is_ascii_digit() } else { byte == wanted };
     if !is_good {
-        return refuse(HttpFault::VersionByte, at);
+        return reject(HttpFault::VersionByte, at);
     }
     // RFC 9110 §2.5: only the major version must match. HTTP/2's preface (RFC 9113 §3.4) fails here.
     if seen == 7 && window[at - 2] != b'1' {
-        return refuse(HttpFault::VersionUnsupported, at - 2);
+        return reject(HttpFault::VersionUnsupported, at - 2);
     }
     Ok(LinePhase::HttpVersion(seen + 1))
 }
@@ -80,11 +80,11 @@ pub(crate) fn scan(
             *phase = now;
             return Ok(None);
         };
-        let refuse = |fault, at, byte| Err(HttpDecodeError::head(fault, at, Some(byte)));
+        let reject = |fault, at, byte| Err(HttpDecodeError::head(fault, at, Some(byte)));
         match now {
             LinePhase::Start => {
                 if !is_token(byte) {
-                    return refuse(HttpFault::Method, at, byte);
+                    return reject(HttpFault::Method, at, byte);
                 }
                 at += 1;
                 now = LinePhase::Method;
@@ -97,13 +97,13 @@ pub(crate) fn scan(
                         at += 1;
                         now = LinePhase::TargetStart;
                     }
-                    Some(&other) => return refuse(HttpFault::Method, at, other),
+                    Some(&other) => return reject(HttpFault::Method, at, other),
                     None => {}
                 }
             }
             LinePhase::TargetStart => {
                 if !is_target(byte) {
-                    return refuse(HttpFault::TargetByte, at, byte);
+                    return reject(HttpFault::TargetByte, at, byte);
                 }
                 now = LinePhase::Target;
             }
@@ -120,13 +120,13 @@ pub(crate) fn scan(
                         now = LinePhase::HttpVersion(0);
                     }
                     Some(b'\r') => now = LinePhase::HttpVersion(0),
-                    Some(&other) => return refuse(HttpFault::TargetByte, at, other),
+                    Some(&other) => return reject(HttpFault::TargetByte, at, other),
                     None => {}
                 }
             }
             LinePhase::HttpVersion(0) if byte == b'\r' => {
                 if !window.starts_with(b"GET ") {
-                    return refuse(HttpFault::VersionAbsent, at, byte);
+                    return reject(HttpFault::VersionAbsent, at, byte);
                 }
                 at += 1;
                 now = LinePhase::AbsentLf;
@@ -137,7 +137,7 @@ pub(crate) fn scan(
             }
             LinePhase::Lf | LinePhase::AbsentLf | LinePhase::AbsentEndLf => {
                 if byte != b'\n' {
-                    return refuse(HttpFault::LineEnd, at, byte);
+                    return reject(HttpFault::LineEnd, at, byte);
                 }
                 at += 1;
                 if now == LinePhase::AbsentLf {
@@ -152,7 +152,7 @@ pub(crate) fn scan(
             }
             LinePhase::AbsentCr => {
                 if byte != b'\r' {
-                    return refuse(HttpFault::VersionAbsent, at, byte);
+                    return reject(HttpFault::VersionAbsent, at, byte);
                 }
                 at += 1;
                 now = LinePhase::AbsentEndLf;

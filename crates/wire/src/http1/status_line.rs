@@ -38,14 +38,14 @@ pub(crate) fn scan(
     let mut at = start;
     loop {
         let Some(&byte) = window.get(at) else { return Ok(None) };
-        let refuse = |fault, at, byte| Err(HttpDecodeError::head(fault, at, Some(byte)));
+        let reject = |fault, at, byte| Err(HttpDecodeError::head(fault, at, Some(byte)));
         match *phase {
             StatusPhase::HttpVersion(seen) => {
                 let wanted = STATUS_LINE_PATTERN[usize::from(seen)];
                 let good = if wanted == b'0' { byte.is_ascii_digit() } else { byte == wanted };
                 // RFC 9110 §15: codes from 100 to 599.
                 if !good || (seen == 9 && !(b'1'..=b'5').contains(&byte)) {
-                    return refuse(HttpFault::StatusLine, at, byte);
+                    return reject(HttpFault::StatusLine, at, byte);
                 }
                 at += 1;
                 *phase = if seen == 11 { StatusPhase::AfterCode } else { StatusPhase::HttpVersion(seen + 1) };
@@ -54,7 +54,7 @@ pub(crate) fn scan(
                 *phase = match byte {
                     b' ' => StatusPhase::Reason,
                     b'\r' => StatusPhase::Lf,
-                    _ => return refuse(HttpFault::StatusLine, at, byte),
+                    _ => return reject(HttpFault::StatusLine, at, byte),
                 };
                 at += 1;
             }
@@ -66,13 +66,13 @@ pub(crate) fn scan(
                         *phase = StatusPhase::Lf;
                     }
                     Some(b'\t') => at += 1,
-                    Some(&other) => return refuse(HttpFault::StatusLine, at, other),
+                    Some(&other) => return reject(HttpFault::StatusLine, at, other),
                     None => {}
                 }
             }
             StatusPhase::Lf => {
                 if byte != b'\n' {
-                    return refuse(HttpFault::LineEnd, at, byte);
+                    return reject(HttpFault::LineEnd, at, byte);
                 }
                 return Ok(Some(parts(window, at + 1)));
             }

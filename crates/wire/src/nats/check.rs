@@ -19,7 +19,7 @@ pub enum NatsObservation {
     /// A message without its end.
     Incomplete(String, Vec<u8>),
     /// A rejected operation.
-    Refused(NatsDecodeError),
+    Rejected(NatsDecodeError),
     /// An error.
     Error(NatsDecodeError),
     /// The input ended here with this many bytes unconsumed.
@@ -136,9 +136,9 @@ pub fn client(limits: &NatsLimits, bytes: &[u8], cuts: &[usize]) -> (Vec<NatsObs
             }
             ClientEvent::Piece(piece) => log.piece(piece),
             ClientEvent::PublishEnd => log.end(),
-            ClientEvent::Refused(error) => {
+            ClientEvent::Rejected(error) => {
                 assert!(!error.closes(), "{error} ends its connection");
-                log.seen.push(NatsObservation::Refused(error));
+                log.seen.push(NatsObservation::Rejected(error));
             }
             ClientEvent::Connect(json) => log.command(format!("CONNECT {}", json.escape_ascii())),
             ClientEvent::Subscribe(wanted) => log.command(format!(
@@ -385,7 +385,7 @@ pub fn client_oracle(limits: &NatsLimits, bytes: &[u8]) {
     for (at, one) in theirs.iter().enumerate() {
         match (&ours[at], one) {
             (ours, Ok(theirs)) => assert_eq!(ours, theirs, "{escaped}"),
-            (NatsObservation::Refused(error) | NatsObservation::Error(error), Err(fault)) => {
+            (NatsObservation::Rejected(error) | NatsObservation::Error(error), Err(fault)) => {
                 assert_eq!((error.fault(), error.closes()), (*fault, fault.closes()), "{escaped}");
             }
             (ours, Err(fault)) => panic!("decoder: {ours:?}, oracle: {fault:?}: {escaped}"),
@@ -395,14 +395,14 @@ pub fn client_oracle(limits: &NatsLimits, bytes: &[u8]) {
     let is_unfinished = match more {
         // Nothing more was complete, or the decoder rejects before the line or payload is complete.
         [NatsObservation::Waiting(_)]
-        | [NatsObservation::Incomplete(..) | NatsObservation::Refused(_), NatsObservation::Waiting(_)] => {
+        | [NatsObservation::Incomplete(..) | NatsObservation::Rejected(_), NatsObservation::Waiting(_)] => {
             true
         }
         [] => theirs.last().is_some_and(|last| last.as_ref().is_err_and(|fault| fault.closes())),
         [NatsObservation::Error(error)] => {
             matches!(error.fault(), NatsFault::Operation | NatsFault::ControlLineSize | NatsFault::PayloadEnd)
         }
-        [NatsObservation::Refused(_), NatsObservation::Error(error)] => {
+        [NatsObservation::Rejected(_), NatsObservation::Error(error)] => {
             error.fault() == NatsFault::PayloadEnd
         }
         _ => false,

@@ -35,7 +35,7 @@ pub enum ClientEvent<'a> {
     /// The response to a `PING`.
     Pong,
     /// A rejected operation, its payload skipped; answer with [`NatsDecodeError::text`] and continue.
-    Refused(NatsDecodeError),
+    Rejected(NatsDecodeError),
 }
 
 /// A message published by a client.
@@ -240,7 +240,7 @@ fn publish<'a, const HEADERS: bool>(
     });
     Ok(match subjects {
         Ok((subject, reply)) => ParsedLine::Message(PublishHead { subject, reply, headers_size, size }),
-        Err(error) => ParsedLine::Rejected(ClientEvent::Refused(error), size),
+        Err(error) => ParsedLine::Rejected(ClientEvent::Rejected(error), size),
     })
 }
 
@@ -261,7 +261,7 @@ fn subscribe<'a>(
     };
     let event = match filter.and_then(|filter| Ok((filter, queue()?))) {
         Ok((filter, queue)) => ClientEvent::Subscribe(Subscribe { filter, queue, sid }),
-        Err(error) => ClientEvent::Refused(error),
+        Err(error) => ClientEvent::Rejected(error),
     };
     Ok(ParsedLine::Command(event))
 }

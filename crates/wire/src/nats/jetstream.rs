@@ -128,7 +128,7 @@ pub enum PubAckResponse<'a> {
     /// The message is stored.
     Stored(PubAck<'a>),
     /// The message was rejected.
-    Refused(PubAckError<'a>),
+    Rejected(PubAckError<'a>),
 }
 
 impl PubAck<'_> {
@@ -192,7 +192,7 @@ impl<'a> PubAckResponse<'a> {
         let stream = ack.stream;
         match ack.error {
             Some(AckErrorJson { code, err_code, description }) => {
-                Ok(Self::Refused(PubAckError { stream, code, error_code: err_code, description }))
+                Ok(Self::Rejected(PubAckError { stream, code, error_code: err_code, description }))
             }
             // Sequences begin with 1: a response without one, such as a service's reply, confirms nothing.
             None if stream.is_empty() || ack.seq == 0 => Err(bad(json.len())),

@@ -258,9 +258,9 @@ fn text(bytes: &[u8]) -> &str {
 /// Byte classes of the subject scanner.
 const PLAIN: u8 = 0;
 const SEPARATOR: u8 = 1;
-const WILD: u8 = 2;
-const WIDE: u8 = 3;
-const REFUSED: u8 = 4;
+const WILDCARD: u8 = 2;
+const NON_ASCII: u8 = 3;
+const INVALID: u8 = 4;
 
 const CLASSES: [u8; 256] = classes();
 
@@ -269,10 +269,10 @@ const fn classes() -> [u8; 256] {
     let mut byte = 0;
     while byte < 256 {
         table[byte] = match byte as u8 {
-            0..=b' ' | 0x7f => REFUSED,
+            0..=b' ' | 0x7f => INVALID,
             DOT => SEPARATOR,
-            b'*' | b'>' => WILD,
-            0x80.. => WIDE,
+            b'*' | b'>' => WILDCARD,
+            0x80.. => NON_ASCII,
             _ => PLAIN,
         };
         byte += 1;
@@ -282,7 +282,7 @@ const fn classes() -> [u8; 256] {
 
 /// Whether a byte is invalid in subjects, queue names and subscription ids.
 pub(crate) const fn is_control(byte: u8) -> bool {
-    CLASSES[byte as usize] == REFUSED
+    CLASSES[byte as usize] == INVALID
 }
 
 /// Marks at least the lanes with a byte that is not plain.
@@ -300,7 +300,7 @@ struct SubjectScan<'a> {
     tokens_max: u16,
     token_start: usize,
     tokens: u16,
-    is_wide: bool,
+    has_non_ascii: bool,
 }
 
 impl SubjectScan<'_> {
@@ -319,7 +319,7 @@ impl SubjectScan<'_> {
                 }
                 self.token_start = at + 1;
             }
-            WILD if at == self.token_start && self.bytes.get(at + 1).is_none_or(|&next| next == DOT) => {
+            WILDCARD if at == self.token_start && self.bytes.get(at + 1).is_none_or(|&next| next == DOT) => {
                 if !FILTER {
                     return bad(SubjectFault::Wildcard);
                 }
@@ -327,8 +327,8 @@ impl SubjectScan<'_> {
                     return bad(SubjectFault::Tail);
                 }
             }
-            WIDE => self.is_wide = true,
-            REFUSED => return bad(SubjectFault::Byte),
+            NON_ASCII => self.has_non_ascii = true,
+            INVALID => return bad(SubjectFault::Byte),
             _ => {}
         }
         Ok(())
@@ -343,7 +343,7 @@ fn scan<const FILTER: bool>(bytes: &[u8], limits: &SubjectLimits) -> Result<(), 
         return bad(SubjectFault::Size, usize::from(limits.size_max));
     }
     let mut scan =
-        SubjectScan { bytes, tokens_max: limits.tokens_max, token_start: 0, tokens: 0, is_wide: false };
+        SubjectScan { bytes, tokens_max: limits.tokens_max, token_start: 0, tokens: 0, has_non_ascii: false };
     let (words, rest) = bytes.as_chunks::<8>();
     for (at, word) in words.iter().enumerate() {
         let mut marks = marks(u64::from_le_bytes(*word));
@@ -358,7 +358,7 @@ fn scan<const FILTER: bool>(bytes: &[u8], limits: &SubjectLimits) -> Result<(), 
     if scan.token_start == bytes.len() {
         return bad(SubjectFault::EmptyToken, bytes.len());
     }
-    if scan.is_wide
+    if scan.has_non_ascii
         && let Err(error) = core::str::from_utf8(bytes)
     {
         return bad(SubjectFault::Byte, error.valid_up_to());

@@ -26,7 +26,7 @@ pub struct RunningJob<R> {
 impl<R> RunningJob<R> {
     pub(crate) fn new(
         core: Arc<PoolCore<R>>,
-        (lane, position): (usize, JobPosition),
+        (submitter, position): (usize, JobPosition),
         job: Job<R>,
         taken: Time,
         expired: bool,
@@ -34,7 +34,7 @@ impl<R> RunningJob<R> {
     ) -> RunningJob<R> {
         let pending_result = PendingResult {
             core,
-            lane,
+            submitter,
             position,
             ticket: job.ticket,
             taken,
@@ -50,10 +50,10 @@ impl<R> RunningJob<R> {
         self.pending_result.ticket
     }
 
-    /// Index of the job's lane, in the order of the wakes passed to [`Pool::new`](crate::Pool::new).
+    /// Index of the job's submitter, in the order of the wakes passed to [`Pool::new`](crate::Pool::new).
     #[must_use]
-    pub fn lane(&self) -> usize {
-        self.pending_result.lane
+    pub fn submitter(&self) -> usize {
+        self.pending_result.submitter
     }
 
     /// Runs the job, unless it expired. Catches a panic.
@@ -84,13 +84,13 @@ impl<R> FinishedJob<R> {
         self.pending_result.ticket
     }
 
-    /// Index of the lane that receives the result.
+    /// Index of the submitter that receives the result.
     #[must_use]
-    pub fn lane(&self) -> usize {
-        self.pending_result.lane
+    pub fn submitter(&self) -> usize {
+        self.pending_result.submitter
     }
 
-    /// Delivers the result to the lane and wakes the lane's shard.
+    /// Delivers the result to the submitter and wakes the submitter's shard.
     pub fn deliver(self) {
         drop(self.pending_result);
     }
@@ -98,7 +98,7 @@ impl<R> FinishedJob<R> {
 
 struct PendingResult<R> {
     core: Arc<PoolCore<R>>,
-    lane: usize,
+    submitter: usize,
     position: JobPosition,
     ticket: u64,
     taken: Time,
@@ -117,8 +117,10 @@ impl<R> Drop for PendingResult<R> {
             if !matches!(outcome, JobResult::Expired) {
                 self.core.tally.record_service_time(self.core.clock.now().since(self.taken));
             }
-            self.core
-                .deliver(self.lane, JobCompletion { ticket: self.ticket, position: self.position, outcome });
+            self.core.deliver(
+                self.submitter,
+                JobCompletion { ticket: self.ticket, position: self.position, outcome },
+            );
         }
     }
 }

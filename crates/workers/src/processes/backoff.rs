@@ -29,7 +29,7 @@ mod tests {
 
     /// Row 1.24: restart, but never in a tight loop.
     #[test]
-    fn the_wait_doubles_up_to_its_maximum_and_a_long_life_forgives() {
+    fn the_wait_doubles_up_to_its_maximum_and_a_long_run_resets_it() {
         let mut backoff = Backoff::default();
         let waits: Vec<u64> =
             (0..9).map(|_| backoff.delay_after_exit(Duration::ZERO).as_millis() as u64).collect();

@@ -52,25 +52,24 @@ pub(super) struct ProcessSlots {
 struct ServedCount(AtomicU64);
 
 impl ServedCount {
-    const NUMBER_BITS: u32 = 40;
-    const NUMBER: u64 = (1 << Self::NUMBER_BITS) - 1;
+    const COUNT_BITS: u32 = 40;
+    const COUNT_MASK: u64 = (1 << Self::COUNT_BITS) - 1;
 
     fn reset(&self, generation: u64) {
-        self.0.store(generation << Self::NUMBER_BITS, SeqCst);
+        self.0.store(generation << Self::COUNT_BITS, SeqCst);
     }
 
     /// Counts one request for the generation, unless it is over. Returns its number of requests.
     fn count(&self, generation: u64) -> Option<u64> {
         let one_more = |word: u64| {
-            let is_present =
-                word >> Self::NUMBER_BITS == (generation << Self::NUMBER_BITS) >> Self::NUMBER_BITS;
-            (is_present && word & Self::NUMBER != Self::NUMBER).then(|| word + 1)
+            let is_present = word >> Self::COUNT_BITS == (generation << Self::COUNT_BITS) >> Self::COUNT_BITS;
+            (is_present && word & Self::COUNT_MASK != Self::COUNT_MASK).then(|| word + 1)
         };
-        self.0.fetch_update(SeqCst, SeqCst, one_more).ok().map(|before| (before & Self::NUMBER) + 1)
+        self.0.fetch_update(SeqCst, SeqCst, one_more).ok().map(|before| (before & Self::COUNT_MASK) + 1)
     }
 
     fn requests(&self) -> u64 {
-        self.0.load(SeqCst) & Self::NUMBER
+        self.0.load(SeqCst) & Self::COUNT_MASK
     }
 }
 
@@ -334,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_job_cannot_condemn_the_next_life() {
+    fn a_late_job_cannot_mark_the_next_process_hung() {
         let process_slots = process_slots(0);
         process_slots.open(1);
         process_slots.request_kill(1);
@@ -345,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_counted_for_each_life_anew() {
+    fn requests_are_counted_per_generation() {
         let process_slots = process_slots(2);
         for generation in 1..4 {
             process_slots.open(generation);
@@ -359,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_former_life_did_does_not_count_for_the_next() {
+    fn an_earlier_generation_does_not_affect_the_next() {
         let process_slots = process_slots(1);
         process_slots.open(1);
         assert_eq!(process_slots.try_acquire(), Some(1));
@@ -374,7 +373,7 @@ mod tests {
 
     /// Row 1.24: an overdue request affects others only if the process hangs.
     #[test]
-    fn a_late_request_condemns_a_process_only_when_nothing_speaks_for_it() {
+    fn a_late_request_marks_a_process_hung_only_without_signs_of_progress() {
         let at = |second: u64| Time::ZERO.after(Duration::from_secs(second));
         let acquire = |process_slots: &ProcessSlots| assert_eq!(process_slots.try_acquire(), Some(1));
         let busy = |in_use: u32| {
@@ -452,7 +451,7 @@ mod tests {
 
     /// Row 1.3: no process has more connections than slots, over all shards.
     #[test]
-    fn there_are_no_more_inside_and_no_more_connections_than_slots() {
+    fn requests_and_connections_never_exceed_the_slots() {
         let process_slots = process_slots(0);
         process_slots.open(1);
         for slot in 0..4 {

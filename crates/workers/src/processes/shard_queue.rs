@@ -39,7 +39,7 @@ pub struct AdmissionTicket {
 /// A request in the queue, and since when it is there: later than its ticket if it was requeued.
 #[derive(Debug)]
 struct WaitingRequest<Q> {
-    what: Q,
+    request: Q,
     queued_at: Time,
 }
 
@@ -83,17 +83,17 @@ impl<Q> ShardAdmissionQueue<Q> {
     ///
     /// # Errors
     /// The request, when the queue is full.
-    pub fn enqueue(&mut self, now: Time, what: Q) -> Result<AdmissionTicket, Q> {
+    pub fn enqueue(&mut self, now: Time, request: Q) -> Result<AdmissionTicket, Q> {
         let before = self.admission_queue.queued.fetch_add(1, Relaxed);
         if before >= self.admission_queue.limits.queue_max as u64 {
             self.admission_queue.queued.fetch_sub(1, Relaxed);
-            count(&self.admission_queue.tally.refused);
-            return Err(what);
+            count(&self.admission_queue.tally.rejected);
+            return Err(request);
         }
         self.admission_queue.tally.queued_max.fetch_max(before + 1, Relaxed);
         self.count += 1;
         let ticket = AdmissionTicket { since: now, number: self.count };
-        self.waiting.insert(ticket, WaitingRequest { what, queued_at: now });
+        self.waiting.insert(ticket, WaitingRequest { request, queued_at: now });
         if self.waiting.len() == 1 {
             self.publish_oldest();
         }
@@ -101,16 +101,16 @@ impl<Q> ShardAdmissionQueue<Q> {
     }
 
     /// Queues an admitted request again at its old position, whatever the queue's length.
-    pub fn requeue(&mut self, now: Time, ticket: AdmissionTicket, what: Q) {
+    pub fn requeue(&mut self, now: Time, ticket: AdmissionTicket, request: Q) {
         let before = self.admission_queue.queued.fetch_add(1, Relaxed);
         self.admission_queue.tally.queued_max.fetch_max(before + 1, Relaxed);
-        self.waiting.insert(ticket, WaitingRequest { what, queued_at: now });
+        self.waiting.insert(ticket, WaitingRequest { request, queued_at: now });
         self.publish_oldest();
     }
 
     /// Removes a request from the queue. `is_late`: counts as expired, otherwise as cancelled.
     pub fn withdraw(&mut self, ticket: AdmissionTicket, is_late: bool) -> Option<Q> {
-        let WaitingRequest { what, .. } = self.waiting.remove(&ticket)?;
+        let WaitingRequest { request, .. } = self.waiting.remove(&ticket)?;
         self.admission_queue.queued.fetch_sub(1, Relaxed);
         if is_late {
             count(&self.admission_queue.tally.taken);
@@ -120,7 +120,7 @@ impl<Q> ShardAdmissionQueue<Q> {
         }
         self.publish_oldest();
         self.notify_next_shard();
-        Some(what)
+        Some(request)
     }
 
     /// Returns this shard's next request if it is its turn. `has_connection` reports whether the shard has a usable
@@ -137,7 +137,7 @@ impl<Q> ShardAdmissionQueue<Q> {
             return None;
         }
         let (process, generation) = self.acquire_slot(has_connection)?;
-        let (_, WaitingRequest { what, queued_at }) = self.waiting.pop_first()?;
+        let (_, WaitingRequest { request, queued_at }) = self.waiting.pop_first()?;
         self.admission_queue.queued.fetch_sub(1, Relaxed);
         self.publish_oldest();
         let tally = &self.admission_queue.tally;
@@ -156,12 +156,12 @@ impl<Q> ShardAdmissionQueue<Q> {
             count(&tally.expired);
             // The resulting notification admits the next request.
             self.slots_by_process[process].release_unused();
-            return Some(AdmissionOutcome::Expired(what));
+            return Some(AdmissionOutcome::Expired(request));
         }
         self.notify_next_shard();
         Some(AdmissionOutcome::Admitted(
             SlotPermit::new(Arc::clone(&self.slots_by_process[process]), generation, now),
-            what,
+            request,
         ))
     }
 

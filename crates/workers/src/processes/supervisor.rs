@@ -123,8 +123,8 @@ impl Supervisor {
     /// Ensures that a reaper runs and has the current groups.
     fn update_reaper(&mut self) {
         let groups = || self.processes.iter().filter_map(|process| Some(process.running()?.group));
-        let knows = self.reaper.as_mut().is_some_and(|reaper| reaper.set_groups(groups()).is_ok());
-        if !knows {
+        let is_updated = self.reaper.as_mut().is_some_and(|reaper| reaper.set_groups(groups()).is_ok());
+        if !is_updated {
             let next = Reaper::start(self.program.folder().as_deref()).ok();
             if let Some(former) = std::mem::replace(&mut self.reaper, next) {
                 former.detach();

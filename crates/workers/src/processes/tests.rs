@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group, test_kill_process};
-use stilling_probe::{HANG, eventually};
+use stilling_probe::{HANG_TIMEOUT, eventually};
 use stilling_ring::{Clock, Time, Wake};
 
 use super::{
@@ -86,7 +86,7 @@ impl ProcessFixture {
     /// Stops everything and checks that all processes end.
     fn finish(self, grace: Duration) -> (ProcessCounters, Vec<(StandardStream, String)>) {
         self.processes.stop(grace);
-        assert!(self.processes.join(HANG), "the processes end");
+        assert!(self.processes.join(HANG_TIMEOUT), "the processes end");
         let printed = self.printed.lock().expect("no panic").clone();
         (self.processes.counters(), printed)
     }
@@ -125,7 +125,7 @@ fn all_processes_serve_until_the_end_and_none_outlives_it() {
 
 /// Row 1.24: an exit is detected at once, and the process is started again without remains of its group.
 #[test]
-fn a_process_that_dies_is_started_again() {
+fn an_exited_process_is_restarted() {
     let fixture = ProcessFixture::new(GOOD, ProcessLimits { processes: 2, ..ProcessLimits::default() });
     fixture.until("both serve", |counters| counters.ready == 2);
     let (pid, child) = (fixture.pid("pid.1"), fixture.pid("child.1"));
@@ -145,7 +145,7 @@ fn a_process_that_dies_is_started_again() {
 
 /// Row 1.24: a program that exits at its start is retried with growing delays.
 #[test]
-fn a_program_that_cannot_live_is_tried_ever_more_rarely() {
+fn a_program_that_exits_at_once_is_restarted_with_backoff() {
     for text in ["echo I cannot >&2; exit 3", "exec /nonexistent/program"] {
         let fixture = ProcessFixture::new(text, ProcessLimits::default());
         let counters = fixture.until("it died three times", |counters| counters.exited >= 3);
@@ -177,7 +177,7 @@ fn a_process_that_never_answers_is_killed_and_tried_again() {
 
 /// Row 1.24: a request without a response in time costs only its own process.
 #[test]
-fn a_condemned_process_is_killed_with_all_it_has_started() {
+fn a_hung_process_is_killed_with_its_descendants() {
     let fixture = ProcessFixture::new(GOOD, ProcessLimits { processes: 2, ..ProcessLimits::default() });
     fixture.until("both serve", |counters| counters.ready == 2);
     let (pid, child) = (fixture.pid("pid.0"), fixture.pid("child.0"));
@@ -246,7 +246,7 @@ fn only_one_process_at_a_time_is_replaced() {
 }
 
 #[test]
-fn a_process_that_does_not_want_to_end_is_killed_after_its_grace() {
+fn a_process_that_ignores_sigterm_is_killed_after_its_grace() {
     let deaf = "trap '' TERM; touch $DIR/ready.$N; while :; do sleep 1000; done";
     let fixture = ProcessFixture::new(deaf, ProcessLimits::default());
     fixture.until("it serves", |counters| counters.ready == 1);
@@ -322,7 +322,7 @@ fn two_shards_with_one_slot_are_served_in_the_order_of_their_requests() {
 
 /// Row 4.3: while slots are free, each admission notifies the next shard.
 #[test]
-fn a_free_slot_is_never_left_to_a_shard_that_does_not_look() {
+fn a_free_slot_is_never_reserved_for_a_shard_that_does_not_poll() {
     let limits = ProcessLimits { slots: 2, ..ProcessLimits::default() };
     let (_folder, [mut first, mut second], processes) = two_shards(limits);
     let now = Clock::real();
@@ -363,7 +363,7 @@ fn a_requeued_request_counts_each_wait_once() {
 
 /// Row 1.3: a process has no more connections than slots, even when another shard holds an idle one.
 #[test]
-fn a_connection_that_another_shard_keeps_is_asked_for() {
+fn a_connection_idle_in_another_shard_is_requested() {
     let (_folder, [first, second], _processes) = two_shards(ProcessLimits::default());
     let permit = first.acquire_slot_of(0, Time::ZERO).expect("a slot");
     let kept = permit.connection_permit().expect("room for a connection");

@@ -1,4 +1,4 @@
-// An app that does next to nothing, so that what stands before it is what costs.
+// An app that does almost nothing, so that the server in front of it is what is measured.
 const http = require("http");
 
 const body = Buffer.from("hello from behind\n");

@@ -35,20 +35,20 @@ pub(super) struct AppBenchArguments {
     options: BenchOptions,
 }
 
-/// Stilling before the Node program, which is written into the folder of `place`.
+/// Stilling before the Node program, which is written into the folder of `environment`.
 pub(crate) fn stilling_before_node(
-    place: &BenchEnvironment,
+    environment: &BenchEnvironment,
     driver: BenchDriver,
     options: &[&str],
 ) -> XtaskResult<BenchServer> {
-    proxies::write_programs(&place.folder)?;
-    let command = format!("exec {}", proxies::node_command(&place.folder));
-    proxies::stilling(&place.binary, driver, options, &command, "node answers.js")
+    proxies::write_programs(&environment.folder)?;
+    let command = format!("exec {}", proxies::node_command(&environment.folder));
+    proxies::stilling(&environment.binary, driver, options, &command, "node answers.js")
 }
 
 struct AppBench {
     options: BenchOptions,
-    place: BenchEnvironment,
+    environment: BenchEnvironment,
     targets: BenchTargets,
 }
 
@@ -60,9 +60,9 @@ impl AppBenchArguments {
             run(&mut cargo(["build", "--release", "-p", "stilling-cli"]))
         })?;
         let folder = tempfile::tempdir()?;
-        let place = BenchEnvironment::of(folder.path())?;
+        let environment = BenchEnvironment::of(folder.path())?;
         proxies::write_programs(folder.path())?;
-        let bench = AppBench { options: self.options, place, targets: BenchTargets::default() };
+        let bench = AppBench { options: self.options, environment, targets: BenchTargets::default() };
         let mut parts = bench.cost()?;
         parts.push(bench.overload()?);
         let text = harness::of_parts(TITLE, &bench.introduction(), &bench.targets, parts);
@@ -72,7 +72,7 @@ impl AppBenchArguments {
 
 impl AppBench {
     fn folder(&self) -> &Path {
-        &self.place.folder
+        &self.environment.folder
     }
 
     fn introduction(&self) -> String {
@@ -98,14 +98,14 @@ impl AppBench {
         for server in &servers {
             proxies::answers(server)?;
             // The programs behind compile themselves during the first requests.
-            load(1, false).measure(server, "/", &self.place)?;
+            load(1, false).measure(server, "/", &self.environment)?;
         }
         let mut sections = Vec::new();
         for (title, close) in [("Kept client connections", false), ("A client connection per request", true)]
         {
             let load = load(seconds, close);
             let series = harness::series(self.options.rounds, title, &servers, |server| {
-                load.measure(server, "/", &self.place)
+                load.measure(server, "/", &self.environment)
             })?;
             for driver in [BenchDriver::Uring, BenchDriver::Poll] {
                 for nginx in [UpstreamReuse::Kept, UpstreamReuse::Fresh] {
@@ -115,11 +115,15 @@ impl AppBench {
                     self.targets.add_target(BenchTarget::at_most(what, CPU_FACTOR_MAX, ratio, "×"));
                 }
             }
-            let words = format!("`{}`", load.shown("/"));
-            sections.push(PageSection { title: title.to_owned(), words, table: figures::compared(&series) });
+            let description = format!("`{}`", load.command_line("/"));
+            sections.push(PageSection {
+                title: title.to_owned(),
+                description,
+                table: figures::compared(&series),
+            });
         }
         let commands: Vec<_> = servers.iter().map(|server| format!("`{}`", server.command)).collect();
-        sections[0].words += &format!(
+        sections[0].description += &format!(
             "\n\nThe app is a Node program of ten lines that answers 18 bytes (`xtask/src/bench/app/answers.js`), one \
              process; what it uses is not counted, only what the server before it does, with all of its threads and \
              processes. There are at most {CONNECTIONS} connections to the app at once, because there are so many \
@@ -135,8 +139,9 @@ impl AppBench {
         let concurrency = CONNECTIONS.to_string();
         let options = ["--app-concurrency", &concurrency];
         let command = format!("exec {}", proxies::node_command(self.folder()));
-        let stilling =
-            |driver| proxies::stilling(&self.place.binary, driver, &options, &command, "node answers.js");
+        let stilling = |driver| {
+            proxies::stilling(&self.environment.binary, driver, &options, &command, "node answers.js")
+        };
         Ok(vec![
             stilling(BenchDriver::Uring)?,
             stilling(BenchDriver::Poll)?,

@@ -68,7 +68,7 @@ fn stilling(bench: &AppBench, driver: BenchDriver) -> XtaskResult<StartedApp> {
     let processes = proxies::PROCESSES.to_string();
     let options = ["--processes", &processes];
     let command = format!("exec {}", proxies::gunicorn_command(bench.folder(), "unix:{socket}", 1));
-    let server = proxies::stilling(&bench.place.binary, driver, &options, &command, SHOWN)?;
+    let server = proxies::stilling(&bench.environment.binary, driver, &options, &command, SHOWN)?;
     Ok((server, None))
 }
 
@@ -122,7 +122,7 @@ impl AppBench {
             }
             table.push(row);
         }
-        let words = format!(
+        let description = format!(
             "`{probe}` finds a rate. Then the load is {NORMAL} × it, {MULTIPLE} × and {NORMAL} × again, as in \
              `{plan}` where it is 300/s; the table has the middle step. *Best* is that rate, or a step's goodput that \
              was greater. Each request comes over a connection of its own, and its client gives up after {TIMEOUT_S} s. The app is gunicorn with {processes} synchronous workers \
@@ -132,11 +132,11 @@ impl AppBench {
              that came during the step; latencies are those of the right answers, from the moment at which a \
              request was due; *failed* are requests without an answer in time, or with one that is neither right nor \
              503; *not begun* those for which no connection was to be had in time; *normal again* as under *Overload*.",
-            probe = self.probe().shown("/"),
-            plan = self.plan(300.0).shown("/"),
+            probe = self.probe().command_line("/"),
+            plan = self.plan(300.0).command_line("/"),
             processes = proxies::PROCESSES,
         );
-        Ok(PageSection { title: "Five times what the app can do".to_owned(), words, table })
+        Ok(PageSection { title: "Five times what the app can do".to_owned(), description, table })
     }
 
     fn probe(&self) -> LoadPlan {
@@ -156,7 +156,7 @@ impl AppBench {
         let (server, _app) = (contender.start)(self)?;
         // The first response also shows that the app is ready.
         proxies::answers(&server)?;
-        let (binary, url) = (&self.place.binary, server.url("/"));
+        let (binary, url) = (&self.environment.binary, server.url("/"));
         let probe = self.probe().run(binary, &url)?;
         let closed = probe.rate_per_s;
         if closed < 1.0 || probe.shed + probe.failures_total > 0 {

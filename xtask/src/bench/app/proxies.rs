@@ -11,7 +11,7 @@ use std::time::Instant;
 use super::CONNECTIONS;
 use crate::bench::machine;
 use crate::bench::server::{self, BenchDriver, BenchServer, READY_TIMEOUT};
-use crate::steps::shown;
+use crate::steps::command_text;
 use crate::{XtaskResult, python};
 
 const BODY: &str = "hello from behind\n";
@@ -55,9 +55,9 @@ impl BackendApp {
     pub(super) fn gunicorn(folder: &Path) -> XtaskResult<BackendApp> {
         let socket = folder.join("gunicorn.socket");
         let bind = format!("unix:{}", socket.display());
-        let words = gunicorn_command(folder, &bind, PROCESSES);
+        let command_words = gunicorn_command(folder, &bind, PROCESSES);
         let mut command = Command::new("sh");
-        command.arg("-c").arg(format!("exec {words}"));
+        command.arg("-c").arg(format!("exec {command_words}"));
         BackendApp::start(command, socket)
     }
 
@@ -70,10 +70,12 @@ impl BackendApp {
         let start = Instant::now();
         while UnixStream::connect(&app.socket).is_err() {
             if let Some(status) = app.child.try_wait()? {
-                return Err(format!("`{}` ended with {status} before it listened", shown(&command)).into());
+                return Err(
+                    format!("`{}` ended with {status} before it listened", command_text(&command)).into()
+                );
             }
             if start.elapsed() > READY_TIMEOUT {
-                return Err(format!("`{}` does not listen", shown(&command)).into());
+                return Err(format!("`{}` does not listen", command_text(&command)).into());
             }
             std::thread::sleep(std::time::Duration::from_millis(10));
         }
@@ -112,7 +114,7 @@ pub(super) fn gunicorn_command(folder: &Path, bind: &str, workers: u32) -> Strin
     format!(
         "'{}' --no-control-socket --log-level critical --graceful-timeout 1 --chdir '{}' --backlog {GUNICORN_BACKLOG} \
          --workers {workers} --bind {bind} works:answer",
-        python::GUNICORN.place().join("bin/gunicorn").display(),
+        python::GUNICORN.directory().join("bin/gunicorn").display(),
         folder.display()
     )
 }
@@ -128,8 +130,9 @@ pub(super) fn stilling(
     let mut command = Command::new(binary);
     command.args(["serve", "--listen", "127.0.0.1:0", "--driver", driver.option()]).args(options);
     command.args(["--app", app]);
-    let words = format!("stilling serve --driver {} {} --app '{called}'", driver.option(), options.join(" "));
-    Ok(BenchServer::announced(driver.name(), words, command)?.with_app())
+    let command_words =
+        format!("stilling serve --driver {} {} --app '{called}'", driver.option(), options.join(" "));
+    Ok(BenchServer::announced(driver.name(), command_words, command)?.with_app())
 }
 
 /// nginx with a worker per core before a running app.
@@ -138,9 +141,10 @@ pub(super) fn nginx(folder: &Path, app: &BackendApp, upstream: UpstreamReuse) ->
         UpstreamReuse::Kept => ", upstream keepalive",
         UpstreamReuse::Fresh => "",
     };
-    let words = format!("nginx, {} workers, reuseport, no access log, proxy_pass{keep}", machine::cores());
+    let command_words =
+        format!("nginx, {} workers, reuseport, no access log, proxy_pass{keep}", machine::cores());
     let config = |address| nginx_config(folder, address, &app.socket, upstream);
-    BenchServer::nginx_with(upstream.name(), words, folder, config)
+    BenchServer::nginx_with(upstream.name(), command_words, folder, config)
 }
 
 pub(super) fn gunicorn_alone(folder: &Path) -> XtaskResult<BenchServer> {

@@ -3,7 +3,7 @@
 use super::figures::{self, PageSection};
 use super::load::CollectLoad;
 use super::peers::CollectPeer;
-use super::scenarios::{self, ACKNOWLEDGED, BACKLOG_RATE_MIN, BACKLOGS, ONTO_BACKLOG};
+use super::scenarios::{self, ACKNOWLEDGED, BACKLOG_LOAD, BACKLOG_RATE_MIN, BACKLOGS};
 use super::{BenchSample, BenchTarget, CollectBench};
 use crate::XtaskResult;
 use crate::bench::harness;
@@ -36,21 +36,23 @@ impl CollectBench {
             head.extend([format!("{}, messages/s", peer.name()), format!("{}, MB/s", peer.name())]);
         }
         let mut table = vec![head];
-        let mut shown = String::new();
+        let mut command_line = String::new();
         let (rounds, seconds) = (self.options.rounds, if self.options.quick { 1 } else { 2 });
         for size in scenarios::CURVE_SIZES {
             let load = CollectLoad { size, seconds, ..ACKNOWLEDGED };
-            let found = harness::run_rounds(rounds, &peers, |_, peer| load.measure(*peer, &self.place))?;
+            let measurements =
+                harness::run_rounds(rounds, &peers, |_, peer| load.measure(*peer, &self.programs))?;
             let mut row = vec![figures::thousands(size.into())];
-            for samples in found {
+            for samples in measurements {
                 let median = figures::median(samples.iter().map(|sample| sample.rate).collect());
                 row.extend([rates(&samples), figures::thousands(median * f64::from(size) / 1e6)]);
             }
-            shown = load.shown();
+            command_line = load.command_line();
             table.push(row);
         }
-        let words = format!("Row 0.5: the same load with messages of other sizes, such as `{shown}`.");
-        Ok(PageSection { title: scenarios::CURVE.to_owned(), words, table })
+        let description =
+            format!("Row 0.5: the same load with messages of other sizes, such as `{command_line}`.");
+        Ok(PageSection { title: scenarios::CURVE.to_owned(), description, table })
     }
 
     /// Row 0.5: the rate against the messages already in the stream.
@@ -58,34 +60,34 @@ impl CollectBench {
         let peers = self.available_peers(&[CollectPeer::StillingUring, CollectPeer::StillingPoll]);
         let cases = BACKLOGS.iter().flat_map(|backlog| peers.iter().map(move |peer| (*backlog, *peer)));
         let cases: Vec<(u64, CollectPeer)> = cases.collect();
-        let found = harness::run_rounds(self.options.rounds, &cases, |round, (backlog, peer)| {
-            let sample = CollectLoad { backlog: *backlog, ..ONTO_BACKLOG }.measure(*peer, &self.place)?;
+        let measurements = harness::run_rounds(self.options.rounds, &cases, |round, (backlog, peer)| {
+            let sample = CollectLoad { backlog: *backlog, ..BACKLOG_LOAD }.measure(*peer, &self.programs)?;
             let rate = sample.rate;
             println!("backlog {backlog}, round {round}, {}: {rate:.0} messages/s", peer.name());
             Ok(sample)
         })?;
         // For each backlog, the samples of each peer.
-        let found: Vec<_> = found.chunks(peers.len().max(1)).collect();
+        let measurements: Vec<_> = measurements.chunks(peers.len().max(1)).collect();
         let mut table = vec![vec!["messages in the stream".to_owned()]];
         table[0].extend(peers.iter().map(|peer| format!("{}, messages/s", peer.name())));
-        for (backlog, of_peers) in BACKLOGS.into_iter().zip(&found) {
+        for (backlog, of_peers) in BACKLOGS.into_iter().zip(&measurements) {
             let mut row = vec![figures::thousands(backlog as f64)];
             row.extend(of_peers.iter().map(|samples| rates(samples)));
             table.push(row);
         }
         for (at, peer) in peers.iter().enumerate() {
-            for (backlog, of_peers) in BACKLOGS.into_iter().zip(&found).skip(1) {
-                let ratio = median_ratio(&of_peers[at], &found[0][at]);
+            for (backlog, of_peers) in BACKLOGS.into_iter().zip(&measurements).skip(1) {
+                let ratio = median_ratio(&of_peers[at], &measurements[0][at]);
                 let backlog = figures::thousands(backlog as f64);
                 let what = format!("messages/s, backlog of {backlog} ÷ none, {}", peer.name());
                 self.targets.add_target(BenchTarget::at_least(what, BACKLOG_RATE_MIN, ratio, "×"));
             }
         }
-        let words = format!(
+        let description = format!(
             "Row 0.5: `{}` onto a stream that holds so many messages already, which nothing has read.",
-            ONTO_BACKLOG.shown()
+            BACKLOG_LOAD.command_line()
         );
-        Ok(PageSection { title: scenarios::BACKLOG.to_owned(), words, table })
+        Ok(PageSection { title: scenarios::BACKLOG.to_owned(), description, table })
     }
 
     /// Row 0.18: unconfirmed beside confirmed sending, in turn.
@@ -100,14 +102,18 @@ impl CollectBench {
             "server | connections | confirmed/s | without waiting/s | ratio | lost, counted | failures",
         );
         for (connections, load) in [("kept", kept), ("one per message", each)] {
-            let found = harness::run_rounds(self.options.rounds, &cases, |round, (peer, confirmed)| {
-                let sample = CollectLoad { confirmed: *confirmed, ..load }.measure(*peer, &self.place)?;
-                let (name, rate) = (peer.name(), sample.rate);
-                println!("confirmed {confirmed}, {connections}, round {round}, {name}: {rate:.0} messages/s");
-                Ok(sample)
-            })?;
-            for (peer, found) in peers.iter().zip(found.chunks(2)) {
-                let (confirmed, unwaited) = (&found[0], &found[1]);
+            let measurements =
+                harness::run_rounds(self.options.rounds, &cases, |round, (peer, confirmed)| {
+                    let sample =
+                        CollectLoad { confirmed: *confirmed, ..load }.measure(*peer, &self.programs)?;
+                    let (name, rate) = (peer.name(), sample.rate);
+                    println!(
+                        "confirmed {confirmed}, {connections}, round {round}, {name}: {rate:.0} messages/s"
+                    );
+                    Ok(sample)
+                })?;
+            for (peer, measurements) in peers.iter().zip(measurements.chunks(2)) {
+                let (confirmed, unwaited) = (&measurements[0], &measurements[1]);
                 let ratio = median_ratio(unwaited, confirmed);
                 let count =
                     |of: fn(&BenchSample) -> u64| confirmed.iter().chain(unwaited).map(of).sum::<u64>();
@@ -122,12 +128,12 @@ impl CollectBench {
                 table.push(row);
             }
         }
-        let words = format!(
+        let description = format!(
             "Row 0.18: `{}` with and without `--unconfirmed`, then with a connection per message, in turn. A rate is that of \
              messages that are in the stream; *lost, counted* are those that the server's ledger names.",
-            kept.shown()
+            kept.command_line()
         );
-        Ok(PageSection { title: scenarios::UNWAITED.to_owned(), words, table })
+        Ok(PageSection { title: scenarios::UNWAITED.to_owned(), description, table })
     }
 }
 
@@ -137,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_slowest_send_is_that_of_all_rounds_and_ratios_are_taken_within_them() {
+    fn the_slowest_send_is_that_of_all_rounds_and_ratios_are_computed_within_them() {
         let sample = |rate, max_ms| BenchSample { rate, max_ms, ..BenchSample::default() };
         let (slow, fast) = (sample(10.0, Some(3.0)), sample(20.0, Some(5.0)));
         assert_eq!(slowest_send_ms(&[slow.clone(), fast.clone()]), Some(5.0));

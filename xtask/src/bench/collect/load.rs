@@ -13,7 +13,7 @@ use crate::XtaskResult;
 use crate::bench::monitor;
 use crate::bench::sample::BenchSample;
 use crate::bench::server::{BenchServer, ContextSwitches};
-use crate::steps::{report, shown};
+use crate::steps::{command_text, report};
 
 const TIMEOUT_S: u32 = 20;
 
@@ -91,7 +91,7 @@ impl CollectLoad {
     }
 
     /// The command as a reader types it.
-    pub(crate) fn shown(&self) -> String {
+    pub(crate) fn command_line(&self) -> String {
         format!("stilling bench collect ADDRESS {}", self.options().join(" "))
     }
 
@@ -99,28 +99,28 @@ impl CollectLoad {
     ///
     /// # Errors
     /// If the server does not start or there is no report. Failures are figures.
-    pub(crate) fn measure(&self, peer: CollectPeer, place: &CollectPrograms) -> XtaskResult<BenchSample> {
-        let folder = place.folder.join("data");
+    pub(crate) fn measure(&self, peer: CollectPeer, programs: &CollectPrograms) -> XtaskResult<BenchSample> {
+        let folder = programs.folder.join("data");
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder)?;
-        let sample = self.on(peer, place, &folder);
+        let sample = self.on(peer, programs, &folder);
         fs::remove_dir_all(&folder)?;
         sample
     }
 
-    fn on(&self, peer: CollectPeer, place: &CollectPrograms, folder: &Path) -> XtaskResult<BenchSample> {
-        let RunningPeer { server, monitor } = peer.start(place, folder, self.storage)?;
+    fn on(&self, peer: CollectPeer, programs: &CollectPrograms, folder: &Path) -> XtaskResult<BenchSample> {
+        let RunningPeer { server, monitor } = peer.start(programs, folder, self.storage)?;
         if self.backlog > 0 {
-            self.fill(&server, place)?;
+            self.fill(&server, programs)?;
         }
-        let mut command = Command::new(&place.stilling);
+        let mut command = Command::new(&programs.stilling);
         command.args(["bench", "collect", &server.address.to_string()]).args(self.options());
         command.args(peer.generator_options(folder, self.storage)).arg("--json");
         let before = UsageReading::of(&server, monitor)?;
         let report: CollectReport = report(&mut command)?;
         let used = UsageReading::of(&server, monitor)?.since(&before);
-        for (kind, words) in &report.evidence {
-            println!("  {}: {kind}: {words}", peer.name());
+        for (kind, detail) in &report.evidence {
+            println!("  {}: {kind}: {detail}", peer.name());
         }
         // Where there are subscribers, the delivery time counts.
         let times = if self.subscribers > 0 { &report.delivery_time } else { &report.send_time };
@@ -154,13 +154,13 @@ impl CollectLoad {
 
 impl CollectLoad {
     /// Leaves `backlog` messages in the stream, which nothing reads.
-    fn fill(&self, server: &BenchServer, place: &CollectPrograms) -> XtaskResult {
-        let mut command = Command::new(&place.stilling);
+    fn fill(&self, server: &BenchServer, programs: &CollectPrograms) -> XtaskResult {
+        let mut command = Command::new(&programs.stilling);
         command.args(["bench", "collect", &server.address.to_string(), "--json", "--threads=1"]);
         command.arg(format!("--messages={}", self.backlog)).arg(format!("--size={BACKLOG_SIZE}"));
         let CollectReport { accounting: CollectAccounting { sends, .. }, .. } = report(&mut command)?;
         if sends != self.backlog {
-            return Err(format!("`{}` left {sends} messages", shown(&command)).into());
+            return Err(format!("`{}` left {sends} messages", command_text(&command)).into());
         }
         Ok(())
     }
@@ -216,10 +216,12 @@ mod tests {
             backlog: 0,
         };
         assert_eq!(
-            load.shown(),
+            load.command_line(),
             "stilling bench collect ADDRESS --clients=4 --size=128 --window=256 --seconds=4 --timeout=20 --unconfirmed --per-message"
         );
         let load = CollectLoad { per_message: false, subscribers: 1, storage: StorageKind::Nothing, ..load };
-        assert!(load.shown().ends_with("--threads=1 --unconfirmed --core --subject=alone --subscribers=1"));
+        assert!(
+            load.command_line().ends_with("--threads=1 --unconfirmed --core --subject=alone --subscribers=1")
+        );
     }
 }

@@ -27,7 +27,7 @@ pub(crate) const KILLED_PEERS: [CollectPeer; 4] = [
 pub(crate) struct CrashFindings {
     pub(crate) kills: u32,
     pub(crate) acknowledged: u64,
-    pub(crate) found: u64,
+    pub(crate) stored: u64,
     pub(crate) lost: u64,
     pub(crate) invented: u64,
     pub(crate) reordered: u64,
@@ -76,8 +76,8 @@ impl CrashFindings {
         }
     }
 
-    pub(crate) fn found_unacknowledged(&self) -> u64 {
-        self.found.saturating_sub(self.acknowledged)
+    pub(crate) fn stored_unacknowledged(&self) -> u64 {
+        self.stored.saturating_sub(self.acknowledged)
     }
 }
 
@@ -103,15 +103,15 @@ pub(crate) struct CrashDemands {
 /// If there is no report.
 pub(crate) fn kill(
     peer: CollectPeer,
-    place: &CollectPrograms,
+    programs: &CollectPrograms,
     demands: &CrashDemands,
 ) -> XtaskResult<CrashFindings> {
-    let folder = place.folder.join("data");
+    let folder = programs.folder.join("data");
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder)?;
     let address = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
-    let mut words = peer.command(place, address, &folder, StorageKind::Disk)?;
-    let mut command = Command::new(&place.stilling);
+    let mut arguments = peer.command(programs, address, &folder, StorageKind::Disk)?;
+    let mut command = Command::new(&programs.stilling);
     command.args(["bench", "crash", "--json"]);
     let CrashDemands { kills, seed, acks, descriptors_every, .. } = demands;
     command.args([format!("--kills={kills}"), format!("--seed={seed}"), format!("--listen={address}")]);
@@ -120,22 +120,22 @@ pub(crate) fn kill(
     if matches!(peer, CollectPeer::JetStream | CollectPeer::JetStreamAlways) {
         command.arg("--make-stream=file");
     } else {
-        if let (Some(bytes), Some(stream)) = (demands.retention_bytes, words.last_mut()) {
+        if let (Some(bytes), Some(stream)) = (demands.retention_bytes, arguments.last_mut()) {
             stream.push_str(&format!(":retention-bytes={bytes}"));
             command.arg(format!("--retention-bytes={bytes}"));
             command.arg("--stream-folder").arg(folder.join("kept").join("events"));
         }
         if demands.is_buffered {
-            words.extend(["--write-method", "buffered"].map(str::to_owned));
+            arguments.extend(["--write-method", "buffered"].map(str::to_owned));
             command.arg("--write-method=buffered");
         } else {
             command.arg("--write-method=direct");
         }
     }
-    command.arg("--").args(words);
-    let found = report(&mut command)?;
+    command.arg("--").args(arguments);
+    let findings = report(&mut command)?;
     fs::remove_dir_all(&folder)?;
-    Ok(found)
+    Ok(findings)
 }
 
 impl CollectBench {
@@ -157,23 +157,24 @@ impl CollectBench {
                 is_buffered: false,
                 descriptors_every: 0,
             };
-            let found = kill(peer, &self.place, &demands)?;
+            let findings = kill(peer, &self.programs, &demands)?;
             if matches!(peer, CollectPeer::StillingUring | CollectPeer::StillingPoll) {
-                let wrong = (found.lost + found.invented + found.reordered + found.stored_twice) as f64;
+                let wrong =
+                    (findings.lost + findings.invented + findings.reordered + findings.stored_twice) as f64;
                 let what = format!("acknowledged messages not as they were after SIGKILL, {}", peer.name());
                 self.targets.add_target(BenchTarget::at_most(what, 0.0, Some(wrong), ""));
             }
-            let counts = [found.acknowledged, found.lost, found.invented, found.reordered];
-            let mut row = vec![peer.name().to_owned(), found.kills.to_string()];
+            let counts = [findings.acknowledged, findings.lost, findings.invented, findings.reordered];
+            let mut row = vec![peer.name().to_owned(), findings.kills.to_string()];
             row.extend(counts.map(|count| figures::thousands(count as f64)));
             row.extend([
-                figures::thousands(found.found_unacknowledged() as f64),
-                found.failed_starts.to_string(),
-                found.longest_start_ms.to_string(),
+                figures::thousands(findings.stored_unacknowledged() as f64),
+                findings.failed_starts.to_string(),
+                findings.longest_start_ms.to_string(),
             ]);
             table.push(row);
         }
-        let words = format!(
+        let description = format!(
             "`stilling bench crash --kills {kills} -- SERVER …`: four publishers of 512 bytes keep 256 messages in flight; the \
              server gets SIGKILL at a random moment, is started again with what it has, and its stream is replayed and \
              compared with every acknowledgement that it gave. `cargo xtask crash` does the same alone. A start fails when the port is still taken: the \
@@ -183,7 +184,7 @@ impl CollectBench {
              cannot be shown with a real disk here. For Stilling's journal it is computed: `crates/journal/tests/journal/crash.rs` \
              drops every set of unsynced sectors at every point."
         );
-        Ok(PageSection { title: TITLE.to_owned(), words, table })
+        Ok(PageSection { title: TITLE.to_owned(), description, table })
     }
 }
 
@@ -202,36 +203,36 @@ mod tests {
     };
 
     fn good() -> CrashFindings {
-        CrashFindings { kills: 1, acknowledged: 1, found: 1, memory_compared: 1, ..CrashFindings::default() }
+        CrashFindings { kills: 1, acknowledged: 1, stored: 1, memory_compared: 1, ..CrashFindings::default() }
     }
 
     #[test]
     fn each_fault_fails_the_verdict() {
         assert!(good().is_good(&DEMANDS));
         let faults: [fn(&mut CrashFindings); 10] = [
-            |found| found.lost = 1,
-            |found| found.invented = 1,
-            |found| found.reordered = 1,
-            |found| found.stored_twice = 1,
-            |found| found.refused = 1,
-            |found| found.failed_starts = 1,
-            |found| found.descriptor_leaks = 1,
-            |found| found.memory_leaks = 1,
-            |found| found.wrong_method = 1,
-            |found| found.acknowledged = 0,
+            |findings| findings.lost = 1,
+            |findings| findings.invented = 1,
+            |findings| findings.reordered = 1,
+            |findings| findings.stored_twice = 1,
+            |findings| findings.refused = 1,
+            |findings| findings.failed_starts = 1,
+            |findings| findings.descriptor_leaks = 1,
+            |findings| findings.memory_leaks = 1,
+            |findings| findings.wrong_method = 1,
+            |findings| findings.acknowledged = 0,
         ];
         for (at, fault) in faults.into_iter().enumerate() {
-            let mut found = good();
-            fault(&mut found);
-            assert!(!found.is_good(&DEMANDS), "fault {at}: {found:?}");
+            let mut findings = good();
+            fault(&mut findings);
+            assert!(!findings.is_good(&DEMANDS), "fault {at}: {findings:?}");
         }
     }
 
     #[test]
     fn memory_that_was_never_compared_fails_the_verdict_where_it_was_demanded() {
-        let found = CrashFindings { memory_compared: 0, ..good() };
-        assert!(found.lacks_memory(&DEMANDS) && !found.is_good(&DEMANDS));
-        assert!(found.is_good(&CrashDemands { descriptors_every: 0, ..DEMANDS }));
-        assert!(found.is_good(&CrashDemands { retention_removes: true, ..DEMANDS }));
+        let findings = CrashFindings { memory_compared: 0, ..good() };
+        assert!(findings.lacks_memory(&DEMANDS) && !findings.is_good(&DEMANDS));
+        assert!(findings.is_good(&CrashDemands { descriptors_every: 0, ..DEMANDS }));
+        assert!(findings.is_good(&CrashDemands { retention_removes: true, ..DEMANDS }));
     }
 }

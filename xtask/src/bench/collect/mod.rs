@@ -25,7 +25,7 @@ use super::figures::{self, BARE, Column, PageSection, Series};
 use super::harness::{self, BenchOptions, is_wanted};
 use super::sample::BenchSample;
 use super::targets::{BenchTarget, BenchTargets};
-use super::{enter_namespace, machine, taken};
+use super::{copy_binary, enter_namespace, machine};
 use crate::steps::{cargo, run};
 use crate::{XtaskResult, packages, tree};
 use load::CollectLoad;
@@ -70,23 +70,23 @@ impl CollectPrograms {
         fs::create_dir_all(&target)?;
         // Not in the system's temporary folder, which may be in memory.
         let folder = tempfile::tempdir_in(target.canonicalize()?)?;
-        let stilling = taken("stilling", folder.path())?;
+        let stilling = copy_binary("stilling", folder.path())?;
         let nats_server = tools::nats_server();
-        let place = CollectPrograms {
+        let programs = CollectPrograms {
             folder: folder.path().to_owned(),
             collects: tools::collects(&stilling),
             stilling,
             syncs_always: tools::syncs_always(&nats_server),
             nats_server,
-            bare: taken("stilling-peer-bare", folder.path())?,
+            bare: copy_binary("stilling-peer-bare", folder.path())?,
         };
-        Ok((folder, place))
+        Ok((folder, programs))
     }
 }
 
 struct CollectBench {
     options: BenchOptions,
-    place: CollectPrograms,
+    programs: CollectPrograms,
     targets: BenchTargets,
 }
 
@@ -105,8 +105,8 @@ impl CollectBenchArguments {
     pub(super) fn run(self) -> XtaskResult {
         let CollectBenchArguments { options, only } = self;
         enter_namespace(CollectPrograms::prepare)?;
-        let (_guard, place) = CollectPrograms::find()?;
-        let bench = CollectBench { options, place, targets: BenchTargets::default() };
+        let (_guard, programs) = CollectPrograms::find()?;
+        let bench = CollectBench { options, programs, targets: BenchTargets::default() };
         let mut parts = Vec::new();
         for scenario in SCENARIOS.iter().filter(|scenario| is_wanted(&only, scenario.title)) {
             parts.push(bench.measure(scenario)?);
@@ -122,11 +122,11 @@ impl CollectBenchArguments {
 impl CollectBench {
     fn introduction(&self) -> String {
         let lines = machine::listed([
-            tools::nats_server_version(&self.place.nats_server),
+            tools::nats_server_version(&self.programs.nats_server),
             format!("Redis: {}", machine::command_output("redis-server", &["-v"])),
             format!("rsyslog: {}", machine::command_output("/usr/sbin/rsyslogd", &["-v"])),
         ]);
-        let without = if self.place.collects {
+        let without = if self.programs.collects {
             ""
         } else {
             " This build of Stilling does not speak NATS, so it is not in the tables."
@@ -150,14 +150,14 @@ impl CollectBench {
             self.options.command("collect"),
             peers::ALL
                 .iter()
-                .map(|peer| format!("*{}*: {}", peer.name(), peer.words()))
+                .map(|peer| format!("*{}*: {}", peer.name(), peer.description()))
                 .collect::<Vec<_>>()
                 .join("; ")
         )
     }
 
     fn available_peers(&self, peers: &[CollectPeer]) -> Vec<CollectPeer> {
-        peers.iter().copied().filter(|peer| peer.is_available(&self.place)).collect()
+        peers.iter().copied().filter(|peer| peer.is_available(&self.programs)).collect()
     }
 
     fn measure(&self, scenario: &Scenario) -> XtaskResult<PageSection> {
@@ -166,12 +166,12 @@ impl CollectBench {
             CollectLoad { seconds: if self.options.quick { 1 } else { scenario.seconds }, ..scenario.load };
         let rounds = if scenario.once { 1 } else { self.options.rounds };
         let series =
-            harness::series(rounds, scenario.title, &peers, |peer| load.measure(*peer, &self.place))?;
+            harness::series(rounds, scenario.title, &peers, |peer| load.measure(*peer, &self.programs))?;
         if !scenario.targets_wanted.is_empty() {
             self.judge(scenario, &series);
         }
-        let words = format!("`{}`{}", load.shown(), scenario.words);
-        Ok(PageSection { title: scenario.title.to_owned(), words, table: compared(&series, load.size) })
+        let description = format!("`{}`{}", load.command_line(), scenario.description);
+        Ok(PageSection { title: scenario.title.to_owned(), description, table: compared(&series, load.size) })
     }
 
     /// Compares with the project's targets on each driver, and requires that nothing fails.

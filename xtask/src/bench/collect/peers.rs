@@ -76,7 +76,7 @@ impl CollectPeer {
     }
 
     /// Its options, and the meaning of its acknowledgement.
-    pub(in crate::bench) fn words(self) -> &'static str {
+    pub(in crate::bench) fn description(self) -> &'static str {
         match self {
             CollectPeer::StillingUring | CollectPeer::StillingPoll => {
                 "`stilling serve --nats … --data … --stream events=events.>:disk`, acknowledges what is synced"
@@ -102,10 +102,10 @@ impl CollectPeer {
         }
     }
 
-    pub(crate) fn is_available(self, place: &CollectPrograms) -> bool {
+    pub(crate) fn is_available(self, programs: &CollectPrograms) -> bool {
         match self {
-            CollectPeer::StillingUring | CollectPeer::StillingPoll => place.collects,
-            CollectPeer::JetStreamAlways => place.syncs_always,
+            CollectPeer::StillingUring | CollectPeer::StillingPoll => programs.collects,
+            CollectPeer::JetStreamAlways => programs.syncs_always,
             _ => true,
         }
     }
@@ -135,7 +135,7 @@ impl CollectPeer {
     /// If a configuration file cannot be written.
     pub(crate) fn command(
         self,
-        place: &CollectPrograms,
+        programs: &CollectPrograms,
         address: SocketAddr,
         folder: &Path,
         storage: StorageKind,
@@ -144,23 +144,25 @@ impl CollectPeer {
         let port = address.port().to_string();
         Ok(match self {
             CollectPeer::StillingUring => {
-                stilling_command(place, BenchDriver::Uring, address, &data, storage)
+                stilling_command(programs, BenchDriver::Uring, address, &data, storage)
             }
-            CollectPeer::StillingPoll => stilling_command(place, BenchDriver::Poll, address, &data, storage),
+            CollectPeer::StillingPoll => {
+                stilling_command(programs, BenchDriver::Poll, address, &data, storage)
+            }
             CollectPeer::JetStream | CollectPeer::JetStreamAlways | CollectPeer::NatsCore => {
                 let file = folder.join("nats.conf");
                 fs::write(&file, nats_config(self, address, &data))?;
-                text(&[&place.nats_server.display().to_string(), "-c", &file.display().to_string()])
+                text(&[&programs.nats_server.display().to_string(), "-c", &file.display().to_string()])
             }
             CollectPeer::RedisEverySecond | CollectPeer::RedisAlways => {
                 fs::create_dir_all(&data)?;
                 let syncs = if self == CollectPeer::RedisAlways { "always" } else { "everysec" };
-                let mut words =
+                let mut arguments =
                     text(&["redis-server", "--bind", "127.0.0.1", "--port", &port, "--dir", &data]);
-                words.extend(text(&["--save", "", "--appendonly", "yes", "--appendfsync", syncs]));
+                arguments.extend(text(&["--save", "", "--appendonly", "yes", "--appendfsync", syncs]));
                 // A rewrite of its file in the middle of a round would distort some rounds.
-                words.extend(text(&["--auto-aof-rewrite-percentage", "0", "--daemonize", "no"]));
-                words
+                arguments.extend(text(&["--auto-aof-rewrite-percentage", "0", "--daemonize", "no"]));
+                arguments
             }
             CollectPeer::Rsyslog => {
                 fs::create_dir_all(&data)?;
@@ -170,7 +172,7 @@ impl CollectPeer {
                 text(&["/usr/sbin/rsyslogd", "-n", "-f", &file.display().to_string(), "-i", &pid])
             }
             CollectPeer::Bare => {
-                let (program, address) = (place.bare.display().to_string(), address.to_string());
+                let (program, address) = (programs.bare.display().to_string(), address.to_string());
                 match storage {
                     StorageKind::Disk => text(&[&program, "durable", &address, &data]),
                     StorageKind::Memory | StorageKind::Nothing => text(&[&program, "relay", &address]),
@@ -185,49 +187,50 @@ impl CollectPeer {
     /// If it does not listen.
     pub(in crate::bench) fn start(
         self,
-        place: &CollectPrograms,
+        programs: &CollectPrograms,
         folder: &Path,
         storage: StorageKind,
     ) -> XtaskResult<RunningPeer> {
         // Not all servers can report the port they took.
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
-        let words = self.command(place, address, folder, storage)?;
+        let arguments = self.command(programs, address, folder, storage)?;
         let log = fs::File::create(folder.join("log"))?;
-        let mut command = Command::new(&words[0]);
-        command.args(&words[1..]).stdout(log.try_clone()?).stderr(Stdio::from(log));
+        let mut command = Command::new(&arguments[0]);
+        command.args(&arguments[1..]).stdout(log.try_clone()?).stderr(Stdio::from(log));
         let tells = matches!(self, CollectPeer::StillingUring | CollectPeer::StillingPoll);
         let monitor = if tells { Some(TcpListener::bind("127.0.0.1:0")?.local_addr()?) } else { None };
         command.args(monitor.iter().flat_map(|monitor| ["--listen".to_owned(), monitor.to_string()]));
-        let server =
-            BenchServer::with_address(self.name(), words.join(" "), address, command).map_err(|error| {
-                let said = fs::read_to_string(folder.join("log")).unwrap_or_default();
-                format!("{error}; its output: {said}")
-            })?;
+        let server = BenchServer::with_address(self.name(), arguments.join(" "), address, command).map_err(
+            |error| {
+                let log_text = fs::read_to_string(folder.join("log")).unwrap_or_default();
+                format!("{error}; its output: {log_text}")
+            },
+        )?;
         Ok(RunningPeer { server, monitor })
     }
 }
 
-fn text(words: &[&str]) -> Vec<String> {
-    words.iter().map(|word| (*word).to_owned()).collect()
+fn text(arguments: &[&str]) -> Vec<String> {
+    arguments.iter().map(|word| (*word).to_owned()).collect()
 }
 
 fn stilling_command(
-    place: &CollectPrograms,
+    programs: &CollectPrograms,
     driver: BenchDriver,
     address: SocketAddr,
     data: &str,
     storage: StorageKind,
 ) -> Vec<String> {
-    let program = place.stilling.display().to_string();
-    let mut words = text(&[&program, "serve", "--nats", &address.to_string()]);
-    words.extend(text(&["--driver", driver.option()]));
+    let program = programs.stilling.display().to_string();
+    let mut arguments = text(&[&program, "serve", "--nats", &address.to_string()]);
+    arguments.extend(text(&["--driver", driver.option()]));
     let kind = match storage {
         StorageKind::Disk => "disk",
         StorageKind::Memory => "memory",
-        StorageKind::Nothing => return words,
+        StorageKind::Nothing => return arguments,
     };
-    words.extend(text(&["--data", data, "--stream", &format!("{STREAM}={STREAM}.>:{kind}")]));
-    words
+    arguments.extend(text(&["--data", data, "--stream", &format!("{STREAM}={STREAM}.>:{kind}")]));
+    arguments
 }
 
 fn nats_config(peer: CollectPeer, address: SocketAddr, data: &str) -> String {
@@ -266,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn names_tell_all_peers_apart() {
+    fn peer_names_are_distinct() {
         let mut names: Vec<_> = ALL.iter().copied().map(CollectPeer::name).collect();
         names.sort_unstable();
         names.dedup();

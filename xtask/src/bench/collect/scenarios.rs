@@ -6,7 +6,7 @@ use super::peers::{CollectPeer, StorageKind};
 /// One table of the section.
 pub(super) struct Scenario {
     pub(super) title: &'static str,
-    pub(super) words: &'static str,
+    pub(super) description: &'static str,
     pub(super) load: CollectLoad,
     pub(super) seconds: u32,
     pub(super) peers: &'static [CollectPeer],
@@ -61,7 +61,7 @@ pub(super) const BACKLOGS: [u64; 3] = [0, 100_000, 1_000_000];
 /// Row 0.5: least rate with the longest backlog, as a part of the rate of an empty stream.
 pub(super) const BACKLOG_RATE_MIN: f64 = 0.8;
 
-pub(super) const ONTO_BACKLOG: CollectLoad = CollectLoad { size: 1024, seconds: 1, ..ACKNOWLEDGED };
+pub(super) const BACKLOG_LOAD: CollectLoad = CollectLoad { size: 1024, seconds: 1, ..ACKNOWLEDGED };
 
 pub(super) const UNWAITED: &str = "Without waiting beside confirmed";
 
@@ -108,7 +108,7 @@ const UNCONFIRMED: [CollectPeer; 5] = [
 /// Common values of the scenarios.
 const USUAL_LOAD: Scenario = Scenario {
     title: "",
-    words: "",
+    description: "",
     load: ACKNOWLEDGED,
     seconds: 4,
     peers: &ON_DISK,
@@ -148,7 +148,7 @@ pub(super) const SCENARIOS: [Scenario; 16] = [
     },
     Scenario {
         title: "Subjects alone with one subscriber, 128 bytes",
-        words: ": a rate is that of messages that the subscriber got, each checked byte by byte; latencies run until it has \
+        description: ": a rate is that of messages that the subscriber got, each checked byte by byte; latencies run until it has \
                 them, and publishers go no further ahead of it than 4,096 messages each, or 4 MiB together.",
         load: CollectLoad { size: 128, ..CORE },
         peers: &DELIVERING,
@@ -164,7 +164,7 @@ pub(super) const SCENARIOS: [Scenario; 16] = [
     },
     Scenario {
         title: "A stream in memory with one subscriber, 128 bytes",
-        words: ": Stilling keeps the messages in a stream in memory and delivers them; nats-server and bare only deliver \
+        description: ": Stilling keeps the messages in a stream in memory and delivers them; nats-server and bare only deliver \
                 them.",
         load: CollectLoad { size: 128, ..IN_MEMORY },
         peers: &DELIVERING,
@@ -180,7 +180,7 @@ pub(super) const SCENARIOS: [Scenario; 16] = [
     },
     Scenario {
         title: "BBQ's test, confirmed, a connection per message",
-        words: ": rows 0.23 to 0.33. BBQ reported 1,071 messages per second, 56 failed messages and 184 failed connections \
+        description: ": rows 0.23 to 0.33. BBQ, an older message collector whose test this is, reported 1,071 messages per second, 56 failed messages and 184 failed connections \
                 on another, older machine.",
         load: CollectLoad { window: 1, per_message: true, ..ACKNOWLEDGED },
         peers: &BBQ,
@@ -189,7 +189,7 @@ pub(super) const SCENARIOS: [Scenario; 16] = [
     },
     Scenario {
         title: "BBQ's test, without waiting, kept connections",
-        words: ": a rate is that of messages that have arrived; rsyslog writes them as lines of a file, which is read and \
+        description: ": a rate is that of messages that have arrived; rsyslog writes them as lines of a file, which is read and \
                 checked afterwards.",
         load: CollectLoad { confirmed: false, ..ACKNOWLEDGED },
         peers: &UNCONFIRMED,
@@ -205,7 +205,7 @@ pub(super) const SCENARIOS: [Scenario; 16] = [
     },
     Scenario {
         title: "A minute of BBQ's test, confirmed, kept connections",
-        words: ": rows 0.24 to 0.33, one round.",
+        description: ": rows 0.24 to 0.33, one round.",
         targets_wanted: &[PeerTarget::Rate(200_000.0), PeerTarget::SendMs(SEND_MS_MAX)],
         ..MINUTE_LOAD
     },
@@ -234,7 +234,7 @@ pub(super) const SCENARIOS: [Scenario; 16] = [
     },
     Scenario {
         title: "One message at a time, 512 bytes",
-        words: ": what a client waits that sends, waits and sends again.",
+        description: ": what a client waits that sends, waits and sends again.",
         load: CollectLoad { clients: 1, size: 512, window: 1, ..ACKNOWLEDGED },
         seconds: 2,
         ..USUAL_LOAD

@@ -40,29 +40,29 @@ fn inside() {
 ";
 
 #[test]
-fn constants_come_with_their_words_and_values() {
+fn constants_come_with_their_descriptions_and_values() {
     let names = |all| constants(SOURCE, all).into_iter().map(|constant| constant.name).collect::<Vec<_>>();
     assert_eq!(names(true), ["BUFFERS", "HELD_MAX", "OFF_LIMIT"]);
     assert_eq!(names(false), ["HELD_MAX", "OFF_LIMIT"]);
-    let found = constants(SOURCE, true);
-    assert_eq!(found[0].words, "Buffers per shard. All lent out: receives wait.");
-    let (kind, value, words) = ("usize".to_owned(), "64 * 1024".to_owned(), "Bytes held.".to_owned());
-    assert_eq!(found[1], ConstantLimit { name: "HELD_MAX".to_owned(), kind, value, words });
-    assert_eq!(found[2].words, "");
+    let parsed = constants(SOURCE, true);
+    assert_eq!(parsed[0].description, "Buffers per shard. All lent out: receives wait.");
+    let (kind, value, description) = ("usize".to_owned(), "64 * 1024".to_owned(), "Bytes held.".to_owned());
+    assert_eq!(parsed[1], ConstantLimit { name: "HELD_MAX".to_owned(), kind, value, description });
+    assert_eq!(parsed[2].description, "");
 }
 
 #[test]
 fn fields_come_with_their_defaults() {
-    let field = |name: &str, default: &str, words: &str| FieldLimit {
+    let field = |name: &str, default: &str, description: &str| FieldLimit {
         name: name.to_owned(),
         default: default.to_owned(),
-        words: words.to_owned(),
+        description: description.to_owned(),
     };
-    let found = structures(SOURCE);
-    assert_eq!(found.len(), 1);
-    assert_eq!(found[0].0, "PoolLimits");
+    let parsed = structures(SOURCE);
+    assert_eq!(parsed.len(), 1);
+    assert_eq!(parsed[0].0, "PoolLimits");
     assert_eq!(
-        found[0].1,
+        parsed[0].1,
         [
             field("queue_max", "4096", "Jobs that may wait; more are refused."),
             field("age_max", "Duration::from_secs(30)", "Their age."),
@@ -112,8 +112,10 @@ fn seconds() -> Parser {
     text().try_map(|text| (0.001..=9.0).contains(&text))
 }
 ";
-    let rows: Vec<_> =
-        flags(source).into_iter().map(|flag| [flag.name, flag.default, flag.range, flag.words]).collect();
+    let rows: Vec<_> = flags(source)
+        .into_iter()
+        .map(|flag| [flag.name, flag.default, flag.range, flag.description])
+        .collect();
     assert_eq!(
         rows,
         [

@@ -27,7 +27,7 @@ use super::{SoakVerdict, conclude, joined, page, verdict_table};
 use crate::XtaskResult;
 use crate::bench::load_generator::{LoadPlan, LoadReport, LoadShape, LoadStep};
 use crate::bench::server::{BenchDriver, BenchServer};
-use crate::bench::{figures, isolation, monitor, taken};
+use crate::bench::{copy_binary, figures, isolation, monitor};
 use clients::HostileCounts;
 use syn::SynNetwork;
 
@@ -81,20 +81,20 @@ impl HostileSoak {
         }
         let network = SynNetwork::set_up()?;
         let folder = tempfile::tempdir()?;
-        let binary = taken("stilling", folder.path())?;
+        let binary = copy_binary("stilling", folder.path())?;
         let mut verdicts = Vec::new();
         for driver in [BenchDriver::Uring, BenchDriver::Poll] {
             verdicts.extend(self.watched(&network, &binary, driver)?.verdicts());
         }
         print!("{}", verdict_table(&verdicts));
         if self.write {
-            let words = format!(
+            let description = format!(
                 "Row 5.5. A valid load of {KEPT_RATE} requests/s on kept connections and {CLOSED_RATE}/s with a connection \
                  each, on `stilling serve {}` with {DESCRIPTORS} open files, beside all kinds of hostile clients at once.",
                 OPTIONS.join(" ")
             );
             let command = format!("cargo xtask soak hostile --seconds {} --write", self.seconds);
-            page::SoakSection { title: "Hostile clients beside valid ones".to_owned(), command, words }
+            page::SoakSection { title: "Hostile clients beside valid ones".to_owned(), command, description }
                 .write(&verdicts)?;
         }
         conclude(&verdicts)
@@ -164,33 +164,33 @@ fn start(binary: &Path, driver: BenchDriver) -> XtaskResult<BenchServer> {
     command.arg(format!("--nofile={DESCRIPTORS}:{DESCRIPTORS}")).arg(binary);
     let listen = format!("{}:0", syn::SERVER);
     command.args(["serve", "--listen", &listen, "--driver", driver.option()]).args(OPTIONS);
-    let words =
+    let command_line =
         format!("stilling serve --listen {listen} --driver {} {}", driver.option(), OPTIONS.join(" "));
-    BenchServer::announced(driver.option(), words, command)
+    BenchServer::announced(driver.option(), command_line, command)
 }
 
 impl HostileObservation {
     fn verdicts(&self) -> Vec<SoakVerdict> {
         let name = self.driver.option();
         let mut verdicts = Vec::new();
-        let mut judge = |what: String, limit: &str, holds: bool, found: String| {
+        let mut judge = |what: String, limit: &str, holds: bool, measured: String| {
             verdicts.push(SoakVerdict {
                 what: format!("{name}: {what}"),
                 limit: limit.to_owned(),
                 holds,
-                found,
+                measured,
             });
         };
         for (load, report) in &self.valid {
             let due: u64 = report.steps.iter().map(|step| step.due).sum();
-            let words: String =
+            let failures: String =
                 report.evidence.iter().map(|(kind, first)| format!("; {kind}: {first}")).collect();
             judge(
                 format!("valid load failed or refused, {load}"),
                 "0",
                 due > 0 && report.ok == due && report.failures_total + report.shed == 0,
                 format!(
-                    "{} failed, {} refused, {} of {due} answered; p99 {} ms, longest {} ms{words}",
+                    "{} failed, {} refused, {} of {due} answered; p99 {} ms, longest {} ms{failures}",
                     report.failures_total,
                     report.shed,
                     report.ok,
@@ -202,8 +202,8 @@ impl HostileObservation {
         for (what, count) in &self.counts {
             judge(format!("took place: {what}"), "≥ 1", *count > 0, count.to_string());
         }
-        let found = if self.ended_well { "status 0" } else { "it did not" };
-        judge("the server stops on SIGTERM".to_owned(), "status 0", self.ended_well, found.to_owned());
+        let measured = if self.ended_well { "status 0" } else { "it did not" };
+        judge("the server stops on SIGTERM".to_owned(), "status 0", self.ended_well, measured.to_owned());
         verdicts
     }
 }

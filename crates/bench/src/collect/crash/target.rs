@@ -61,12 +61,13 @@ impl TargetProcess {
 
 impl CrashTarget for TargetProcess {
     fn start(&mut self) -> Result<SocketAddr, CollectError> {
-        let shown = self.command.join(" ");
+        let command_text = self.command.join(" ");
         let (program, arguments) =
             self.command.split_first().ok_or_else(|| CollectError::Local("no command".to_owned()))?;
         let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let child = command.spawn().map_err(|error| CollectError::Local(format!("`{shown}`: {error}")))?;
+        let child =
+            command.spawn().map_err(|error| CollectError::Local(format!("`{command_text}`: {error}")))?;
         self.child = Some(child);
         Ok(self.address)
     }
@@ -80,13 +81,15 @@ impl CrashTarget for TargetProcess {
     }
 
     fn kill(&mut self) -> Result<(), CollectError> {
-        let shown = self.command.join(" ");
+        let command_text = self.command.join(" ");
         let Some(mut child) = self.child.take() else { return Ok(()) };
         if let Ok(Some(status)) = child.try_wait() {
-            return Err(CollectError::Server(format!("`{shown}` ended by itself: {status}")));
+            return Err(CollectError::Server(format!("`{command_text}` ended by itself: {status}")));
         }
         let killed = child.kill().and_then(|()| child.wait());
-        killed.map(|_| ()).map_err(|error| CollectError::Local(format!("cannot kill `{shown}`: {error}")))
+        killed
+            .map(|_| ())
+            .map_err(|error| CollectError::Local(format!("cannot kill `{command_text}`: {error}")))
     }
 }
 

@@ -47,8 +47,8 @@ impl CrashVerifier {
         clients: &mut [CrashClient],
         report: &mut CrashReport,
     ) -> Result<(), CollectError> {
-        let found = self.replay(api, plan, run, clients, report)?;
-        report.found += found;
+        let stored = self.replay(api, plan, run, clients, report)?;
+        report.stored += stored;
         self.verify_retention(plan, report)?;
         let mut acknowledged = 0;
         for client in clients {
@@ -75,12 +75,12 @@ impl CrashVerifier {
         clients: &mut [CrashClient],
         report: &mut CrashReport,
     ) -> Result<u64, CollectError> {
-        let mut found = 0;
+        let mut stored_count = 0;
         let (first, last) = replay_behind(api, plan, self.last, |stored| {
-            found += u64::from(record_found(stored, run, clients, report));
+            stored_count += u64::from(record_stored(stored, run, clients, report));
         })?;
         (self.first, self.last) = (first, last);
-        Ok(found)
+        Ok(stored_count)
     }
 
     /// Checks that retention was allowed to remove what is missing: it removes whole segments while the written bytes
@@ -210,7 +210,7 @@ fn replay_behind(
 }
 
 /// Records a message of the stream; returns whether a client sent it.
-fn record_found(
+fn record_stored(
     stored: &ReplayedMessage<'_>,
     run: &CollectRun,
     clients: &mut [CrashClient],

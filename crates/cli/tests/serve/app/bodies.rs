@@ -5,7 +5,7 @@ use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
 use super::{before_fakes, get, lives, number, pattern, ready};
-use crate::support::{DriverUnderTest, HANG, ServerUnderTest};
+use crate::support::{DriverUnderTest, HANG_TIMEOUT, ServerUnderTest};
 
 on_both_drivers! {
     bodies_arrive_whole_however_long_and_however_framed,
@@ -27,8 +27,8 @@ const LARGE: &str = "--max-body-size 1000000000";
 
 pub(super) fn stream(server: &ServerUnderTest) -> TcpStream {
     let stream = TcpStream::connect(server.address()).expect("the server accepts connections");
-    stream.set_read_timeout(Some(HANG)).expect("a socket takes options");
-    stream.set_write_timeout(Some(HANG)).expect("a socket takes options");
+    stream.set_read_timeout(Some(HANG_TIMEOUT)).expect("a socket takes options");
+    stream.set_write_timeout(Some(HANG_TIMEOUT)).expect("a socket takes options");
     stream
 }
 
@@ -269,7 +269,7 @@ fn an_upload_that_trickles_loses_its_slot_when_it_is_below_the_least_rate(driver
     let mut head = [0; 12];
     let begun = Instant::now();
     let count = loop {
-        assert!(begun.elapsed() < HANG, "it goes on for ever");
+        assert!(begun.elapsed() < HANG_TIMEOUT, "it goes on for ever");
         // The server may have closed the connection.
         let _ = slow.write_all(b"x");
         match slow.read(&mut head) {

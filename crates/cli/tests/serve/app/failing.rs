@@ -18,10 +18,10 @@ fn a_program_that_does_not_start_is_seen_and_tried_ever_more_rarely(driver: Driv
     for command in ["exec /nonexistent/program", "exit 7"] {
         let server = before(driver, command, "--processes 2 --queue-timeout 0.2");
         let mut watcher = server.watch();
-        let metrics = watcher.until("both were tried again", |metrics| lives(metrics, "died") >= 6);
+        let metrics = watcher.until("both were tried again", |metrics| lives(metrics, "exited") >= 6);
         assert_eq!((ready(&metrics), lives(&metrics, "killed")), (0, 0));
         watcher.until("both wait for long", |metrics| {
-            metrics.value("app_processes{state=\"resting\"}") == 2
+            metrics.value("app_processes{state=\"backing_off\"}") == 2
                 && metrics.exact("app_backoff_seconds") >= 0.4
         });
         let mut peer = server.connect();
@@ -53,7 +53,7 @@ fn a_process_that_dies_costs_the_request_that_it_had(driver: DriverUnderTest) {
     }
     assert_ne!(number(&mut peer, "/pid"), before);
     let metrics = watcher.until("it is ready again", |metrics| ready(metrics) == 1);
-    assert_eq!((lives(&metrics, "died"), lives(&metrics, "started")), (1, 2));
+    assert_eq!((lives(&metrics, "exited"), lives(&metrics, "started")), (1, 2));
     drop((waiting, peer, watcher));
     assert_eq!(server.finish().answers(502), 1);
 }
@@ -69,7 +69,7 @@ fn a_process_that_hangs_is_killed_and_its_request_answered_504(driver: DriverUnd
     }
     let metrics = watcher
         .until("two others are ready", |metrics| lives(metrics, "started") == 4 && ready(metrics) == 2);
-    assert_eq!((lives(&metrics, "killed"), lives(&metrics, "died")), (2, 0));
+    assert_eq!((lives(&metrics, "killed"), lives(&metrics, "exited")), (2, 0));
     assert_eq!(peer.ask(get("/interim")).status, 200);
     // A response that begins and never ends is late as well, but its status is already sent; the process stays.
     peer.send(get("/endless"));
@@ -79,8 +79,8 @@ fn a_process_that_hangs_is_killed_and_its_request_answered_504(driver: DriverUnd
     assert!(rest.starts_with(b"0000000") && !rest.ends_with(b"0\r\n\r\n"), "{}", rest.escape_ascii());
     drop(watcher);
     let metrics = server.finish();
-    assert_eq!((lives(&metrics, "killed"), lives(&metrics, "died")), (2, 0));
-    assert_eq!((metrics.answers(504), metrics.closed("answer_broken")), (2, 1));
+    assert_eq!((lives(&metrics, "killed"), lives(&metrics, "exited")), (2, 0));
+    assert_eq!((metrics.answers(504), metrics.closed("response_aborted")), (2, 1));
 }
 
 /// Row 1.24: a process that answers other requests does not hang.
@@ -115,7 +115,7 @@ fn what_is_no_answer_is_answered_502(driver: DriverUnderTest) {
         assert_eq!(watcher.fetch().answers(502), round as u64 + 1);
     }
     let metrics = watcher.fetch();
-    assert_eq!((lives(&metrics, "died"), lives(&metrics, "killed")), (0, 0), "it lives on");
+    assert_eq!((lives(&metrics, "exited"), lives(&metrics, "killed")), (0, 0), "it lives on");
     drop((peer, watcher));
     server.finish();
 }
@@ -130,7 +130,7 @@ fn an_answer_that_breaks_off_ends_the_connection(driver: DriverUnderTest) {
     assert!(body.len() <= 200_000, "no byte is made up");
     assert!(body.iter().copied().eq(super::pattern(0, body.len())));
     drop(watcher);
-    assert_eq!(server.finish().closed("answer_broken"), 1);
+    assert_eq!(server.finish().closed("response_aborted"), 1);
 }
 
 /// A process that closes a kept connection just before the next request causes no loss.

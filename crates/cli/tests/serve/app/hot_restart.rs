@@ -47,10 +47,10 @@ fn a_successor_whose_processes_do_not_start_takes_over_nothing(driver: DriverUnd
     command.args(["serve", "--listen", "127.0.0.1:0", "--driver", driver.name(), "--app", "exec sleep 600"]);
     command.args(["--app-start-timeout", "0.3", "--take-over"]).arg(&control);
     let outcome = command.output().expect("the binary starts");
-    let said = String::from_utf8_lossy(&outcome.stderr);
-    assert_eq!(outcome.status.code(), Some(1), "{said}");
+    let stderr_text = String::from_utf8_lossy(&outcome.stderr);
+    assert_eq!(outcome.status.code(), Some(1), "{stderr_text}");
     let wanted = "stilling: cannot take over: no worker process (--app) became ready within 0.3 seconds, so the old server continues\n";
-    assert!(said.ends_with(wanted), "{said}");
+    assert!(stderr_text.ends_with(wanted), "{stderr_text}");
     assert_eq!(old.connect().ask(get("/pid")).status, 200);
     let (new, _) = before_fakes(driver, &format!("--take-over {}", control.display()));
     old.expect_clean_end();

@@ -5,7 +5,7 @@ use crate::support::{DriverUnderTest, TestPeer};
 
 on_both_drivers! {
     waiting_requests_are_served_in_order,
-    a_full_queue_refuses_at_once_and_says_when_to_come_back,
+    a_full_queue_refuses_at_once_with_retry_after,
     a_request_that_waited_too_long_is_refused,
     slots_are_filled_before_a_request_waits,
 }
@@ -34,7 +34,7 @@ fn waiting_requests_are_served_in_order(driver: DriverUnderTest) {
 }
 
 /// Row 4.26: a fast 503 instead of a long wait.
-fn a_full_queue_refuses_at_once_and_says_when_to_come_back(driver: DriverUnderTest) {
+fn a_full_queue_refuses_at_once_with_retry_after(driver: DriverUnderTest) {
     let (server, mut watcher) = before_fakes(driver, "--max-queue 3 --app-timeout 0.5");
     let mut busy = server.connect();
     busy.send(get("/hang"));

@@ -9,7 +9,7 @@ use super::{before, before_fakes, fake, get, lives, number, ready};
 use crate::support::{DriverUnderTest, ServerUnderTest, binary, eventually};
 
 on_both_drivers! {
-    a_process_is_replaced_after_its_requests_and_nobody_notices,
+    a_process_is_replaced_after_its_requests_without_effect_on_clients,
     a_drain_answers_what_is_under_way_and_then_ends_the_processes,
     a_server_that_is_killed_takes_its_processes_with_it,
     what_a_killed_server_leaves_behind_is_removed,
@@ -105,7 +105,7 @@ fn a_death_is_noticed_where_the_server_inherits_that_children_are_ignored(driver
     server.finish();
 }
 
-fn a_process_is_replaced_after_its_requests_and_nobody_notices(driver: DriverUnderTest) {
+fn a_process_is_replaced_after_its_requests_without_effect_on_clients(driver: DriverUnderTest) {
     let (server, mut watcher) = before_fakes(driver, "--processes 2 --app-requests-max 10");
     let mut peers: Vec<_> = (0..4).map(|_| server.connect()).collect();
     let mut seen = std::collections::BTreeSet::new();
@@ -121,7 +121,7 @@ fn a_process_is_replaced_after_its_requests_and_nobody_notices(driver: DriverUnd
     }
     let metrics = watcher.until("one has been replaced", |metrics| lives(metrics, "recycled") >= 1);
     eventually("the new one answers", || seen.insert(peers[0].ask(get("/pid")).into_text()).then_some(()));
-    assert_eq!((lives(&metrics, "died"), lives(&metrics, "killed")), (0, 0));
+    assert_eq!((lives(&metrics, "exited"), lives(&metrics, "killed")), (0, 0));
     drop((peers, watcher));
     server.finish();
 }
@@ -144,7 +144,7 @@ fn a_drain_answers_what_is_under_way_and_then_ends_the_processes(driver: DriverU
     assert_eq!((answer.status, answer.field("Connection")), (200, Some("close")));
     drop(peer);
     let metrics = server.expect_clean_end();
-    assert_eq!((lives(&metrics, "died"), lives(&metrics, "killed")), (0, 0));
+    assert_eq!((lives(&metrics, "exited"), lives(&metrics, "killed")), (0, 0));
     assert!(is_gone(pid), "no process outlives the server");
     assert!(!Path::new(&socket).parent().expect("a folder").exists(), "nothing is left behind");
 }

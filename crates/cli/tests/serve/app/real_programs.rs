@@ -11,9 +11,9 @@ on_both_drivers! {
 }
 
 fn gunicorn() -> PathBuf {
-    let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("gunicorn/bin/gunicorn");
-    assert!(place.exists(), "{} is missing; `cargo xtask test` installs it", place.display());
-    place
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("gunicorn/bin/gunicorn");
+    assert!(program.exists(), "{} is missing; `cargo xtask test` installs it", program.display());
+    program
 }
 
 fn folder() -> &'static str {

@@ -6,18 +6,18 @@ use super::{ask_alone, before_fakes, fake, get};
 use crate::support::{DriverUnderTest, ServerUnderTest, TestPeer, binary};
 
 on_both_drivers! {
-    a_request_arrives_with_what_a_process_must_know_and_nothing_of_the_hop,
+    a_request_arrives_with_forwarding_headers_and_without_hop_by_hop_headers,
     an_answer_leaves_without_what_belongs_to_the_hop,
     an_answer_has_the_framing_that_its_client_understands,
     an_answer_that_pauses_is_passed_on_as_it_comes,
     answers_without_a_body_have_none,
     the_pages_about_the_server_stay_its_own,
     secrets_of_the_environment_do_not_reach_the_processes,
-    publications_are_taken_from_the_program_on_loopback_alone,
+    publications_are_accepted_from_loopback_alone,
 }
 
 /// RFC 9110 §7.6.1 and §7.6.3, RFC 9112 §3.2.
-fn a_request_arrives_with_what_a_process_must_know_and_nothing_of_the_hop(driver: DriverUnderTest) {
+fn a_request_arrives_with_forwarding_headers_and_without_hop_by_hop_headers(driver: DriverUnderTest) {
     let (server, watcher) = before_fakes(driver, "");
     let mut peer = server.connect();
     let ours = |version: &str| {
@@ -83,7 +83,7 @@ fn an_answer_leaves_without_what_belongs_to_the_hop(driver: DriverUnderTest) {
         let mut watcher = watcher;
         watcher.fetch()
     };
-    assert_eq!(metrics.value("app_answers_other_total"), 1);
+    assert_eq!(metrics.value("app_responses_other_total"), 1);
     drop(peer);
     server.finish();
 }
@@ -199,7 +199,7 @@ fn secrets_of_the_environment_do_not_reach_the_processes(driver: DriverUnderTest
 
 /// A hub beside a program handles `/publish/*` where publications are allowed, and reports it; elsewhere the path
 /// belongs to the program.
-fn publications_are_taken_from_the_program_on_loopback_alone(driver: DriverUnderTest) {
+fn publications_are_accepted_from_loopback_alone(driver: DriverUnderTest) {
     let options = "--listen 0.0.0.0:0 --nats 127.0.0.1:0 --stream events=events.>:memory";
     let (server, watcher) = before_fakes(driver, options);
     let [own, programs] = server.addresses()[..] else { panic!("two listeners") };
@@ -209,8 +209,8 @@ fn publications_are_taken_from_the_program_on_loopback_alone(driver: DriverUnder
     };
     assert_eq!(publish(own.port()).trim_end(), "{\"stream\":\"events\",\"first\":1,\"last\":1}");
     assert_eq!(publish(programs.port()), "3 bad", "the program's answer");
-    let said = server.banner_line("publish ");
-    assert_eq!(said, format!("http://{own}/publish/* (answered here, not by the app)"));
+    let banner = server.banner_line("publish ");
+    assert_eq!(banner, format!("http://{own}/publish/* (answered here, not by the app)"));
     drop(watcher);
     server.finish();
 }

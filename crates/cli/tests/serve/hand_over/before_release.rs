@@ -8,10 +8,10 @@ use super::load;
 use super::streams::{FakePredecessor, acknowledged, at};
 use super::*;
 use crate::nats::{RawNatsClient, address as nats_address};
-use crate::support::HANG;
+use crate::support::HANG_TIMEOUT;
 
 on_both_drivers!(
-    a_successor_that_is_told_to_end_before_the_release_stores_what_waits,
+    a_successor_stopped_before_the_release_stores_what_waits,
     a_successor_that_ends_behind_the_release_reads_its_datagrams_to_the_end,
     clients_sign_in_while_no_publisher_is_read,
     a_message_whose_end_comes_while_no_publisher_is_read_is_stored_once,
@@ -21,7 +21,7 @@ const PUBLISH: &str = "PUB events.a inbox 1\r\nx\r\n";
 
 /// Row 4.37: SIGTERM between `taken` and `released`: the successor drains until it has the streams, and messages of its
 /// publishers are stored and acknowledged. The draining predecessor can still send `released`.
-fn a_successor_that_is_told_to_end_before_the_release_stores_what_waits(driver: DriverUnderTest) {
+fn a_successor_stopped_before_the_release_stores_what_waits(driver: DriverUnderTest) {
     for hub in ["shard", "own"] {
         let control_folder = ControlFolder::new();
         let data = tempfile::tempdir().expect("a folder");
@@ -144,7 +144,7 @@ fn a_message_whose_end_comes_while_no_publisher_is_read_is_stored_once(driver: D
     long.send(format!("{}\r\n{PUBLISH}", &payload[SIZE / 2..]));
     old.log.close().expect("it is closed");
     successor.send("released");
-    stream.set_write_timeout(Some(HANG)).expect("a socket takes a timeout");
+    stream.set_write_timeout(Some(HANG_TIMEOUT)).expect("a socket takes a timeout");
     stream.write_all(&left).expect("the server reads again");
     let (first, second) = (acknowledged(&mut long), acknowledged(&mut long));
     assert!(first < second, "{first} {second}");

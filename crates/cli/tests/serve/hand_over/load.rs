@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crate::support::{HANG, TestPeer, binary, eventually};
+use crate::support::{HANG_TIMEOUT, TestPeer, binary, eventually};
 
 /// Maximum unacknowledged messages of a NATS publisher.
 const WINDOW: u64 = 16;
@@ -86,11 +86,11 @@ impl<'a> LoadPublisher<'a> {
     pub(super) fn run(mut self, done: &AtomicBool) -> u64 {
         loop {
             let stream = if self.survives_outages {
-                eventually("a server listens", || TcpStream::connect_timeout(&self.to, HANG).ok())
+                eventually("a server listens", || TcpStream::connect_timeout(&self.to, HANG_TIMEOUT).ok())
             } else {
-                TcpStream::connect_timeout(&self.to, HANG).expect("a server listens")
+                TcpStream::connect_timeout(&self.to, HANG_TIMEOUT).expect("a server listens")
             };
-            stream.set_read_timeout(Some(HANG)).expect("a socket takes a timeout");
+            stream.set_read_timeout(Some(HANG_TIMEOUT)).expect("a socket takes a timeout");
             let mut writer = stream.try_clone().expect("a descriptor");
             // A connection may end in any way; a server without an answer is an error.
             match self.publish(BufReader::new(stream), &mut writer, done) {
@@ -236,7 +236,7 @@ pub(super) fn tcp(to: SocketAddr, name: &str, done: &AtomicBool) -> u64 {
             is_over
         });
         if is_over {
-            stream = Some(TcpStream::connect_timeout(&to, HANG).expect("a server listens"));
+            stream = Some(TcpStream::connect_timeout(&to, HANG_TIMEOUT).expect("a server listens"));
         }
         let stream = stream.as_mut().expect("just connected");
         stream.write_all(format!("<13>host app: {name}-{number}\n").as_bytes()).expect("it is sent");

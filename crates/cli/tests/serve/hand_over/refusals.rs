@@ -5,7 +5,7 @@ use super::*;
 /// Row 4.37: another version is refused with both versions, a malformed line with its reason, and the server
 /// continues.
 #[test]
-fn other_versions_and_nonsense_are_refused_with_their_reason() {
+fn other_versions_and_malformed_messages_are_refused_with_their_reason() {
     let control_folder = ControlFolder::new();
     let server = control_folder.start_first(DriverUnderTest::Poll, "");
     for (line, reason) in [

@@ -15,8 +15,8 @@ use crate::nats::{RawNatsClient, address as nats_address};
 
 on_both_drivers!(
     published_messages_are_stored_once_and_no_datagram_is_lost,
-    publishers_wait_for_the_streams_and_everything_else_goes_on,
-    a_predecessor_that_ends_without_a_word_releases_its_streams,
+    publishers_wait_for_the_streams_and_everything_else_continues,
+    a_predecessor_that_ends_without_a_message_releases_its_streams,
     a_predecessor_that_hangs_does_not_keep_its_successor,
     a_subscriber_that_never_reads_does_not_keep_the_streams,
     old_servers_that_are_killed_lose_nothing_that_was_acknowledged,
@@ -161,7 +161,7 @@ const PUBLISH: &str = "PUB events.a inbox 1\r\nx\r\n";
 
 /// Row 4.37: between `taken` and `released` clients can connect, requests without the hub are answered, and the first
 /// publication comes after the last record of the old server.
-fn publishers_wait_for_the_streams_and_everything_else_goes_on(driver: DriverUnderTest) {
+fn publishers_wait_for_the_streams_and_everything_else_continues(driver: DriverUnderTest) {
     for hub in ["--hub-thread shard", "--hub-thread own", "--hub-thread shard --worker-threads 0"] {
         let control_folder = ControlFolder::new();
         let data = tempfile::tempdir().expect("a folder");
@@ -191,7 +191,7 @@ fn publishers_wait_for_the_streams_and_everything_else_goes_on(driver: DriverUnd
 }
 
 /// Row 4.37: the end of the old process counts as `released`, also if its locks are released a moment later.
-fn a_predecessor_that_ends_without_a_word_releases_its_streams(driver: DriverUnderTest) {
+fn a_predecessor_that_ends_without_a_message_releases_its_streams(driver: DriverUnderTest) {
     let control_folder = ControlFolder::new();
     let data = tempfile::tempdir().expect("a folder");
     let mut old = FakePredecessor::new(&control_folder, data.path());

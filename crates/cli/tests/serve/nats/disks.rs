@@ -47,11 +47,11 @@ impl SmallDisk {
         // It runs until its input ends, at the latest with this process.
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut namespace_holder = command.spawn().expect("unshare runs");
-        let mut said = String::new();
+        let mut output_text = String::new();
         BufReader::new(namespace_holder.stdout.take().expect("it is piped"))
-            .read_line(&mut said)
+            .read_line(&mut output_text)
             .expect("it speaks");
-        assert_eq!(said, "mounted\n", "a user may mount in a namespace of their own");
+        assert_eq!(output_text, "mounted\n", "a user may mount in a namespace of their own");
         SmallDisk { namespace_holder, folder }
     }
 
@@ -156,9 +156,9 @@ fn a_full_disk_makes_its_streams_wait_and_nothing_else(driver: DriverUnderTest) 
 /// Row 4.37: messages without room are not acknowledged, and do not prevent the server from ending.
 fn a_server_ends_although_its_disk_is_full(driver: DriverUnderTest) {
     let disk = SmallDisk::new("100m");
-    for place in ["shard", "own"] {
+    for hub_thread in ["shard", "own"] {
         let mut command = disk.serve_command(driver);
-        command.args(["--hub-thread", place]);
+        command.args(["--hub-thread", hub_thread]);
         let server = ServerUnderTest::spawn(command);
         let to = address(&server);
         // Its connection ends with the server.
@@ -230,9 +230,12 @@ fn a_folder_that_cannot_be_written_is_named_at_the_start(driver: DriverUnderTest
     server.finish();
     disk.remount("ro");
     let outcome = disk.serve_command(driver).stdin(Stdio::null()).output().expect("it runs");
-    let said = String::from_utf8_lossy(&outcome.stderr);
-    assert!(!outcome.status.success(), "{said}");
-    assert!(said.contains(&disk.streams()) && said.contains("Read-only file system"), "{said}");
+    let output_text = String::from_utf8_lossy(&outcome.stderr);
+    assert!(!outcome.status.success(), "{output_text}");
+    assert!(
+        output_text.contains(&disk.streams()) && output_text.contains("Read-only file system"),
+        "{output_text}"
+    );
 }
 
 /// Writes another format version into a segment's header, as a later program would have done.
@@ -262,8 +265,8 @@ fn a_journal_of_another_version_is_left_alone() {
     let mut command = binary();
     command.args(["serve", "--listen", "127.0.0.1:0", "--nats", "127.0.0.1:0", "--data"]).arg(&streams);
     let outcome = command.stdin(Stdio::null()).output().expect("it runs");
-    let said = String::from_utf8_lossy(&outcome.stderr);
-    assert!(!outcome.status.success(), "{said}");
-    assert!(said.contains("has format 2 and this program reads format 1"), "{said}");
+    let output_text = String::from_utf8_lossy(&outcome.stderr);
+    assert!(!outcome.status.success(), "{output_text}");
+    assert!(output_text.contains("has format 2 and this program reads format 1"), "{output_text}");
     assert!(fs::read(&segment).expect("it is ours") == before, "it is as it was");
 }

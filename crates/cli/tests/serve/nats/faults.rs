@@ -9,14 +9,14 @@ use crate::support::{DriverUnderTest, binary, eventually};
 on_both_drivers! {
     what_was_acknowledged_is_there_after_a_crash,
     a_stream_keeps_its_creation_time,
-    a_subscriber_that_never_reads_is_cut_off_and_disturbs_nobody,
-    a_hub_on_a_thread_of_its_own_keeps_the_same_promises,
+    a_subscriber_that_never_reads_is_cut_off_and_disturbs_no_other,
+    a_hub_on_a_thread_of_its_own_passes_the_same_checks,
     a_subscriber_that_reads_late_gets_everything,
-    clients_that_say_everything_before_they_read_get_every_answer,
+    clients_that_send_everything_before_they_read_get_every_answer,
     messages_without_a_reply_are_not_answered,
     unfinished_long_messages_block_no_other_client,
     a_client_that_leaves_at_once_has_published_all_the_same,
-    a_drain_answers_what_was_published_and_says_where_it_goes,
+    a_drain_acknowledges_publications_and_announces_lame_duck_mode,
     more_subscriptions_than_a_connection_may_have_are_refused,
     syslog_garbage_and_a_line_of_a_megabyte_do_no_harm,
 }
@@ -89,7 +89,7 @@ fn a_stream_keeps_its_creation_time(driver: DriverUnderTest) {
     fixture.server.finish();
 }
 
-fn a_hub_on_a_thread_of_its_own_keeps_the_same_promises(driver: DriverUnderTest) {
+fn a_hub_on_a_thread_of_its_own_passes_the_same_checks(driver: DriverUnderTest) {
     for place in ["shard", "own"] {
         let options = format!("--hub-thread {place} --stream keep=keep.>:memory --stream events=events.>");
         let fixture = NatsServerFixture::start(driver, &options);
@@ -111,7 +111,7 @@ fn a_hub_on_a_thread_of_its_own_keeps_the_same_promises(driver: DriverUnderTest)
     }
 }
 
-fn a_subscriber_that_never_reads_is_cut_off_and_disturbs_nobody(driver: DriverUnderTest) {
+fn a_subscriber_that_never_reads_is_cut_off_and_disturbs_no_other(driver: DriverUnderTest) {
     let fixture = NatsServerFixture::start(driver, "");
     let mut lazy =
         RawNatsClient { peer: stilling_probe::TestPeer::connect_with_small_buffer(fixture.nats()) };
@@ -174,7 +174,7 @@ fn messages_without_a_reply_are_not_answered(driver: DriverUnderTest) {
 
 /// Row 0.3: a client may send everything before it reads any answer. Neither the client nor the server waits for the
 /// other to read first, nor for another client on the same shard that does the same.
-fn clients_that_say_everything_before_they_read_get_every_answer(driver: DriverUnderTest) {
+fn clients_that_send_everything_before_they_read_get_every_answer(driver: DriverUnderTest) {
     const COUNT: usize = 100_000;
     let options =
         "--accept-threads 1 --send-buffer 20000 --stream keep=keep.>:memory --stream events=events.>";
@@ -257,7 +257,7 @@ fn a_client_that_leaves_at_once_has_published_all_the_same(driver: DriverUnderTe
     fixture.server.finish();
 }
 
-fn a_drain_answers_what_was_published_and_says_where_it_goes(driver: DriverUnderTest) {
+fn a_drain_acknowledges_publications_and_announces_lame_duck_mode(driver: DriverUnderTest) {
     let fixture = NatsServerFixture::start(driver, "");
     let mut client = fixture.client();
     client.send("SUB inbox.* 1\r\nPUB events.a inbox.1 1\r\nx\r\n");
@@ -302,13 +302,13 @@ fn syslog_garbage_and_a_line_of_a_megabyte_do_no_harm(driver: DriverUnderTest) {
     long.send("<13>".to_owned() + &"x".repeat(1 << 20) + "\n<13>behind it\n");
     assert_eq!(publish(&mut busy, "events.a", 0..10).len(), 10);
     // Lines of one connection keep their order.
-    let mut told = Vec::new();
-    while told.last().is_none_or(|payload| payload != "<13>behind it") {
+    let mut payloads = Vec::new();
+    while payloads.last().is_none_or(|payload| payload != "<13>behind it") {
         let line = listener.line();
         assert!(line.starts_with("MSG events.syslog."), "{line}");
-        told.push(listener.line());
+        payloads.push(listener.line());
     }
-    let cut = told.iter().find(|payload| payload.starts_with("<13>xxx")).expect("its beginning is there");
+    let cut = payloads.iter().find(|payload| payload.starts_with("<13>xxx")).expect("its beginning is there");
     assert!(cut.len() < 100_000, "{}", cut.len());
     let mut watcher = fixture.server.watch();
     let losses = |reason: &str| format!("hub_losses_total{{ingress=\"syslog\",reason=\"{reason}\"}}");
@@ -329,9 +329,9 @@ fn two_servers_cannot_have_one_folder() {
     let mut second = binary();
     second.args(["serve", "--listen", "127.0.0.1:0", "--nats", "127.0.0.1:0", "--data"]).arg(&data);
     let outcome = second.output().expect("it runs");
-    let said = String::from_utf8_lossy(&outcome.stderr);
+    let stderr_text = String::from_utf8_lossy(&outcome.stderr);
     assert!(!outcome.status.success());
-    assert!(said.contains("is in use by process"), "{said}");
+    assert!(stderr_text.contains("is in use by process"), "{stderr_text}");
     drop(client);
     fixture.server.finish();
 }
@@ -362,8 +362,8 @@ fn a_folder_that_is_none_is_refused_at_the_start() {
     let mut server = binary();
     server.args(["serve", "--listen", "127.0.0.1:0", "--nats", "127.0.0.1:0", "--data"]).arg(&file);
     let outcome = server.output().expect("it runs");
-    let said = String::from_utf8_lossy(&outcome.stderr);
-    assert!(!outcome.status.success() && said.contains("is not a directory"), "{said}");
+    let stderr_text = String::from_utf8_lossy(&outcome.stderr);
+    assert!(!outcome.status.success() && stderr_text.contains("is not a directory"), "{stderr_text}");
 }
 
 #[test]

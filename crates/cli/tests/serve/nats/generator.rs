@@ -9,15 +9,15 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use super::NatsServerFixture;
-use crate::support::{DriverUnderTest, HANG, ServerUnderTest, binary, eventually};
+use crate::support::{DriverUnderTest, HANG_TIMEOUT, ServerUnderTest, binary, eventually};
 
 on_both_drivers! {
-    every_manner_of_sending_is_accounted_for,
-    a_pause_of_the_server_stands_in_the_longest_send_time,
+    every_send_mode_is_accounted_for,
+    a_pause_of_the_server_is_in_the_longest_send_time,
     the_report_has_all_lines_of_both_stress_programs,
     an_interrupt_ends_a_run_with_its_report,
     seconds_end_a_run_with_its_report,
-    a_run_whose_server_dies_says_so,
+    a_run_reports_that_its_server_died,
 }
 
 struct GeneratorProcess(Child);
@@ -37,12 +37,12 @@ impl GeneratorProcess {
     /// Waits for its own end; returns exit status, report and standard error.
     #[track_caller]
     fn ends(mut self) -> (Option<i32>, Value, String) {
-        let (mut out, mut said) = (String::new(), String::new());
+        let (mut out, mut stderr_text) = (String::new(), String::new());
         self.0.stdout.take().expect("it is piped").read_to_string(&mut out).expect("it is text");
-        self.0.stderr.take().expect("it is piped").read_to_string(&mut said).expect("it is text");
+        self.0.stderr.take().expect("it is piped").read_to_string(&mut stderr_text).expect("it is text");
         let status = self.0.wait().expect("it is a child").code();
-        let report = serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}{said}"));
-        (status, report, said)
+        let report = serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}{stderr_text}"));
+        (status, report, stderr_text)
     }
 }
 
@@ -56,7 +56,7 @@ impl Drop for GeneratorProcess {
 fn command(to: &NatsServerFixture, options: &str) -> Command {
     let mut command = binary();
     command.args(["bench", "collect", &to.nats().to_string()]).args(options.split_whitespace());
-    command.args(["--timeout", &HANG.as_secs().to_string()]).stdin(Stdio::null());
+    command.args(["--timeout", &HANG_TIMEOUT.as_secs().to_string()]).stdin(Stdio::null());
     command
 }
 
@@ -88,7 +88,7 @@ fn stream(server: &ServerUnderTest) -> (u64, u64) {
 
 /// Rows 0.23 to 0.29 and 0.32: queued messages = sends = receives, no message and no connection fails, nothing is
 /// pending at the end; with acknowledgements and without, over kept connections and over one for each message.
-fn every_manner_of_sending_is_accounted_for(driver: DriverUnderTest) {
+fn every_send_mode_is_accounted_for(driver: DriverUnderTest) {
     let fixture = NatsServerFixture::start(driver, "");
     let monitor = format!("--json -n 2000 --monitor {}", fixture.server.url("/metrics"));
     let mut all = 0;
@@ -99,8 +99,9 @@ fn every_manner_of_sending_is_accounted_for(driver: DriverUnderTest) {
         ("--unconfirmed --per-message --window 1", 2000),
         ("--subscribers 1", 4),
     ] {
-        let (status, report, said) = GeneratorProcess::start(&fixture, &format!("{monitor} {manner}")).ends();
-        assert_eq!((status, said.as_str()), (Some(0), ""), "{manner}: {report}");
+        let (status, report, stderr_text) =
+            GeneratorProcess::start(&fixture, &format!("{monitor} {manner}")).ends();
+        assert_eq!((status, stderr_text.as_str()), (Some(0), ""), "{manner}: {report}");
         assert_eq!(balanced(&report), 2000, "{manner}");
         assert_eq!(report["connects"], connects, "{manner}: {report}");
         all += 2000;
@@ -133,7 +134,7 @@ fn send_times_are_of_one_run(report: &Value) {
 
 /// Row 0.28: a pause of the server during a flood appears in the longest send time, and changes the mean only by the
 /// messages in flight; every message is still acknowledged.
-fn a_pause_of_the_server_stands_in_the_longest_send_time(driver: DriverUnderTest) {
+fn a_pause_of_the_server_is_in_the_longest_send_time(driver: DriverUnderTest) {
     let fixture = NatsServerFixture::start(driver, "");
     let pause = Duration::from_millis(500);
     let generator = GeneratorProcess::start(&fixture, "--json --seconds 3600");
@@ -145,8 +146,8 @@ fn a_pause_of_the_server_stands_in_the_longest_send_time(driver: DriverUnderTest
     let so_far = stream(&fixture.server).0;
     eventually("more have come", || (stream(&fixture.server).0 > so_far + 5000).then_some(()));
     generator.interrupt();
-    let (status, report, said) = generator.ends();
-    assert_eq!((status, said.as_str()), (Some(0), ""), "{report}");
+    let (status, report, stderr_text) = generator.ends();
+    assert_eq!((status, stderr_text.as_str()), (Some(0), ""), "{report}");
     balanced(&report);
     send_times_are_of_one_run(&report);
     let longest = report["send_time"]["max_us"].as_f64().expect("a number") / 1e6;
@@ -198,8 +199,8 @@ fn an_interrupt_ends_a_run_with_its_report(driver: DriverUnderTest) {
         let generator = GeneratorProcess::start(&fixture, &format!("--json --seconds 3600 {manner}"));
         eventually("messages have come", || (stream(&fixture.server).0 > so_far + 100).then_some(()));
         generator.interrupt();
-        let (status, report, said) = generator.ends();
-        assert_eq!((status, said.as_str()), (Some(0), ""), "{manner}: {report}");
+        let (status, report, stderr_text) = generator.ends();
+        assert_eq!((status, stderr_text.as_str()), (Some(0), ""), "{manner}: {report}");
         let sent = balanced(&report);
         assert!(sent > 100, "{manner}: {report}");
         so_far += sent;
@@ -213,9 +214,9 @@ fn seconds_end_a_run_with_its_report(driver: DriverUnderTest) {
     let fixture = NatsServerFixture::start(driver, "");
     let mut so_far = 0;
     for manner in ["", "--unconfirmed", "--per-message --window 1", "-n 1000000000 --window 1"] {
-        let (status, report, said) =
+        let (status, report, stderr_text) =
             GeneratorProcess::start(&fixture, &format!("--json --seconds 0.5 {manner}")).ends();
-        assert_eq!((status, said.as_str()), (Some(0), ""), "{manner}: {report}");
+        assert_eq!((status, stderr_text.as_str()), (Some(0), ""), "{manner}: {report}");
         so_far += balanced(&report);
         assert_eq!(stream(&fixture.server), (so_far, 0), "{manner}: {report}");
     }
@@ -224,7 +225,7 @@ fn seconds_end_a_run_with_its_report(driver: DriverUnderTest) {
 
 /// Row 0.4: SIGKILL of the server during the run. The report names the failure and still balances, and the exit status
 /// is 1.
-fn a_run_whose_server_dies_says_so(driver: DriverUnderTest) {
+fn a_run_reports_that_its_server_died(driver: DriverUnderTest) {
     let fixture = NatsServerFixture::start(driver, "");
     let generator = GeneratorProcess::start(&fixture, "--json --seconds 3600");
     // More than twice the window of all clients: a full window has been acknowledged.
@@ -233,12 +234,12 @@ fn a_run_whose_server_dies_says_so(driver: DriverUnderTest) {
     // The drop kills the server.
     drop(server);
     generator.interrupt();
-    let (status, report, said) = generator.ends();
-    assert_eq!(status, Some(1), "{report}{said}");
+    let (status, report, stderr_text) = generator.ends();
+    assert_eq!(status, Some(1), "{report}{stderr_text}");
     let account = &report["accounting"];
     let count = |name: &str| account[name].as_u64().expect("a count");
     assert_eq!(count("queued"), count("sends") + count("fails"), "{report}");
     assert!(count("sends") >= 4 * 256 && report["failures_total"].as_u64() > Some(0), "{report}");
-    assert!(said.starts_with("stilling: ") && said.contains("failures: "), "{said}");
+    assert!(stderr_text.starts_with("stilling: ") && stderr_text.contains("failures: "), "{stderr_text}");
     drop(data);
 }

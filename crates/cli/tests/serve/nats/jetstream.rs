@@ -6,7 +6,7 @@ use super::{NatsServerFixture, RawNatsClient};
 use crate::support::DriverUnderTest;
 
 on_both_drivers! {
-    a_stream_on_disk_tells_its_bytes_and_times_also_after_a_crash,
+    a_stream_on_disk_reports_its_bytes_and_times_also_after_a_crash,
     a_drain_ends_requests_for_messages,
     an_attempt_to_make_a_stream_names_the_configuration,
 }
@@ -24,7 +24,7 @@ fn ask(client: &mut RawNatsClient, question: &str, payload: &str) -> serde_json:
     serde_json::from_str(&line).expect("JSON")
 }
 
-fn a_stream_on_disk_tells_its_bytes_and_times_also_after_a_crash(driver: DriverUnderTest) {
+fn a_stream_on_disk_reports_its_bytes_and_times_also_after_a_crash(driver: DriverUnderTest) {
     let fixture = NatsServerFixture::start(driver, "");
     let mut client = fixture.client();
     let state = |client: &mut RawNatsClient| ask(client, "STREAM.INFO.events", "")["state"].clone();

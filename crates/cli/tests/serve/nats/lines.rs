@@ -6,12 +6,12 @@ use super::{NatsServerFixture, RawNatsClient};
 use crate::support::DriverUnderTest;
 
 on_both_drivers! {
-    a_line_that_cannot_be_understood_is_answered,
-    a_line_that_is_not_wanted_is_answered_and_the_connection_goes_on,
+    a_malformed_line_is_answered,
+    an_unwanted_line_is_answered_and_the_connection_continues,
     a_publication_to_an_invalid_subject_is_dropped_and_counted,
     info_names_the_addresses_of_server_and_client,
-    lines_of_all_allowed_shapes_are_taken,
-    a_verbose_client_hears_of_each_operation,
+    lines_of_all_allowed_forms_are_accepted,
+    a_verbose_client_receives_ok_for_each_operation,
 }
 
 /// Lines that end the connection, with the error text.
@@ -131,16 +131,16 @@ const UNWANTED: &[(&str, &[&str])] = &[
     ),
 ];
 
-fn a_line_that_cannot_be_understood_is_answered(driver: DriverUnderTest) {
+fn a_malformed_line_is_answered(driver: DriverUnderTest) {
     let fixture = NatsServerFixture::start(driver, "");
     let (mut count, mut wrong) = (0, Vec::new());
     for (text, lines) in FATAL {
         for line in *lines {
             let mut client = fixture.client();
             client.send(line);
-            let said = client.rest();
-            if said != format!("-ERR '{text}'\r\n") {
-                wrong.push((line, said));
+            let response = client.rest();
+            if response != format!("-ERR '{text}'\r\n") {
+                wrong.push((line, response));
             }
             count += 1;
         }
@@ -158,7 +158,7 @@ fn a_line_that_cannot_be_understood_is_answered(driver: DriverUnderTest) {
     fixture.server.finish();
 }
 
-fn a_line_that_is_not_wanted_is_answered_and_the_connection_goes_on(driver: DriverUnderTest) {
+fn an_unwanted_line_is_answered_and_the_connection_continues(driver: DriverUnderTest) {
     let fixture = NatsServerFixture::start(driver, "");
     let mut client = fixture.client();
     client.send("CONNECT {\"verbose\":false,\"pedantic\":true,\"headers\":true}\r\n");
@@ -216,7 +216,7 @@ fn info_names_the_addresses_of_server_and_client(driver: DriverUnderTest) {
 }
 
 /// As in nats-server.
-fn lines_of_all_allowed_shapes_are_taken(driver: DriverUnderTest) {
+fn lines_of_all_allowed_forms_are_accepted(driver: DriverUnderTest) {
     let fixture = NatsServerFixture::start(driver, "");
     let mut client = fixture.client();
     for line in [
@@ -252,7 +252,7 @@ fn lines_of_all_allowed_shapes_are_taken(driver: DriverUnderTest) {
     fixture.server.finish();
 }
 
-fn a_verbose_client_hears_of_each_operation(driver: DriverUnderTest) {
+fn a_verbose_client_receives_ok_for_each_operation(driver: DriverUnderTest) {
     let fixture = NatsServerFixture::start(driver, "");
     let mut client = RawNatsClient::connect_unauthenticated(fixture.nats());
     client.send("CONNECT {}\r\nSUB a 1\r\nUNSUB 1\r\nPUB a 1\r\nx\r\n");

@@ -8,15 +8,15 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 
 use super::NatsServerFixture;
-use crate::support::{DriverUnderTest, HANG, Tool};
+use crate::support::{DriverUnderTest, HANG_TIMEOUT, Tool};
 
 on_both_drivers! {
     a_page_of_another_origin_publishes_nothing,
-    what_a_browser_would_ask_first_is_not_allowed,
+    a_cors_preflight_is_rejected,
 }
 
 /// A page that tries each way to send a request to another origin, and reports the visible results.
-const PAGE: &str = r#"<!doctype html><title>Anybody's</title><script>
+const PAGE: &str = r#"<!doctype html><title>Another origin</title><script>
 const target = "http://TARGET/publish/events.page";
 const ask = (what) => fetch(target, { method: "POST", ...what }).then((answer) => answer.type, () => "refused");
 const loaded = (frame) => new Promise((done) => { frame.onload = done; document.body.append(frame); });
@@ -24,13 +24,13 @@ const sandboxed = (frame) => new Promise((done) => {
   onmessage = (message) => done(message.data);
   frame.sandbox = "allow-scripts";
   frame.srcdoc = `<script>fetch("${target}", { method: "POST", mode: "no-cors", body: "sandboxed" })
-    .then((answer) => answer.type, () => "refused").then((told) => parent.postMessage(told, "*"));</` + "script>";
+    .then((answer) => answer.type, () => "refused").then((result) => parent.postMessage(result, "*"));</` + "script>";
   document.body.append(frame);
 });
 onload = async () => {
-  const told = [await ask({ mode: "no-cors", body: "simple" }), await ask({ body: "simple and read" })];
-  told.push(await ask({ headers: { "Nats-Msg-Id": "1" }, body: "asked first" }));
-  told.push(await ask({ headers: { "Content-Type": "application/x-ndjson" }, body: "asked first, too" }));
+  const results = [await ask({ mode: "no-cors", body: "simple" }), await ask({ body: "simple and read" })];
+  results.push(await ask({ headers: { "Nats-Msg-Id": "1" }, body: "asked first" }));
+  results.push(await ask({ headers: { "Content-Type": "application/x-ndjson" }, body: "asked first, too" }));
   const sink = document.createElement("iframe");
   sink.name = "sink";
   await loaded(sink);
@@ -40,8 +40,8 @@ onload = async () => {
   const sent = new Promise((done) => { sink.onload = done; });
   form.submit();
   await sent;
-  told.push(await sandboxed(document.createElement("iframe")));
-  await fetch("/told?" + told.join("-"));
+  results.push(await sandboxed(document.createElement("iframe")));
+  await fetch("/results?" + results.join("-"));
 };
 </script><body></body>"#;
 
@@ -88,34 +88,34 @@ fn answer(stream: &TcpStream, page: &str) -> Option<String> {
         "HTTP/1.1 {status}\r\nContent-Type: text/html\r\nConnection: close\r\nContent-Length: {size}\r\n\r\n{body}"
     );
     { stream }.write_all(answer.as_bytes()).ok()?;
-    path.strip_prefix("/told?").map(ToOwned::to_owned)
+    path.strip_prefix("/results?").map(ToOwned::to_owned)
 }
 
 /// Serves the page on a port of its own; its report comes out of the channel.
-fn shows(page: String) -> (String, Receiver<String>) {
+fn serve_page(page: String) -> (String, Receiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
     let url = format!("http://{}/", listener.local_addr().expect("it has an address"));
-    let (tell, told) = channel();
+    let (sender, receiver) = channel();
     let page = Arc::new(page);
     std::thread::spawn(move || {
         for stream in listener.incoming().map_while(Result::ok) {
-            let (tell, page) = (tell.clone(), Arc::clone(&page));
+            let (sender, page) = (sender.clone(), Arc::clone(&page));
             // The test may have ended.
-            std::thread::spawn(move || answer(&stream, &page).map(|told| tell.send(told).ok()));
+            std::thread::spawn(move || answer(&stream, &page).map(|results| sender.send(results).ok()));
         }
     });
-    (url, told)
+    (url, receiver)
 }
 
 fn a_page_of_another_origin_publishes_nothing(driver: DriverUnderTest) {
     let fixture = NatsServerFixture::start(driver, "");
     let target = fixture.server.address();
-    let (url, told) = shows(PAGE.replace("TARGET", &target.to_string()));
+    let (url, receiver) = serve_page(PAGE.replace("TARGET", &target.to_string()));
     let profile = tempfile::tempdir().expect("a folder");
     let browser = Browser::open(&url, profile.path());
-    let told = told.recv_timeout(HANG).expect("the page tells what it saw");
+    let results = receiver.recv_timeout(HANG_TIMEOUT).expect("the page tells what it saw");
     // `opaque`: the request was sent and its answer hidden.
-    assert_eq!(told, "opaque-refused-refused-refused-opaque");
+    assert_eq!(results, "opaque-refused-refused-refused-opaque");
     drop(browser);
     let mut watcher = fixture.server.watch();
     let metrics = watcher.fetch();
@@ -132,7 +132,7 @@ fn a_page_of_another_origin_publishes_nothing(driver: DriverUnderTest) {
 }
 
 /// No answer has a field that lets a browser continue after a preflight.
-fn what_a_browser_would_ask_first_is_not_allowed(driver: DriverUnderTest) {
+fn a_cors_preflight_is_rejected(driver: DriverUnderTest) {
     let fixture = NatsServerFixture::start(driver, "");
     for origin in ["http://example.org", "null"] {
         let head = Tool::new("curl", "--silent --show-error --max-time 30 --include --request OPTIONS")

@@ -4,7 +4,7 @@ use stilling_client::{FollowStart, FollowedStream, Subscriber, SubscriberConfig,
 
 use super::NatsServerFixture;
 use super::faults::publish;
-use crate::support::{DriverUnderTest, HANG};
+use crate::support::{DriverUnderTest, HANG_TIMEOUT};
 
 on_both_drivers! {
     a_follower_reports_a_data_folder_that_was_replaced_by_a_longer_one,
@@ -26,7 +26,7 @@ fn with_messages(fixture: NatsServerFixture, numbers: std::ops::Range<u32>) -> N
 fn follow(follower: &mut Subscriber, count: u32) -> (Vec<(u64, String)>, Vec<SubscriberEvent>) {
     let (mut messages, mut others) = (Vec::new(), Vec::new());
     while messages.len() < count as usize {
-        match follower.next_event(HANG).expect("it follows").expect("it comes in time") {
+        match follower.next_event(HANG_TIMEOUT).expect("it follows").expect("it comes in time") {
             SubscriberEvent::Message(message) => {
                 let payload = String::from_utf8(message.payload).expect("a number");
                 messages.push((message.position.expect("it is of a stream").sequence, payload));

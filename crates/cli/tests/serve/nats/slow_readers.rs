@@ -10,7 +10,7 @@ use crate::support::DriverUnderTest;
 
 on_both_drivers!(
     subscribers_that_never_read_cost_readers_nothing,
-    a_slow_subscriber_is_told_why_it_is_disconnected,
+    a_slow_subscriber_receives_the_reason_for_its_disconnect,
 );
 
 const UNREAD: usize = 10;
@@ -30,9 +30,9 @@ fn subscriber(fixture: &NatsServerFixture) -> RawNatsClient {
 }
 
 fn subscribers_that_never_read_cost_readers_nothing(driver: DriverUnderTest) {
-    for place in ["shard", "own"] {
+    for hub_thread in ["shard", "own"] {
         let options = format!(
-            "-A 1 --hub-thread {place} --send-buffer 8192 --max-output-held 4MiB --write-timeout 300"
+            "-A 1 --hub-thread {hub_thread} --send-buffer 8192 --max-output-held 4MiB --write-timeout 300"
         );
         let fixture = NatsServerFixture::start(driver, &options);
         let mut unread: Vec<RawNatsClient> = (0..UNREAD).map(|_| subscriber(&fixture)).collect();
@@ -90,7 +90,7 @@ fn assert_whole(text: &str) {
     panic!("no error");
 }
 
-fn a_slow_subscriber_is_told_why_it_is_disconnected(driver: DriverUnderTest) {
+fn a_slow_subscriber_receives_the_reason_for_its_disconnect(driver: DriverUnderTest) {
     let fixture = NatsServerFixture::start(
         driver,
         "-A 1 --send-buffer 8192 --max-output-held 1MiB --write-timeout 300",
@@ -118,15 +118,15 @@ fn a_slow_subscriber_is_told_why_it_is_disconnected(driver: DriverUnderTest) {
         while out.read(&mut bytes).is_ok_and(|count| count > 0) {}
     });
     let mut errors = slow.stderr.take().expect("it is piped");
-    let mut said = String::new();
-    while !said.contains('\n') {
+    let mut received = String::new();
+    while !received.contains('\n') {
         let mut bytes = [0; 1024];
         let count = errors.read(&mut bytes).expect("it says something");
-        assert!(count > 0, "it ended: {said}");
-        said += std::str::from_utf8(&bytes[..count]).expect("text");
+        assert!(count > 0, "it ended: {received}");
+        received += std::str::from_utf8(&bytes[..count]).expect("text");
     }
     assert_eq!(
-        said.lines().next(),
+        received.lines().next(),
         Some("stilling: waiting: the server closed the connection: slow consumer")
     );
     slow.kill().expect("it runs");

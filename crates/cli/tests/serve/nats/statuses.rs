@@ -25,8 +25,8 @@ fn publish_with(client: &mut RawNatsClient, subject: &str, headers: &str, payloa
 
 fn consumers_of(client: &mut RawNatsClient, stream: &str) -> u64 {
     client.send(format!("SUB answer 9\r\nPUB $JS.API.STREAM.INFO.{stream} answer 0\r\n\r\nUNSUB 9\r\n"));
-    let told = client.flush().concat();
-    let (_, behind) = told.split_once("\"consumer_count\":").unwrap_or_else(|| panic!("{told}"));
+    let response = client.flush().concat();
+    let (_, behind) = response.split_once("\"consumer_count\":").unwrap_or_else(|| panic!("{response}"));
     let digits: String = behind.chars().take_while(char::is_ascii_digit).collect();
     digits.parse().expect("a number")
 }

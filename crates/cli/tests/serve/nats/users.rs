@@ -4,7 +4,7 @@ use super::{NatsServerFixture, RawNatsClient};
 use crate::support::DriverUnderTest;
 
 on_both_drivers! {
-    nobody_comes_in_without_saying_who_they_are,
+    clients_without_credentials_are_rejected,
     a_user_does_what_is_allowed_and_nothing_else,
 }
 
@@ -17,7 +17,7 @@ fn sign_in(fixture: &NatsServerFixture, connect: &str) -> RawNatsClient {
     client
 }
 
-fn nobody_comes_in_without_saying_who_they_are(driver: DriverUnderTest) {
+fn clients_without_credentials_are_rejected(driver: DriverUnderTest) {
     let fixture = NatsServerFixture::start(driver, USERS);
     for connect in [
         r#""user":"root""#,
@@ -57,10 +57,10 @@ fn a_user_does_what_is_allowed_and_nothing_else(driver: DriverUnderTest) {
         "-ERR 'Permissions Violation for Publish to \"orders.a\"'",
         "-ERR 'Permissions Violation for Subscription \"sensors.>\"'",
     ];
-    let told = sensor.flush();
-    assert_eq!(told.len(), 2, "{told:?}");
-    assert_eq!(told[0], expected[0]);
-    assert!(told[1].starts_with("-ERR 'Permissions Violation for Subscription"), "{told:?}");
+    let responses = sensor.flush();
+    assert_eq!(responses.len(), 2, "{responses:?}");
+    assert_eq!(responses[0], expected[0]);
+    assert!(responses[1].starts_with("-ERR 'Permissions Violation for Subscription"), "{responses:?}");
     // A long message in pieces is checked as well.
     let long = "z".repeat(200_000);
     sensor.send(format!("PUB orders.b 200000\r\n{long}\r\n"));

@@ -13,7 +13,7 @@ use rustix::net::{
 };
 use socket2::SockRef;
 
-use super::{HANG, eventually};
+use super::{HANG_TIMEOUT, eventually};
 
 const ANCILLARY_SIZE: usize = rustix::cmsg_space!(ScmRights(64));
 
@@ -22,7 +22,7 @@ pub(crate) struct ControlPeer(OwnedFd);
 impl ControlPeer {
     fn new(socket: OwnedFd) -> ControlPeer {
         let options = SockRef::from(&socket);
-        options.set_read_timeout(Some(HANG)).expect("a socket takes a timeout");
+        options.set_read_timeout(Some(HANG_TIMEOUT)).expect("a socket takes a timeout");
         ControlPeer(socket)
     }
 
@@ -136,8 +136,8 @@ impl ControlPeer {
     /// Checks that exactly this line comes next.
     #[track_caller]
     pub(crate) fn expect(&self, line: &str) -> Vec<OwnedFd> {
-        let (heard, descriptors) = self.receive();
-        assert_eq!(heard, format!("{line}\n"));
+        let (received_line, descriptors) = self.receive();
+        assert_eq!(received_line, format!("{line}\n"));
         descriptors
     }
 
@@ -150,11 +150,11 @@ impl ControlPeer {
     /// The same, optionally after this line.
     #[track_caller]
     pub(crate) fn expect_end_perhaps_after(&self, line: &str) {
-        let (heard, _) = self.receive();
-        if heard == format!("{line}\n") {
+        let (received_line, _) = self.receive();
+        if received_line == format!("{line}\n") {
             return self.expect_end();
         }
-        assert_eq!(heard, "");
+        assert_eq!(received_line, "");
     }
 
     pub(crate) fn make_offer(&self, listener: &impl AsFd) {

@@ -38,7 +38,7 @@ impl Metrics {
 
     #[track_caller]
     pub(crate) fn answers(&self, status: u16) -> u64 {
-        self.value(&format!("http_answers_total{{status=\"{status}\"}}"))
+        self.value(&format!("http_responses_total{{status=\"{status}\"}}"))
     }
 
     #[track_caller]

@@ -8,5 +8,5 @@ mod tool;
 pub(crate) use control::ControlPeer;
 pub(crate) use metrics::{Metrics, MetricsClient};
 pub(crate) use server::{DriverUnderTest, ServerUnderTest, binary};
-pub(crate) use stilling_probe::{HANG, TestPeer, eventually};
+pub(crate) use stilling_probe::{HANG_TIMEOUT, TestPeer, eventually};
 pub(crate) use tool::Tool;

@@ -28,8 +28,8 @@ impl Tool {
             panic!("cannot run {}: {error}; install it (`cargo xtask test` does)", self.name)
         });
         let text = String::from_utf8_lossy(&outcome.stdout).into_owned();
-        let said = String::from_utf8_lossy(&outcome.stderr);
-        assert!(outcome.status.success(), "{}: {}\n{text}\n{said}", self.name, outcome.status);
+        let stderr_text = String::from_utf8_lossy(&outcome.stderr);
+        assert!(outcome.status.success(), "{}: {}\n{text}\n{stderr_text}", self.name, outcome.status);
         text
     }
 

@@ -65,7 +65,7 @@ fn a_continuous_series_of_rejected_messages_is_bounded() {
         submit_rejected(&mut fixture);
     }
     let kept = fixture.submit("kept", b"y");
-    assert!(fixture.published().is_empty(), "the row is full");
+    assert!(fixture.published().is_empty(), "the window is full");
     let held = REJECTED_MAX as u64 + 100;
     while kept.outcome().is_none() {
         assert!(fixture.counts().dropped == 0 || fixture.now - begun == Duration::from_secs(10));
@@ -115,7 +115,7 @@ fn a_stream_that_comes_back_in_time_gets_every_message_however_fast_they_came() 
 }
 
 #[test]
-fn beyond_its_part_of_the_spool_what_nobody_takes_keeps_its_place_in_the_row() {
+fn beyond_its_share_of_the_spool_a_rejected_message_keeps_its_position() {
     let mut fixture =
         LinkFixture::new(crate::PublisherConfig { spool_size: 20_000, unacknowledged: 4, ..config() });
     fixture.complete_handshake();
@@ -130,7 +130,7 @@ fn beyond_its_part_of_the_spool_what_nobody_takes_keeps_its_place_in_the_row() {
     assert!(tickets.iter().all(|ticket| ticket.outcome().is_none()));
     submit_accepted(&mut fixture, 1);
     let kept = fixture.submit("kept", b"y");
-    assert!(fixture.published().is_empty(), "two lie aside; three and what came behind them are the row");
+    assert!(fixture.published().is_empty(), "two are parked; three and the later ones fill the window");
     while fixture.counts().held > 0 {
         for one in fixture.until_published() {
             fixture.answer(&one, "", &stored(7, false));
@@ -142,7 +142,7 @@ fn beyond_its_part_of_the_spool_what_nobody_takes_keeps_its_place_in_the_row() {
 }
 
 #[test]
-fn on_disk_no_message_keeps_the_room_of_too_many_behind_it() {
+fn on_disk_a_rejected_message_is_dropped_after_too_many_have_passed_it() {
     // The fixture's own spool is in memory; only the link uses the configured mode.
     let mut fixture = LinkFixture::new(crate::PublisherConfig {
         spool_mode: SpoolMode::Directory("/nowhere".into()),
@@ -191,7 +191,7 @@ fn on_disk_no_message_keeps_more_than_a_part_of_the_spool_behind_it() {
 
 /// Messages dropped for room count as messages that passed the parked one.
 #[test]
-fn on_disk_what_is_dropped_for_room_passes_what_nobody_takes() {
+fn on_disk_dropping_for_space_passes_rejected_messages() {
     let spool_mode = SpoolMode::Directory("/nowhere".into());
     let mut fixture = LinkFixture::new(crate::PublisherConfig {
         spool_mode,
@@ -236,7 +236,7 @@ fn a_stream_whose_disk_hangs_holds_up_no_other_and_gets_its_messages_in_the_end(
     assert_eq!(
         waits.outcome(),
         Some(PublishOutcome::Queued),
-        "its caller goes on after the ladder's attempts"
+        "its caller stops waiting after the attempts of the backoff"
     );
     let one = fixture.until_published().remove(0);
     fixture.answer(&one, "", &stored(1, false));

@@ -40,8 +40,8 @@ fn what_was_not_settled_is_there_again_after_a_crash() {
     let disk = SimulatedDisk::new();
     let mut spool = open(&disk).spool;
     push(&mut spool, 0..10, 100);
-    let places: Vec<u64> = (0..6).map(|_| spool.pop().expect("there are ten").id).collect();
-    spool.release_below(places[4], Instant::now());
+    let ids: Vec<u64> = (0..6).map(|_| spool.pop().expect("there are ten").id).collect();
+    spool.release_below(ids[4], Instant::now());
     assert!(spool.checkpoint_at().is_some());
     spool.checkpoint(2);
     drop(spool);
@@ -86,7 +86,11 @@ fn what_does_not_fit_the_cache_is_read_when_its_turn_comes() {
     }
     assert!(spool.commit(1).is_empty());
     assert!(spool.cache.len() < 20, "the cache is bounded");
-    assert_eq!(slot.outcome(), Some(PublishOutcome::Queued), "who waits behind so many goes on");
+    assert_eq!(
+        slot.outcome(),
+        Some(PublishOutcome::Queued),
+        "a caller behind so many messages stops waiting"
+    );
     let first: Vec<u64> = (0..25).map(|_| number(&spool.pop().expect("thirty"))).collect();
     push(&mut spool, 30..32, size);
     let rest = pop_all(&mut spool);
@@ -121,22 +125,22 @@ fn a_crash_at_any_point_forgets_nothing_that_was_committed() {
     let start = disk.history().points();
     // At each point of the history: messages committed, and messages that may be missing because a checkpoint had
     // begun.
-    let mut promises = vec![(start, 0, 0)];
-    let mut promise = |committed, settled| promises.push((disk.history().points(), committed, settled));
+    let mut guarantees = vec![(start, 0, 0)];
+    let mut guarantee = |committed, settled| guarantees.push((disk.history().points(), committed, settled));
     push(&mut spool, 0..3, 100);
-    promise(3, 0);
+    guarantee(3, 0);
     push(&mut spool, 3..5, 5000);
-    promise(5, 0);
+    guarantee(5, 0);
     let third = (0..3).filter_map(|_| spool.pop()).last().expect("five").id;
     spool.release_below(third, Instant::now());
-    promise(5, 2);
+    guarantee(5, 2);
     spool.checkpoint(1);
     push(&mut spool, 5..9, 10);
-    promise(9, 2);
+    guarantee(9, 2);
     spool.close(1);
     let history = disk.history();
     for point in start..history.points() {
-        let (committed, settled) = promises
+        let (committed, settled) = guarantees
             .iter()
             .take_while(|(at, ..)| *at <= point)
             .last()
@@ -261,7 +265,7 @@ fn messages_that_cannot_be_read_now_are_not_lost() {
 
 /// A full disk refuses messages submitted meanwhile, with the reason, and none afterwards.
 #[test]
-fn a_spool_takes_messages_again_when_the_disk_has_room() {
+fn a_spool_accepts_messages_again_when_the_disk_has_space() {
     let disk = SimulatedDisk::new();
     let mut spool = open(&disk).spool;
     for fault in [
@@ -274,8 +278,8 @@ fn a_spool_takes_messages_again_when_the_disk_has_room() {
             spool.push(entry(number, 100_000));
             refused.extend(spool.commit(1));
         }
-        let is_told = |(_, reason): &(SpoolEntry, DropReason)| matches!(reason, DropReason::SpoolFailed(text) if text.contains("No space"));
-        assert!(!refused.is_empty() && refused.iter().all(is_told));
+        let is_reported = |(_, reason): &(SpoolEntry, DropReason)| matches!(reason, DropReason::SpoolFailed(text) if text.contains("No space"));
+        assert!(!refused.is_empty() && refused.iter().all(is_reported));
         disk.fail(DiskFaults::default());
         let before = pop_all(&mut spool).len();
         assert_eq!(before + refused.len(), 40);

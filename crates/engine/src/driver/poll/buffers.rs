@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_buffer_that_came_back_last_goes_out_first() {
+    fn the_buffer_released_last_is_lent_first() {
         let mut buffers = PollBuffers::new();
         let (first, second) = (buffers.take().unwrap(), buffers.take().unwrap());
         assert_ne!(first, second);

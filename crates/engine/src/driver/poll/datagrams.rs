@@ -219,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_survives_the_way_through_the_system_form() {
+    fn an_address_survives_its_sockaddr() {
         let check = |address: &str| {
             let address: SocketAddr = address.parse().unwrap();
             // SAFETY: all zeroes is a valid value of this plain C structure.

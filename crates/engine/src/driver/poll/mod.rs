@@ -7,7 +7,7 @@
 //! A turn, in this order (see `turn.rs`):
 //!
 //! ```text
-//!  1  sends, then shutdowns, closes, detaches     ──► stops, Closed, Detached
+//!  1  sends, then shutdowns, closes, detaches     ──► incomplete sends, Closed, Detached
 //!  2  intents since the last turn                 ──► events of ready sources
 //!  3  epoll: no wait if there are events, else as long as the shard permits
 //!  4  edges from epoll: accept, receive           ──► events
@@ -72,7 +72,7 @@ pub struct Poll {
     /// Receives that found no buffer, oldest first.
     starved: Vec<Token>,
     /// Connects that failed at once.
-    refused: Vec<(Token, io::Error)>,
+    failed_connects: Vec<(Token, io::Error)>,
     /// Reserved so that one connection can be refused when descriptors run out.
     reserve: ReserveDescriptor,
     counters: DriverCounters,
@@ -99,7 +99,7 @@ impl Poll {
             closes: Vec::with_capacity(TURN_LIST_CAPACITY),
             detaches: Vec::new(),
             starved: Vec::with_capacity(TURN_LIST_CAPACITY),
-            refused: Vec::new(),
+            failed_connects: Vec::new(),
             reserve: ReserveDescriptor::new(),
             counters: DriverCounters::default(),
         })
@@ -207,7 +207,7 @@ impl Driver for Poll {
         match outcome {
             Ok(()) => {}
             Err(error) if in_progress(&error) => source.source_flags.clear(SourceFlags::WRITABLE),
-            Err(error) => self.refused.push((token, error)),
+            Err(error) => self.failed_connects.push((token, error)),
         }
         self.request_check(token);
         Ok(())
@@ -298,14 +298,14 @@ impl Driver for Poll {
         now: Time,
         wait: Wait,
         outgoing: impl Iterator<Item = Outgoing<'a>>,
-        stops: &mut Vec<IncompleteSend>,
+        incomplete_sends: &mut Vec<IncompleteSend>,
         events: &mut Vec<DriverEvent<OwnedFd>>,
     ) -> io::Result<()> {
-        self.send_all(outgoing, stops, events);
+        self.send_all(outgoing, incomplete_sends, events);
         self.process_closes(events);
         self.resume_starved(events);
         self.check_requested(events);
-        let has_events = !events.is_empty() || !stops.is_empty();
+        let has_events = !events.is_empty() || !incomplete_sends.is_empty();
         self.await_edges(now, if has_events { Wait::No } else { wait })?;
         self.process_edges(events);
         Ok(())
@@ -343,23 +343,25 @@ mod tests {
     /// Row 0.10: the cost stated in the module documentation, by the driver's counters: receive, send and close, plus
     /// the waits of the two turns.
     #[test]
-    fn a_message_that_is_there_already_costs_a_receive_a_send_and_a_close() {
+    fn a_message_that_has_arrived_costs_a_receive_a_send_and_a_close() {
         let (mut peer, ours) = UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
         peer.write_all(b"message").unwrap();
         let (mut driver, token) = (Poll::new().unwrap(), Token::new(0, 1));
         driver.attach(token, ours.into(), SourceKind::Stream, true).unwrap();
         driver.receive(token);
-        let (mut stops, mut events) = (Vec::new(), Vec::new());
-        driver.turn(Time::ZERO, Wait::No, std::iter::empty(), &mut stops, &mut events).unwrap();
+        let (mut incomplete_sends, mut events) = (Vec::new(), Vec::new());
+        driver.turn(Time::ZERO, Wait::No, std::iter::empty(), &mut incomplete_sends, &mut events).unwrap();
         let [DriverEvent::Received { buffer, len: 7, .. }] = events[..] else { panic!("{events:?}") };
         driver.release(buffer);
         events.clear();
         let answer = Outgoing::stream(token, Gather::One(b"answer"), true);
-        driver.turn(Time::ZERO, Wait::No, std::iter::once(answer), &mut stops, &mut events).unwrap();
+        driver
+            .turn(Time::ZERO, Wait::No, std::iter::once(answer), &mut incomplete_sends, &mut events)
+            .unwrap();
         assert!(
-            matches!(events[..], [DriverEvent::Closed { .. }]) && stops.is_empty(),
-            "{events:?} {stops:?}"
+            matches!(events[..], [DriverEvent::Closed { .. }]) && incomplete_sends.is_empty(),
+            "{events:?} {incomplete_sends:?}"
         );
         assert_eq!(driver.counters().system_calls, 3 + 2);
     }

@@ -19,19 +19,19 @@ impl Poll {
     pub(super) fn send_all<'a>(
         &mut self,
         outgoing: impl Iterator<Item = Outgoing<'a>>,
-        stops: &mut Vec<IncompleteSend>,
+        incomplete_sends: &mut Vec<IncompleteSend>,
         events: &mut Vec<DriverEvent<OwnedFd>>,
     ) {
         let mut outgoing = outgoing.peekable();
         let mut position = 0;
         while let Some(first) = outgoing.next() {
             let (token, mut close) = (first.token, first.close);
-            let stops_before = stops.len();
+            let stops_before = incomplete_sends.len();
             let mut count = 1;
             match self.role(token) {
                 Some(SourceRole::Stream | SourceRole::Pipe) => {
                     let stop = self.send_bytes(token, first.bytes, close);
-                    stops.extend(stop.map(|(sent, error)| short_send(position, sent, error)));
+                    incomplete_sends.extend(stop.map(|(sent, error)| short_send(position, sent, error)));
                 }
                 Some(SourceRole::Datagram) => {
                     let mut batch = [OutgoingDatagram::default(); SEND_BATCH];
@@ -44,14 +44,14 @@ impl Poll {
                         close = next.close;
                         count += 1;
                     }
-                    self.send_datagrams(token, &batch[..count], position, stops);
+                    self.send_datagrams(token, &batch[..count], position, incomplete_sends);
                 }
                 Some(SourceRole::Listener) | None => {
                     self.counters.stale += 1;
-                    stops.push(short_send(position, 0, Some(Errno::NOTCONN)));
+                    incomplete_sends.push(short_send(position, 0, Some(Errno::NOTCONN)));
                 }
             }
-            if close && stops.len() == stops_before {
+            if close && incomplete_sends.len() == stops_before {
                 self.close_now(token, events);
             }
             position += count as u32;
@@ -99,7 +99,7 @@ impl Poll {
         token: Token,
         batch: &[OutgoingDatagram<'_>],
         position: u32,
-        stops: &mut Vec<IncompleteSend>,
+        incomplete_sends: &mut Vec<IncompleteSend>,
     ) {
         let Some(source) = self.sources.get_mut(token) else { return };
         let position_of = |at: usize| position + at as u32;
@@ -111,12 +111,13 @@ impl Poll {
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => {
                     source.source_flags.clear(SourceFlags::WRITABLE);
-                    stops.extend((done..batch.len()).map(|at| short_send(position_of(at), 0, None)));
+                    incomplete_sends
+                        .extend((done..batch.len()).map(|at| short_send(position_of(at), 0, None)));
                     return;
                 }
                 // The error concerns this datagram (or, on a connected socket, an earlier one), not the later ones.
                 Err(error) => {
-                    stops.push(short_send(position_of(done), 0, Some(error)));
+                    incomplete_sends.push(short_send(position_of(done), 0, Some(error)));
                     done += 1;
                 }
             }

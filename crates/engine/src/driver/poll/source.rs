@@ -83,7 +83,7 @@ impl PollSource {
     /// Registers this source with epoll for all edges. If it is ready already, epoll reports that at once.
     pub(super) fn watch(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
         if !self.source_flags.has(SourceFlags::WATCHED) {
-            registry.register(&mut SourceFd(&self.fd.as_raw_fd()), name(token), self.interest())?;
+            registry.register(&mut SourceFd(&self.fd.as_raw_fd()), mio_token(token), self.interest())?;
             self.source_flags.set(SourceFlags::WATCHED);
         }
         Ok(())
@@ -94,7 +94,7 @@ impl PollSource {
         if !self.source_flags.has(SourceFlags::WATCHED) {
             return self.watch(registry, token);
         }
-        registry.reregister(&mut SourceFd(&self.fd.as_raw_fd()), name(token), self.interest())
+        registry.reregister(&mut SourceFd(&self.fd.as_raw_fd()), mio_token(token), self.interest())
     }
 
     pub(super) fn unwatch(&mut self, registry: &Registry) {
@@ -177,7 +177,7 @@ impl PollSource {
 /// The flags set at the end of a stream.
 const END_OF_STREAM: SourceFlags = SourceFlags(SourceFlags::READABLE.0 | SourceFlags::READ_CLOSED.0);
 
-fn name(token: Token) -> mio::Token {
+fn mio_token(token: Token) -> mio::Token {
     mio::Token(token.bits() as usize)
 }
 
@@ -200,12 +200,12 @@ impl PollSources {
         if index >= self.0.len() {
             self.0.resize_with(index + 1, || None);
         }
-        let place = &mut self.0[index];
-        if place.is_some() {
+        let slot = &mut self.0[index];
+        if slot.is_some() {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
         let generation = token.generation();
-        Ok(place.insert(PollSource {
+        Ok(slot.insert(PollSource {
             fd,
             generation,
             source_flags: SourceFlags::WRITABLE,
@@ -232,17 +232,17 @@ mod tests {
 
     /// Row 4.34: a stale token does not reach the next source in its slot.
     #[test]
-    fn a_token_of_a_former_tenant_names_nothing() {
+    fn a_stale_token_finds_no_source() {
         let some_fd = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
-        let (former, tenant) = (Token::new(3, 1), Token::new(3, 2));
+        let (former, current) = (Token::new(3, 1), Token::new(3, 2));
         let mut sources = PollSources::default();
         sources.insert(former, some_fd(), SourceRole::Stream).unwrap();
-        assert!(sources.insert(tenant, some_fd(), SourceRole::Stream).is_err(), "the slot is in use");
+        assert!(sources.insert(current, some_fd(), SourceRole::Stream).is_err(), "the slot is in use");
         assert!(sources.remove(former).is_some());
-        sources.insert(tenant, some_fd(), SourceRole::Stream).unwrap();
+        sources.insert(current, some_fd(), SourceRole::Stream).unwrap();
         assert!(sources.get_mut(former).is_none());
         assert!(sources.remove(former).is_none());
-        assert!(sources.get_mut(tenant).is_some());
+        assert!(sources.get_mut(current).is_some());
         assert!(sources.get_mut(Token::new(9, 2)).is_none());
     }
 }

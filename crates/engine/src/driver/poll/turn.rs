@@ -68,7 +68,7 @@ impl Poll {
 
     /// Reports events of sources that are known to be ready, and registers the others with epoll.
     pub(super) fn check_requested(&mut self, events: &mut PollEvents) {
-        for (token, error) in self.refused.drain(..) {
+        for (token, error) in self.failed_connects.drain(..) {
             if let Some(source) = self.sources.get_mut(token)
                 && source.source_flags.has(SourceFlags::CONNECTING)
             {

@@ -23,11 +23,15 @@ use crate::token::Token;
 pub(super) type UringEvents = Vec<DriverEvent<OwnedFd, AcceptedSocket>>;
 
 impl Uring {
-    pub(super) fn process_completions(&mut self, stops: &mut Vec<IncompleteSend>, events: &mut UringEvents) {
+    pub(super) fn process_completions(
+        &mut self,
+        incomplete_sends: &mut Vec<IncompleteSend>,
+        events: &mut UringEvents,
+    ) {
         let mut completions = std::mem::take(&mut self.completions);
         self.queue.drain(&mut completions);
         for completion in completions.drain(..) {
-            self.complete(completion, stops, events);
+            self.complete(completion, incomplete_sends, events);
         }
         self.completions = completions;
     }
@@ -35,7 +39,7 @@ impl Uring {
     fn complete(
         &mut self,
         completion: Completion,
-        stops: &mut Vec<IncompleteSend>,
+        incomplete_sends: &mut Vec<IncompleteSend>,
         events: &mut UringEvents,
     ) {
         let token = Token::from_bits(completion.user_data);
@@ -46,7 +50,7 @@ impl Uring {
                 events.push(DriverEvent::Woken);
                 self.arm_wake();
             }
-            UringOp::Send => stops.push(short_send(completion.user_data as u32, result)),
+            UringOp::Send => incomplete_sends.push(short_send(completion.user_data as u32, result)),
             UringOp::Accept => self.complete_accept(token, completion, events),
             UringOp::Receive => self.complete_receive(token, completion, events),
             UringOp::Readable => {

@@ -27,7 +27,7 @@ pub enum AcceptedSocket {
     /// An ordinary descriptor.
     Plain(OwnedFd),
     /// A slot of one ring's table, for that ring's driver only.
-    Direct(Direct),
+    Direct(DirectSocket),
 }
 
 impl From<OwnedFd> for AcceptedSocket {
@@ -38,13 +38,13 @@ impl From<OwnedFd> for AcceptedSocket {
 
 /// An owned slot of a ring's table.
 #[derive(Debug)]
-pub struct Direct {
+pub struct DirectSocket {
     /// `None` after [`DirectTable::claim`].
     slot: Option<u32>,
     dropped: Rc<RefCell<Vec<u32>>>,
 }
 
-impl Drop for Direct {
+impl Drop for DirectSocket {
     fn drop(&mut self) {
         if let Some(slot) = self.slot {
             self.dropped.borrow_mut().push(slot);
@@ -88,12 +88,12 @@ impl DirectTable {
     }
 
     /// The owner of a slot from a completion.
-    pub(super) fn owned_slot(&self, slot: u32) -> Direct {
-        Direct { slot: Some(slot), dropped: Rc::clone(&self.dropped) }
+    pub(super) fn owned_slot(&self, slot: u32) -> DirectSocket {
+        DirectSocket { slot: Some(slot), dropped: Rc::clone(&self.dropped) }
     }
 
     /// Transfers the ownership of a slot to the caller, which attaches it. Returns a socket of another ring unchanged.
-    pub(super) fn claim(&self, mut socket: Direct) -> Result<u32, Direct> {
+    pub(super) fn claim(&self, mut socket: DirectSocket) -> Result<u32, DirectSocket> {
         if !Rc::ptr_eq(&self.dropped, &socket.dropped) {
             return Err(socket);
         }

@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_handle_is_what_it_was_made_of() {
+    fn a_handle_returns_its_descriptor_or_slot() {
         let highest = crate::limits::DIRECT_DESCRIPTORS_MAX - 1;
         for slot in [0, 1, 77, highest] {
             assert_eq!(Handle::direct(slot).target(), HandleTarget::Ring(slot));

@@ -47,7 +47,7 @@ use self::buffers::ProvidedBuffers;
 use self::completions::{RecvmsgLayout, UringEvents};
 use self::direct::PendingConnect;
 use self::direct_table::DirectTable;
-pub use self::direct_table::{AcceptedSocket, Direct};
+pub use self::direct_table::{AcceptedSocket, DirectSocket};
 use self::handle::Handle;
 use self::queue::{Completion, UringOp, UringQueue};
 use self::source::{AcceptRequest, ArmedOps, UringSources};
@@ -212,7 +212,7 @@ impl Uring {
             return;
         }
         let poll_first = if source.expects_data { 0 } else { POLL_FIRST };
-        let shape = &self.recvmsg_layouts[usize::from(source.armed.has(ArmedOps::REPORTS_LOCAL))];
+        let layout = &self.recvmsg_layouts[usize::from(source.armed.has(ArmedOps::REPORTS_LOCAL))];
         let entry = source.handle.entry(|fd| match role {
             SourceRole::Pipe => opcode::Read::new(fd, std::ptr::null_mut(), RECEIVE_BUFFER_SIZE as u32)
                 .offset(u64::MAX)
@@ -220,7 +220,7 @@ impl Uring {
                 .build()
                 .flags(squeue::Flags::BUFFER_SELECT),
             SourceRole::Datagram => {
-                opcode::RecvMsgMulti::new(fd, shape.header(), buffers::BUFFER_GROUP).build()
+                opcode::RecvMsgMulti::new(fd, layout.header(), buffers::BUFFER_GROUP).build()
             }
             SourceRole::Stream | SourceRole::Listener => {
                 opcode::Recv::new(fd, std::ptr::null_mut(), RECEIVE_BUFFER_SIZE as u32)
@@ -556,7 +556,7 @@ impl Driver for Uring {
         now: Time,
         wait: Wait,
         outgoing: impl Iterator<Item = Outgoing<'a>>,
-        stops: &mut Vec<IncompleteSend>,
+        incomplete_sends: &mut Vec<IncompleteSend>,
         events: &mut UringEvents,
     ) -> io::Result<()> {
         self.wakeup.clear_waitable();
@@ -566,20 +566,20 @@ impl Driver for Uring {
         self.close_dropped();
         let mut sending = false;
         for (position, out) in outgoing.enumerate() {
-            self.push_send(position as u32, &out, stops);
+            self.push_send(position as u32, &out, incomplete_sends);
             sending = true;
         }
         // A stop (of a pipe), a close or detach that is due, or a completion drained by `recv_now` must be reported
         // without a wait.
-        let news = !stops.is_empty()
+        let has_results = !incomplete_sends.is_empty()
             || !self.close_after.is_empty()
             || !self.completions.is_empty()
             || self.can_detach();
-        let wait = if news || cancelled || more_to_rearm { Wait::No } else { wait };
+        let wait = if has_results || cancelled || more_to_rearm { Wait::No } else { wait };
         self.counters.system_calls += u64::from(self.queue.enter(now, wait)?);
         self.clear_submitted();
         loop {
-            self.process_completions(stops, events);
+            self.process_completions(incomplete_sends, events);
             // An overflowed completion may be the short send of this turn.
             if !(sending && self.queue.overflowed()) {
                 break;
@@ -587,8 +587,8 @@ impl Driver for Uring {
             self.counters.overflows += 1;
             self.counters.system_calls += u64::from(self.queue.enter(now, Wait::No)?);
         }
-        self.unlink_stopped(stops);
-        self.close_finished(stops);
+        self.unlink_stopped(incomplete_sends);
+        self.close_finished(incomplete_sends);
         self.complete_detaches(events);
         if events.is_empty() && self.queue.has_queued() {
             // Without events the shard may not run another turn soon, so new submissions are flushed now.
@@ -610,7 +610,7 @@ impl Driver for Uring {
         // Polling the ring's own descriptor misses work that is deferred to the next enter; an eventfd registered with
         // the ring does not. Created on demand, because it costs a write per completion.
         let submitter = self.queue.ring().submitter();
-        self.wakeup.waitable(|news| submitter.register_eventfd(news)).ok()
+        self.wakeup.waitable(|event| submitter.register_eventfd(event)).ok()
     }
 
     fn counters(&self) -> DriverCounters {

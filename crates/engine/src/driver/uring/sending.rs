@@ -30,14 +30,19 @@ const SEND_FLAGS: i32 = libc::MSG_DONTWAIT | libc::MSG_WAITALL | libc::MSG_NOSIG
 const LAST_SEND: i32 = libc::MSG_MORE;
 
 impl Uring {
-    pub(super) fn push_send(&mut self, position: u32, out: &Outgoing<'_>, stops: &mut Vec<IncompleteSend>) {
+    pub(super) fn push_send(
+        &mut self,
+        position: u32,
+        out: &Outgoing<'_>,
+        incomplete_sends: &mut Vec<IncompleteSend>,
+    ) {
         let Some(source) = self.sources.get_mut(out.token) else {
             let error = Some(io::ErrorKind::NotConnected.into());
-            return stops.push(IncompleteSend { position, sent: 0, error });
+            return incomplete_sends.push(IncompleteSend { position, sent: 0, error });
         };
         let handle = source.handle;
         if source.role == SourceRole::Pipe {
-            return self.write_pipe(position, out, stops);
+            return self.write_pipe(position, out, incomplete_sends);
         }
         let fits = self.addresses.len() < self.addresses.capacity() && self.messages.has_room_for(out.bytes);
         if self.queue.room() < 2 || !fits {
@@ -97,7 +102,7 @@ impl Uring {
     }
 
     /// Pipes have no `MSG_DONTWAIT`: they are non-blocking and written to directly.
-    fn write_pipe(&mut self, position: u32, out: &Outgoing<'_>, stops: &mut Vec<IncompleteSend>) {
+    fn write_pipe(&mut self, position: u32, out: &Outgoing<'_>, incomplete_sends: &mut Vec<IncompleteSend>) {
         if out.bytes.as_slice().is_none() {
             // The write below reuses the message list, so the kernel must have read it.
             self.flush();
@@ -111,7 +116,7 @@ impl Uring {
             Err(error) => (0, Some(io::Error::from(error))),
         };
         if sent < out.bytes.len() {
-            stops.push(IncompleteSend { position, sent: sent as u32, error });
+            incomplete_sends.push(IncompleteSend { position, sent: sent as u32, error });
         } else if out.close {
             self.close_after.push((position, Some(out.token)));
         }
@@ -119,8 +124,8 @@ impl Uring {
 
     /// Disarms the linked closes of sends that stopped short: the kernel cancels them without a completion, because the
     /// send at the head of the link has `SKIP_SUCCESS`.
-    pub(super) fn unlink_stopped(&mut self, stops: &[IncompleteSend]) {
-        for stop in stops {
+    pub(super) fn unlink_stopped(&mut self, incomplete_sends: &[IncompleteSend]) {
+        for stop in incomplete_sends {
             if let Ok(at) = self.linked.binary_search_by_key(&stop.position, |(position, _)| *position)
                 && let Some(source) = self.sources.get_mut(self.linked[at].1)
             {
@@ -131,8 +136,8 @@ impl Uring {
     }
 
     /// Closes the connections of complete sends in `close_after`.
-    pub(super) fn close_finished(&mut self, stops: &[IncompleteSend]) {
-        for stop in stops {
+    pub(super) fn close_finished(&mut self, incomplete_sends: &[IncompleteSend]) {
+        for stop in incomplete_sends {
             if let Ok(at) = self.close_after.binary_search_by_key(&stop.position, |(position, _)| *position) {
                 self.close_after[at].1 = None;
             }

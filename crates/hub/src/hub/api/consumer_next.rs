@@ -40,7 +40,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let pull = Pull {
             client,
             reply: reply.to_vec(),
-            left: next.batch.unwrap_or(1).max(1),
+            messages_left: next.batch.unwrap_or(1).max(1),
             bytes_left: Some(next.max_bytes).filter(|bytes| *bytes > 0),
             no_wait: next.no_wait && next.expires == 0,
             expires_ns: Some(next.expires).filter(|span| *span > 0).map(|span| now_ns.after(span)),

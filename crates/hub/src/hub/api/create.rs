@@ -9,8 +9,8 @@ use super::{consumer_info, durable, is_subject, unsupported};
 use crate::consumers::{AddConsumerError, Consumer, ConsumerSpec};
 use crate::hub::{Hub, Now, Outlets};
 use crate::limits::{
-    CONSUMER_CONFIG_SIZE_MAX, DEPARTED_CONSUMER_STEPS_PER_TURN, FILTERS_PER_CONSUMER_MAX, INACTIVE_NS_MAX,
-    PULLS_PER_CONSUMER_MAX,
+    CONSUMER_CONFIG_SIZE_MAX, DISCONNECTED_CONSUMER_STEPS_PER_TURN, FILTERS_PER_CONSUMER_MAX,
+    INACTIVE_NS_MAX, PULLS_PER_CONSUMER_MAX,
 };
 use crate::publication_batch::ClientId;
 use crate::registrations::checked;
@@ -64,7 +64,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             config: to_raw_value(&raw).map_err(|error| bad_request(&error.to_string()))?,
         };
         match self.consumers.table.find(number, &spec.name) {
-            Some(there) => self.existing_consumer(there, &spec),
+            Some(existing) => self.existing_consumer(existing, &spec),
             None if is_update => Err(ApiError(400, 10149, "consumer does not exist".to_owned())),
             None => self.add_consumer(client, spec, now),
         }
@@ -90,10 +90,10 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         Ok(name)
     }
 
-    fn existing_consumer(&self, there: u32, spec: &ConsumerSpec) -> Result<Value, ApiError> {
+    fn existing_consumer(&self, existing: u32, spec: &ConsumerSpec) -> Result<Value, ApiError> {
         let is_same = |consumer: &Consumer| consumer.spec.config.get() == spec.config.get();
-        if self.consumers.table.get(there).is_some_and(is_same) {
-            return Ok(self.consumer_info(spec.stream, there));
+        if self.consumers.table.get(existing).is_some_and(is_same) {
+            return Ok(self.consumer_info(spec.stream, existing));
         }
         Err(ApiError(400, 10148, "consumer already exists".to_owned()))
     }
@@ -113,18 +113,18 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     /// Makes room for a consumer in full tables by removing orphans without subscribers, the oldest first. Returns how
     /// many were checked.
     fn make_room_for(&mut self, spec: &ConsumerSpec) -> usize {
-        for looked in 0..DEPARTED_CONSUMER_STEPS_PER_TURN {
+        for checked_count in 0..DISCONNECTED_CONSUMER_STEPS_PER_TURN {
             if !self.consumers.table.is_full_for(spec) {
-                return looked;
+                return checked_count;
             }
             let Some(number) = self.consumers.table.first_orphan() else {
                 // Consumers of a client that has just disconnected may not be marked as orphans yet.
-                if self.clients.step_departure(&mut self.consumers.table, &mut self.router).is_none() {
-                    return looked;
+                if self.clients.step_cleanup(&mut self.consumers.table, &mut self.router).is_none() {
+                    return checked_count;
                 }
                 continue;
             };
-            let Some(consumer) = self.consumers.table.get(number) else { return looked };
+            let Some(consumer) = self.consumers.table.get(number) else { return checked_count };
             let (is_idle, deliver) = (consumer.is_idle(), consumer.spec.deliver.clone());
             if is_idle && !deliver.is_some_and(|deliver| self.router.has_subscriber(&deliver)) {
                 self.consumers.table.remove(number);
@@ -133,7 +133,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                 self.consumers.table.mark_orphan(number);
             }
         }
-        DEPARTED_CONSUMER_STEPS_PER_TURN
+        DISCONNECTED_CONSUMER_STEPS_PER_TURN
     }
 }
 
@@ -214,10 +214,10 @@ fn check_supported(raw: &Map<String, Value>, config: &ConsumerConfig) -> Result<
         return Err(durable());
     }
     if let Some(policy) = config.ack_policy.as_deref().filter(|policy| !matches!(*policy, "" | "none")) {
-        let words = format!(
+        let description = format!(
             "ack_policy {policy} is not supported by this server, only none: use an ordered consumer"
         );
-        return Err(ApiError(400, 10012, words));
+        return Err(ApiError(400, 10012, description));
     }
     for (setting, value, only) in [
         ("replay_policy", &config.replay_policy, "instant"),

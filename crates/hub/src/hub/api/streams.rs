@@ -120,8 +120,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let config = self.stream_config(number);
         if let Some(setting) = differing(&wanted, &config) {
             let name = &self.streams[number].config.name;
-            let words = format!("the stream {name} is not configured with {setting}: {CONFIGURED}");
-            return Err(ApiError(400, 10052, words));
+            let description = format!("the stream {name} is not configured with {setting}: {CONFIGURED}");
+            return Err(ApiError(400, 10052, description));
         }
         self.stream_info(&self.streams[number].config.name, b"", now_ns)
     }

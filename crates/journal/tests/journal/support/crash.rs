@@ -39,7 +39,7 @@ pub(crate) fn append_calls(log: &mut Log<SimulatedDisk>, run: u64, calls: &[Appe
                 batch
             })
             .collect();
-        log.append(&mut batches).expect("the disk refuses nothing");
+        log.append(&mut batches).expect("the disk works");
     }
 }
 
@@ -52,7 +52,7 @@ pub(crate) fn first_run(calls: &[AppendCall<'_>], is_ended: bool) -> (SimulatedD
     append_calls(&mut log, 1, calls);
     let written = log.next() - 1;
     if is_ended {
-        log.close().expect("the disk refuses nothing");
+        log.close().expect("the disk works");
     }
     (disk, written)
 }
@@ -68,7 +68,7 @@ pub(crate) fn restarted_run(at: usize) -> (SimulatedDisk, u64) {
     disk.fail(DiskFaults { syncs: Some((0, EIO)), ..DiskFaults::default() });
     let next = log.next();
     let mut batches = [batch(1, next, 2, 700), batch(1, next + 2, 1, 3000)];
-    log.append(&mut batches).expect_err("the disk refuses");
+    log.append(&mut batches).expect_err("the disk fails");
     drop(log);
     disk.fail(DiskFaults::default());
     let (log, _) = open(&disk, SEGMENT_SIZE);
@@ -111,18 +111,16 @@ pub(crate) fn find_violation(disk: &SimulatedDisk, acknowledged: u64, written: u
     let (log, recovery) = open(disk, SEGMENT_SIZE);
     let read = content(&log.source());
     if let Some(loss) = recovery.findings.entries.iter().find(|finding| finding.is_loss()) {
-        return Some(format!("a crash is taken for damage: {loss}"));
+        return Some(format!("a crash is reported as damage: {loss}"));
     }
     // The cut-off write may follow the valid content.
     let torn = (recovery.last + 1, recovery.next - 1, GapCause::Torn);
     if let Some(gap) = read.gaps.iter().find(|gap| **gap != torn) {
-        return Some(format!("{gap:?} among what counts"));
+        return Some(format!("{gap:?} among the valid records"));
     }
     let last = read.records.len() as u64;
     if last < acknowledged || last > written || recovery.last != last || recovery.next <= last {
-        return Some(format!(
-            "{last} records, and {acknowledged} had been told, {written} written: {recovery:?}"
-        ));
+        return Some(format!("{last} records, {acknowledged} acknowledged, {written} written: {recovery:?}"));
     }
     for (at, (sequence, bytes)) in read.records.iter().enumerate() {
         let size = bytes.len();
@@ -143,7 +141,7 @@ pub(crate) fn find_violation_after_restart(
     let (log, recovery) = open(disk, SEGMENT_SIZE);
     let read = content(&log.source());
     if let Some(loss) = recovery.findings.entries.iter().find(|finding| finding.is_loss()) {
-        return Some(format!("a crash is taken for damage: {loss}"));
+        return Some(format!("a crash is reported as damage: {loss}"));
     }
     let mut expected = 1;
     for (sequence, bytes) in &read.records {
@@ -160,7 +158,7 @@ pub(crate) fn find_violation_after_restart(
     let torn = torn.map(|(first, next)| (first, next - 1, GapCause::Torn));
     let is_torn_gap = |gap: &_| torn.contains(gap);
     if !read.gaps.iter().all(is_torn_gap) || expected <= acknowledged {
-        return Some(format!("up to {acknowledged} was told, there is {expected}; {:?}", read.gaps));
+        return Some(format!("{acknowledged} acknowledged, records end before {expected}; {:?}", read.gaps));
     }
     None
 }

@@ -60,7 +60,7 @@ pub enum HandoverStep {
     /// The successor has reported that it is ready.
     Ready,
     /// The successor has taken over.
-    Taken,
+    TakenOver,
     /// The predecessor's hub has ended, and the streams are being closed.
     Sealing,
     /// The predecessor has released the streams.
@@ -101,7 +101,7 @@ const CONTENTS: [JournalContent; 3] =
 const SIDES: [HandoverSide; 2] = [HandoverSide::Predecessor, HandoverSide::Successor];
 const STEPS: [HandoverStep; 5] = [
     HandoverStep::Ready,
-    HandoverStep::Taken,
+    HandoverStep::TakenOver,
     HandoverStep::Sealing,
     HandoverStep::Released,
     HandoverStep::Opening,
@@ -145,7 +145,7 @@ pub struct SuccessionEventCounts {
     /// Servers that sent `ready`.
     pub ready: u64,
     /// Servers that took over from a running predecessor.
-    pub taken: u64,
+    pub taken_over: u64,
     /// Servers that took over after their predecessor had ended.
     pub took_over_after_end: u64,
     /// Predecessors that released their streams.

@@ -63,13 +63,16 @@ impl SuccessionServer {
         plan: &ServerPlan,
         network: &Network,
         disks: &SharedDisks,
-        (place, predecessor): (HubLocation, PredecessorState),
+        (location, predecessor): (HubLocation, PredecessorState),
     ) -> Result<SuccessionServer, String> {
         let builder = ServerBuilder::new(plan, network);
-        let hub_waker = (place == HubLocation::Own).then(|| {
+        let hub_waker = (location == HubLocation::Own).then(|| {
             let has_woken = Arc::new(AtomicBool::new(false));
-            let rings = Arc::clone(&has_woken);
-            HubWaker { wake: Arc::new(Wake::new(move || rings.store(true, Ordering::Release))), has_woken }
+            let woken_flag = Arc::clone(&has_woken);
+            HubWaker {
+                wake: Arc::new(Wake::new(move || woken_flag.store(true, Ordering::Release))),
+                has_woken,
+            }
         });
         let succession = SimulatedSuccession {
             disks: disks.clone(),
@@ -82,7 +85,7 @@ impl SuccessionServer {
         let (lifecycle, overview) = (Arc::clone(&builder.lifecycle), Arc::clone(&builder.overview));
         let opened = hub_in_succession(&plan.streams, succession, &builder.wakes, &overview, &lifecycle);
         let SimulatedHub { shards, hub, threads } = opened.map_err(|error| error.to_string())?;
-        builder.wakes.iter().for_each(|_| lifecycle.shard_began());
+        builder.wakes.iter().for_each(|_| lifecycle.add_accepting_shard());
         let due = Some(network.now());
         Ok(SuccessionServer {
             server_shards: builder.server_shards(plan, network, shards),
@@ -108,7 +111,7 @@ impl SuccessionServer {
     ) -> Result<(), String> {
         self.server_shards
             .iter_mut()
-            .try_for_each(|node| node.listen(network.listen(address.clone(), 64, None)))
+            .try_for_each(|server_shard| server_shard.listen(network.listen(address.clone(), 64, None)))
     }
 
     /// Runs everything with work at `now`. Disks do nothing before `hangs_until`. Returns whether there was work.
@@ -119,13 +122,13 @@ impl SuccessionServer {
         random: &mut SplitMix64,
     ) -> Result<bool, String> {
         let mut any = false;
-        for node in &mut self.server_shards {
-            any |= node.run(now, true)?;
+        for server_shard in &mut self.server_shards {
+            any |= server_shard.run(now, true)?;
         }
         self.begin_threads(now);
         any |= self.run_hub(now, random);
-        let is_left = self.hub.is_none() && self.sealing.is_none() && !self.journals.is_empty();
-        if is_left && !self.is_sealed_by_shard && !self.has_own_hub && self.has_stopped() {
+        let has_unsealed_journals = self.hub.is_none() && self.sealing.is_none() && !self.journals.is_empty();
+        if has_unsealed_journals && !self.is_sealed_by_shard && !self.has_own_hub && self.has_stopped() {
             // The hub ended with its shard; the end of the process releases the streams.
             self.is_sealed_by_shard = true;
             self.seal_soon(now, None, random);

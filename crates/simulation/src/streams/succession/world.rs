@@ -50,7 +50,7 @@ enum ScheduledEvent {
 /// The serving server: the predecessor, during a hand-over.
 struct PredecessorServer {
     server: SuccessionServer,
-    retirement: Option<PredecessorDrain>,
+    predecessor_drain: Option<PredecessorDrain>,
     has_sealed: bool,
     /// Time at which its process ends, once only the process remains.
     ends_at: Option<Time>,
@@ -61,7 +61,7 @@ struct SuccessorServer {
     /// `None`: it was started while no server had the listeners, and receives no events.
     succession: Option<Succession>,
     number: u64,
-    is_taken: bool,
+    has_taken_over: bool,
     is_released: bool,
 }
 
@@ -82,7 +82,7 @@ struct SuccessionWorld {
     message_at: Time,
     kill: Option<(HandoverSide, HandoverStep)>,
     hangs_until: Time,
-    trouble: Option<DiskFaults>,
+    disk_faults: Option<DiskFaults>,
     successors: u64,
     server_generation: u32,
     phase: SuccessionPhase,
@@ -112,7 +112,7 @@ pub(super) fn play(
     let network = Network::new(random.bits(), options);
     *keep.borrow_mut() = Some(network.clone());
     if verbose {
-        network.keep_text();
+        network.record_text();
     }
     let plan = draw_plan(segment_size, &mut random);
     let sizes = (segment_size, plan.journal.batch_size as u64);
@@ -135,7 +135,7 @@ pub(super) fn play(
         message_at: Time::ZERO,
         kill: case.kill,
         hangs_until: Time::ZERO,
-        trouble: None,
+        disk_faults: None,
         successors: 0,
         server_generation: 1,
         phase: SuccessionPhase::Running,
@@ -157,7 +157,7 @@ impl SuccessionWorld {
         let mut server = self.start_server(PredecessorState::None)?;
         self.listen(&mut server)?;
         self.predecessor_server =
-            Some(PredecessorServer { server, retirement: None, has_sealed: false, ends_at: None });
+            Some(PredecessorServer { server, predecessor_drain: None, has_sealed: false, ends_at: None });
         let begins = self.span(100, 1500);
         self.schedule(begins, ScheduledEvent::StartSuccessor);
         if self.case.disk != DiskCondition::Healthy {
@@ -171,7 +171,7 @@ impl SuccessionWorld {
         Ok(())
     }
 
-    /// Adds publishers of all kinds that start soon after `from`, and listeners.
+    /// Adds publishers of all kinds that start soon after `from`, and subscribers.
     fn add_clients(&mut self, from: Duration) {
         let pace = if self.random.chance(500) { self.span(1, 20) } else { self.span(50, 300) };
         let start =
@@ -187,7 +187,7 @@ impl SuccessionWorld {
         }
         for _ in 0..random.below(2) {
             let at = start(random);
-            self.clients.push(StreamsClient::listener(at));
+            self.clients.push(StreamsClient::subscriber(at));
         }
     }
 
@@ -215,7 +215,7 @@ impl SuccessionWorld {
     fn handle_step_reached(&mut self, step: HandoverStep) {
         self.note(match step {
             HandoverStep::Ready => "ready",
-            HandoverStep::Taken => "taken",
+            HandoverStep::TakenOver => "taken",
             HandoverStep::Sealing => "sealing",
             HandoverStep::Released => "released",
             HandoverStep::Opening => "opening",
@@ -243,7 +243,7 @@ impl SuccessionWorld {
     fn run_now(&mut self) -> Result<(), String> {
         for _ in 0..ROUNDS_AT_ONCE_MAX {
             let now = self.network.now();
-            let mut any = self.next_event(now)?;
+            let mut any = self.run_due_event(now)?;
             any |= self.step_clients(now)?;
             for server in [
                 self.predecessor_server.as_mut().map(|predecessor_server| &mut predecessor_server.server),
@@ -286,8 +286,7 @@ impl SuccessionWorld {
         Ok(())
     }
 
-    /// Runs the next scheduled event if it is due.
-    fn next_event(&mut self, now: Time) -> Result<bool, String> {
+    fn run_due_event(&mut self, now: Time) -> Result<bool, String> {
         let Some(entry) = self.scheduled_events.first_entry().filter(|entry| entry.key().0 <= now) else {
             return Ok(false);
         };
@@ -305,13 +304,13 @@ impl SuccessionWorld {
                     self.send(PredecessorEvent::PathGranted);
                 }
             }
-            ScheduledEvent::Taken(number) => self.retire(number),
+            ScheduledEvent::Taken(number) => self.begin_predecessor_drain(number),
             ScheduledEvent::Kill(side) => self.kill(side, now)?,
             ScheduledEvent::Restart => self.restart()?,
             ScheduledEvent::DiskFailureBegins => self.begin_disk_failure(now),
             ScheduledEvent::DiskFailureEnds => {
-                self.note("trouble ends");
-                self.trouble = None;
+                self.note("disk failure ends");
+                self.disk_faults = None;
                 self.set_faults();
             }
         }
@@ -324,7 +323,7 @@ impl SuccessionWorld {
         let is_free = self
             .predecessor_server
             .as_ref()
-            .is_some_and(|predecessor_server| predecessor_server.retirement.is_none())
+            .is_some_and(|predecessor_server| predecessor_server.predecessor_drain.is_none())
             && self.new.is_none();
         if !is_free {
             let later = self.span(50, 200);
@@ -339,7 +338,8 @@ impl SuccessionWorld {
         self.server_generation += 1;
         self.events.ready += 1;
         let number = self.successors;
-        self.new = Some(SuccessorServer { server, succession, number, is_taken: false, is_released: false });
+        self.new =
+            Some(SuccessorServer { server, succession, number, has_taken_over: false, is_released: false });
         self.message_at = self.network.now();
         let ready = self.span(1, 40);
         self.schedule(ready, ScheduledEvent::Ready(number));
@@ -354,15 +354,15 @@ impl SuccessionWorld {
         match succession.receive(event) {
             SuccessionAction::TakeOver => {
                 succession.path_taken();
-                new.is_taken = true;
+                new.has_taken_over = true;
                 new.server.listen(&self.network, &self.addresses.0)?;
                 self.server_generation += 1;
                 if event == PredecessorEvent::PathGranted {
-                    self.events.taken += 1;
+                    self.events.taken_over += 1;
                     let after = self.span(0, 10);
                     let number = self.successors;
                     self.schedule(after, ScheduledEvent::Taken(number));
-                    self.handle_step_reached(HandoverStep::Taken);
+                    self.handle_step_reached(HandoverStep::TakenOver);
                 } else {
                     self.events.took_over_after_end += 1;
                     return self.deliver_to_successor(event);
@@ -381,12 +381,12 @@ impl SuccessionWorld {
     }
 
     /// Delivers `taken` to the predecessor, which drains if the successor is running.
-    fn retire(&mut self, number: u64) {
-        let lives = self.new.as_ref().is_some_and(|new| new.number == number);
+    fn begin_predecessor_drain(&mut self, number: u64) {
+        let is_running = self.new.as_ref().is_some_and(|new| new.number == number);
         if let Some(predecessor_server) = &mut self.predecessor_server
-            && lives
+            && is_running
         {
-            predecessor_server.retirement =
+            predecessor_server.predecessor_drain =
                 Some(PredecessorDrain::begin(predecessor_server.server.lifecycle.clone()));
             self.server_generation += 1;
             self.note("drains");
@@ -402,7 +402,7 @@ impl SuccessionWorld {
             || self
                 .predecessor_server
                 .as_ref()
-                .is_none_or(|predecessor_server| predecessor_server.retirement.is_some());
+                .is_none_or(|predecessor_server| predecessor_server.predecessor_drain.is_some());
         match self.phase {
             SuccessionPhase::Running if !self.scheduled_events.is_empty() => Ok(false),
             SuccessionPhase::Running if is_handing_over => Ok(self.promote()),
@@ -447,14 +447,14 @@ impl SuccessionWorld {
     /// Checks whether the predecessor has reached a further step.
     fn check_predecessor(&mut self, now: Time) -> Result<bool, String> {
         let Some(predecessor_server) = &mut self.predecessor_server else { return Ok(false) };
-        let Some(retirement) = &mut predecessor_server.retirement else { return Ok(false) };
+        let Some(predecessor_drain) = &mut predecessor_server.predecessor_drain else { return Ok(false) };
         if predecessor_server.server.is_sealing()
             && !std::mem::replace(&mut predecessor_server.has_sealed, true)
         {
             self.handle_step_reached(HandoverStep::Sealing);
             return Ok(true);
         }
-        if retirement.poll_released() {
+        if predecessor_drain.poll_released() {
             self.events.released += 1;
             self.audit()?;
             self.send(PredecessorEvent::Released);
@@ -488,7 +488,7 @@ impl SuccessionWorld {
         let new = self.new.take();
         self.predecessor_server = new.map(|new| PredecessorServer {
             server: new.server,
-            retirement: None,
+            predecessor_drain: None,
             has_sealed: false,
             ends_at: None,
         });
@@ -523,7 +523,7 @@ impl SuccessionWorld {
                 if self
                     .predecessor_server
                     .as_ref()
-                    .is_some_and(|predecessor_server| predecessor_server.retirement.is_none()) =>
+                    .is_some_and(|predecessor_server| predecessor_server.predecessor_drain.is_none()) =>
             {
                 self.schedule(pause, ScheduledEvent::StartSuccessor);
             }
@@ -546,11 +546,11 @@ impl SuccessionWorld {
                     server,
                     succession: None,
                     number,
-                    is_taken: true,
+                    has_taken_over: true,
                     is_released: true,
                 });
             }
-            Err(error) if self.trouble.is_some() => {
+            Err(error) if self.disk_faults.is_some() => {
                 self.note(&error);
                 self.events.unopened += 1;
                 let later = self.span(100, 1000);
@@ -562,20 +562,20 @@ impl SuccessionWorld {
     }
 
     fn begin_disk_failure(&mut self, now: Time) {
-        self.note("trouble begins");
+        self.note("disk failure begins");
         let spans = if self.random.chance(500) { (1, 2000) } else { (2000, 25_000) };
         let span = self.span(spans.0, spans.1);
         match self.case.disk {
             DiskCondition::Healthy => {}
             DiskCondition::Hung => self.hangs_until = now.after(span),
             DiskCondition::Full => {
-                self.trouble = Some(DiskFaults { create: Some(ENOSPC), ..DiskFaults::default() });
+                self.disk_faults = Some(DiskFaults { create: Some(ENOSPC), ..DiskFaults::default() });
             }
             DiskCondition::WritesFail => {
                 let after = self.random.below(4) as u32;
                 let times = self.random.between(1, 20) as u32;
                 let (writes, writes_max) = (Some((after, EIO)), Some(times));
-                self.trouble = Some(DiskFaults { writes, writes_max, ..DiskFaults::default() });
+                self.disk_faults = Some(DiskFaults { writes, writes_max, ..DiskFaults::default() });
             }
         }
         self.set_faults();
@@ -584,7 +584,7 @@ impl SuccessionWorld {
 
     /// Applies the current faults to all disks, after a crash replaced disks or a fault began or ended.
     fn set_faults(&mut self) {
-        let faults = self.trouble.unwrap_or_default();
+        let faults = self.disk_faults.unwrap_or_default();
         self.disks.all().iter().for_each(|disk| disk.fail(faults));
     }
 
@@ -627,8 +627,8 @@ impl SuccessionWorld {
         let serves_old = self
             .predecessor_server
             .as_ref()
-            .is_some_and(|predecessor_server| predecessor_server.retirement.is_none());
-        let serves_new = self.new.as_ref().is_some_and(|new| new.is_taken);
+            .is_some_and(|predecessor_server| predecessor_server.predecessor_drain.is_none());
+        let serves_new = self.new.as_ref().is_some_and(|new| new.has_taken_over);
         let is_served = self.phase != SuccessionPhase::Ending && (serves_old || serves_new);
         let mut any = false;
         for client in &mut self.clients {
@@ -666,7 +666,7 @@ impl SuccessionWorld {
             self.new.as_mut().map(|new| new.server.describe()),
         );
         format!(
-            "{:?}, servers {servers:#?}, agenda {:?}\n{}",
+            "{:?}, servers {servers:#?}, scheduled {:?}\n{}",
             self.phase,
             self.scheduled_events,
             texts.join("\n")

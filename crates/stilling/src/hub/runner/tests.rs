@@ -54,7 +54,7 @@ impl RunnerFixture {
         RunnerFixture { runner: Runner::new(hub, inlets, None), ports, writer, wake, woken }
     }
 
-    fn ask(&mut self, shard: usize, token: Token, request: &HubRequest<'_>) {
+    fn push_request(&mut self, shard: usize, token: Token, request: &HubRequest<'_>) {
         self.ports[shard].push_request(token, ClientOptions::default(), request);
     }
 
@@ -118,12 +118,12 @@ fn an_answer_of_the_journal_is_handled_while_a_shard_is_full() {
         let subscription = (filter, &b""[..], &b"1"[..]);
         fixture.ports[shard].subscribe(token, ClientOptions::default(), subscription).expect("there is room");
     }
-    fixture.ask(1, PUBLISHER, &publication(b"disk.a", b"inbox.1", b"kept"));
+    fixture.push_request(1, PUBLISHER, &publication(b"disk.a", b"inbox.1", b"kept"));
     fixture.turn();
     let mut sent = 0;
     while fixture.ports[1].has_room() {
         while fixture.ports[1].has_room() {
-            fixture.ask(1, PUBLISHER, &publication(b"noise", b"", &[b'x'; 10_000]));
+            fixture.push_request(1, PUBLISHER, &publication(b"noise", b"", &[b'x'; 10_000]));
             sent += 1;
         }
         fixture.turn();

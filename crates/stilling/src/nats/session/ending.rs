@@ -119,7 +119,7 @@ impl NatsSession {
         let token = io.token();
         if let Some(hub) = cx.hub.as_deref_mut() {
             self.send_info(true, io, cx.nats);
-            hub.port.end_pulls(token);
+            hub.port.cancel_pulls(token);
         }
         let wait = QuietWait::begin(io.now());
         self.phase = NatsPhase::Draining(wait);

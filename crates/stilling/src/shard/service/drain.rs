@@ -52,7 +52,7 @@ impl ShardDrain {
         }
         let Some((started, deadline)) = self.started else {
             self.started = Some((control.now, control.now.after(self.timeout)));
-            if lifecycle.has_listeners_alone() {
+            if lifecycle.has_exclusive_listeners() {
                 control.accept_backlogs_and_close_listeners();
             } else {
                 control.close_stream_listeners();
@@ -63,7 +63,7 @@ impl ShardDrain {
         };
         let is_late = phase == LifecyclePhase::Stopping || control.now >= deadline;
         let again = self.release_hub(started, hub, syslog, lifecycle, control, is_late);
-        let hub_is_done = hub.as_ref().is_none_or(|hub| syslog.is_settled() && hub.is_done());
+        let hub_is_done = hub.as_ref().is_none_or(|hub| syslog.has_published_all() && hub.is_done());
         if control.is_empty() && (hub_is_done || phase == LifecyclePhase::Stopping) {
             control.stop();
             return None;
@@ -99,8 +99,9 @@ impl ShardDrain {
         let now = control.now;
         let is_handed_over = lifecycle.is_handed_over();
         let hub = of_shard.as_deref_mut()?;
-        let quiet_check = QuietWait::begin(started).next_check(now, hub.published.max(started), false);
-        let is_busy = is_handed_over && (hub.publisher_connections > 0 || hub.publications > 0);
+        let quiet_check =
+            QuietWait::begin(started).next_check(now, hub.last_publish_input.max(started), false);
+        let is_busy = is_handed_over && (hub.publisher_connections > 0 || hub.pending_publications > 0);
         if !is_late && is_busy {
             // Connections stop publishing in calls of their own, some of them later in this turn.
             return Some(now.after(DRAIN_QUIET));
@@ -128,7 +129,7 @@ impl ShardDrain {
             return None;
         }
         syslog.read_unix_sockets(&mut hub.port, || lifecycle.unix_nanos(now));
-        if lifecycle.has_listeners_alone() && lifecycle.has_reached(HandoverStage::Released) {
+        if lifecycle.has_exclusive_listeners() && lifecycle.has_reached(HandoverStage::Released) {
             syslog.read_udp_sockets(&mut hub.port, || lifecycle.unix_nanos(now));
         } else {
             syslog.close_udp_sockets();
@@ -136,7 +137,7 @@ impl ShardDrain {
         if !is_handed_over {
             return None;
         }
-        let is_done = syslog.is_settled() && hub.has_sent_all();
+        let is_done = syslog.has_published_all() && hub.has_sent_all();
         if !is_done && !is_late {
             return Some(now.after(RELEASE_CHECK_INTERVAL));
         }

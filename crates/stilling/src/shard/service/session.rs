@@ -125,7 +125,7 @@ impl Session for ShardSession {
                 SessionKind::Upstream(_),
                 MailKind::Job(..) | MailKind::UpstreamEvent(..) | MailKind::Hub(_),
             )
-            | (SessionKind::Custom(_), MailKind::Hub(HubMail::DeliveryItem))
+            | (SessionKind::Custom(_), MailKind::Hub(HubMail::Delivery))
             | (
                 SessionKind::Nats(_) | SessionKind::Syslog(_) | SessionKind::Custom(_),
                 MailKind::Job(..) | MailKind::UpstreamEvent(..) | MailKind::UpstreamCommand(_),
@@ -141,9 +141,9 @@ impl Session for ShardSession {
         on_session!(self, service, draining(io));
     }
 
-    fn refused(&mut self, error: &io::Error, _: &mut ShardService) {
+    fn connect_failed(&mut self, error: &io::Error, _: &mut ShardService) {
         if let SessionKind::Upstream(session) = &mut self.0 {
-            session.refused(error);
+            session.connect_failed(error);
         }
     }
 

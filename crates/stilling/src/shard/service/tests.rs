@@ -33,7 +33,7 @@ fn service(pool: UpstreamPool) -> ShardService {
     };
     let wakes = vec![Arc::new(Wake::new(|| ()))];
     let limits = PoolLimits { threads: 0, ..PoolLimits::default() };
-    let (workers, mut lanes) = Pool::new(limits, Clock::real(), wakes.clone());
+    let (workers, mut submitters) = Pool::new(limits, Clock::real(), wakes.clone());
     let overview = Overview {
         started: SystemTime::now(),
         driver: String::new(),
@@ -52,9 +52,9 @@ fn service(pool: UpstreamPool) -> ShardService {
     };
     let counters = Arc::clone(&overview.http[0]);
     let lifecycle = Arc::new(Lifecycle::new(wakes, WallClock::System));
-    let lane = lanes.pop().expect("one for the shard");
+    let submitter = submitters.pop().expect("one for the shard");
     let endpoints = vec![Endpoint::Syslog(SyslogTransport::Udp)];
-    ShardService::new(endpoints, config, lane, counters, Arc::new(overview), lifecycle)
+    ShardService::new(endpoints, config, submitter, counters, Arc::new(overview), lifecycle)
         .with_upstream(Some(pool))
 }
 
@@ -65,7 +65,7 @@ fn path() -> DatagramPath {
 }
 
 #[test]
-fn an_event_for_a_datagram_is_mail_for_its_peer_from_the_address_asked() {
+fn an_event_for_a_datagram_is_mail_for_its_peer_from_the_receiving_address() {
     let (pool, id, _slot) = pool_with_event(Recipient::Peer(path()));
     let Some((recipient, ShardMail(mail))) = service(pool).next_mail() else { panic!("there is mail") };
     assert_eq!(recipient, Recipient::Peer(path()));
@@ -73,7 +73,7 @@ fn an_event_for_a_datagram_is_mail_for_its_peer_from_the_address_asked() {
 }
 
 /// Dropping an event must also abandon its request: otherwise it would keep the process's slot.
-fn a_reply_that_its_protocol_does_not_take_is_counted_and_its_request_given_up<D>(driver: D)
+fn an_unsupported_reply_is_counted_and_its_request_abandoned<D>(driver: D)
 where
     D: Driver<Socket = OwnedFd>,
 {
@@ -97,13 +97,13 @@ where
 }
 
 #[test]
-fn a_reply_is_counted_and_its_request_given_up_with_uring() {
+fn an_unsupported_reply_is_counted_with_uring() {
     let driver = Uring::new().expect("the system grants io_uring");
-    a_reply_that_its_protocol_does_not_take_is_counted_and_its_request_given_up(driver);
+    an_unsupported_reply_is_counted_and_its_request_abandoned(driver);
 }
 
 #[test]
-fn a_reply_is_counted_and_its_request_given_up_with_poll() {
+fn an_unsupported_reply_is_counted_with_poll() {
     let driver = Poll::new().expect("the system has epoll");
-    a_reply_that_its_protocol_does_not_take_is_counted_and_its_request_given_up(driver);
+    an_unsupported_reply_is_counted_and_its_request_abandoned(driver);
 }

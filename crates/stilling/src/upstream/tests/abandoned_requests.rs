@@ -31,7 +31,7 @@ on_both_drivers! {
     /// Row 4.26: a connection that is never established takes no longer than a response may.
     a_connection_that_is_never_made_is_answered_in_time,
     /// Row 1.24: refusals are tolerated no longer than a response may take.
-    a_process_that_refuses_is_given_no_more_time_than_for_an_answer,
+    a_process_that_refuses_connections_gets_no_extra_time,
     /// Row 4.26: its events may still be in the mail when the next request arrives.
     events_of_an_abandoned_request_are_not_part_of_the_next_response,
 }
@@ -41,9 +41,9 @@ on_both_drivers! {
 fn work_after_disconnect(seen: mpsc::Sender<()>, go: mpsc::Receiver<()>) -> ConnectionScript {
     Box::new(move |stream| {
         read_head(stream);
-        seen.send(()).expect("somebody waits");
+        seen.send(()).expect("the test waits");
         wait_closed(stream);
-        seen.send(()).expect("somebody waits");
+        seen.send(()).expect("the test waits");
         // The sender is dropped when the test is over.
         let _ = go.recv();
     })
@@ -54,16 +54,19 @@ fn send_and_reset(fixture: &UpstreamFixture, seen: &mpsc::Receiver<()>) {
     let client = fixture.send(GET);
     seen.recv().expect("the process has it");
     reset(client);
-    seen.recv().expect("the process could see it");
+    seen.recv().expect("the process detects the disconnect");
 }
 
 fn an_abandoned_request_keeps_its_slot_while_the_process_works_on_it(driver: DriverChoice) {
     let ((seen, is_seen), (go, may_go)) = (mpsc::channel(), mpsc::channel());
-    let fixture =
-        UpstreamFixture::new(driver, HANG * 10, vec![work_after_disconnect(seen, may_go), respond_ok()]);
+    let fixture = UpstreamFixture::new(
+        driver,
+        HANG_TIMEOUT * 10,
+        vec![work_after_disconnect(seen, may_go), respond_ok()],
+    );
     send_and_reset(&fixture, &is_seen);
     let next = fixture.send(GET);
-    eventually("it waits outside", || fixture.requests().queued == 1);
+    eventually("it waits in the queue", || fixture.requests().queued == 1);
     assert_eq!(fixture.requests().busy, 1);
     go.send(()).expect("the process waits");
     assert_eq!(read(next), (200, b"ok".to_vec()));
@@ -75,17 +78,17 @@ fn a_response_to_an_abandoned_request_frees_the_slot_when_it_begins(driver: Driv
     let ((seen, is_seen), (go, may_go)) = (mpsc::channel(), mpsc::channel());
     let endless: ConnectionScript = Box::new(move |stream| {
         read_head(stream);
-        seen.send(()).expect("somebody waits");
+        seen.send(()).expect("the test waits");
         wait_closed(stream);
-        seen.send(()).expect("somebody waits");
-        may_go.recv().expect("somebody says so");
+        seen.send(()).expect("the test waits");
+        may_go.recv().expect("the test continues");
         send_text(stream, "HTTP/1.1 200 OK\r\n\r\n");
         while stream.write_all(&[b'x'; 4096]).is_ok() {}
     });
-    let fixture = UpstreamFixture::new(driver, HANG * 10, vec![endless, respond_ok()]);
+    let fixture = UpstreamFixture::new(driver, HANG_TIMEOUT * 10, vec![endless, respond_ok()]);
     send_and_reset(&fixture, &is_seen);
     let next = fixture.send(GET);
-    eventually("it waits outside", || fixture.requests().queued == 1);
+    eventually("it waits in the queue", || fixture.requests().queued == 1);
     go.send(()).expect("the process waits");
     assert_eq!(read(next), (200, b"ok".to_vec()));
     assert_eq!(fixture.finish(), (0, 0));
@@ -93,25 +96,25 @@ fn a_response_to_an_abandoned_request_frees_the_slot_when_it_begins(driver: Driv
 
 fn an_interim_response_to_an_abandoned_request_frees_no_slot(driver: DriverChoice) {
     let ((seen, is_seen), (go, may_go)) = (mpsc::channel(), mpsc::channel());
-    let patient: ConnectionScript = Box::new(move |stream| {
+    let sends_interims: ConnectionScript = Box::new(move |stream| {
         read_head(stream);
-        seen.send(()).expect("somebody waits");
+        seen.send(()).expect("the test waits");
         wait_closed(stream);
         for text in ["HTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 10", "2 Processing\r\n\r\n"] {
             send_text(stream, text);
-            seen.send(()).expect("somebody waits");
-            may_go.recv().expect("somebody says so");
+            seen.send(()).expect("the test waits");
+            may_go.recv().expect("the test continues");
         }
         send_text(stream, OK);
     });
-    let fixture = UpstreamFixture::new(driver, HANG * 10, vec![patient, respond_ok()]);
+    let fixture = UpstreamFixture::new(driver, HANG_TIMEOUT * 10, vec![sends_interims, respond_ok()]);
     send_and_reset(&fixture, &is_seen);
     let next = fixture.send(GET);
-    eventually("it waits outside", || fixture.requests().queued == 1);
+    eventually("it waits in the queue", || fixture.requests().queued == 1);
     for round in 0..2 {
         if round > 0 {
             go.send(()).expect("the process waits");
-            is_seen.recv().expect("it is said");
+            is_seen.recv().expect("the bytes are sent");
         }
         // The shard has processed these bytes before it answers this request.
         assert_eq!(fixture.round_trip("GET /livez HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").0, 200);
@@ -133,8 +136,8 @@ fn a_process_that_never_finishes_an_abandoned_request_is_killed(driver: DriverCh
     reset(client);
     let app = fixture.server.overview().app.clone().expect("there is one");
     eventually("it is killed", || app.counters().killed == 1);
-    is_seen.recv().expect("the process could see it");
-    go.send(()).expect("it plays on");
+    is_seen.recv().expect("the process detects the disconnect");
+    go.send(()).expect("the script waits");
     fixture.assert_ok(GET);
     fixture.finish_after_killing(1);
 }
@@ -144,10 +147,10 @@ fn a_late_request_keeps_its_slot_while_the_process_works_on_it(driver: DriverCho
     let (begun, has_begun) = mpsc::channel();
     let (end, may_end) = mpsc::channel::<()>();
     // Another request takes long but makes progress, so the process does not hang.
-    let lives: ConnectionScript = Box::new(move |stream| {
+    let progressing: ConnectionScript = Box::new(move |stream| {
         read_head(stream);
         send_text(stream, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n");
-        begun.send(()).expect("somebody waits");
+        begun.send(()).expect("the test waits");
         while may_end.recv_timeout(Duration::from_millis(5)).is_err() {
             send_text(stream, "1\r\nx\r\n");
         }
@@ -157,12 +160,12 @@ fn a_late_request_keeps_its_slot_while_the_process_works_on_it(driver: DriverCho
     let fixture = UpstreamFixture::with(driver, Duration::from_secs(2), 2, |listener| {
         std::thread::spawn(move || {
             let mut stream = accept(&listener);
-            let lives = std::thread::spawn(move || lives(&mut stream));
+            let progressing = std::thread::spawn(move || progressing(&mut stream));
             let mut stream = accept(&listener);
             let late = std::thread::spawn(move || late(&mut stream));
             respond_ok()(&mut accept(&listener));
-            for script in [lives, late] {
-                script.join().expect("it goes as expected");
+            for script in [progressing, late] {
+                script.join().expect("the script succeeds");
             }
         })
     });
@@ -170,13 +173,13 @@ fn a_late_request_keeps_its_slot_while_the_process_works_on_it(driver: DriverCho
     has_begun.recv().expect("it begins");
     fixture.assert_status(GET, Status::GatewayTimeout);
     is_seen.recv().expect("the process has it");
-    is_seen.recv().expect("the process could see that nobody waits");
+    is_seen.recv().expect("the process detects the disconnect");
     let next = fixture.send(GET);
-    eventually("it waits outside", || fixture.requests().queued == 1);
+    eventually("it waits in the queue", || fixture.requests().queued == 1);
     assert_eq!((fixture.requests().busy, fixture.abandoned_requests()), (2, 1));
     go.send(()).expect("the process waits");
     assert_eq!(read(next), (200, b"ok".to_vec()));
-    end.send(()).expect("it goes on");
+    end.send(()).expect("the script waits");
     let (status, body) = read(other);
     assert!(status == 200 && body.ends_with(b"0\r\n\r\n"), "{}", body.escape_ascii());
     assert_eq!(fixture.finish(), (0, 0));
@@ -184,30 +187,33 @@ fn a_late_request_keeps_its_slot_while_the_process_works_on_it(driver: DriverCho
 
 fn a_drain_does_not_wait_for_abandoned_requests(driver: DriverChoice) {
     let ((seen, is_seen), (go, may_go)) = (mpsc::channel::<()>(), mpsc::channel());
-    let configure = |config: &mut ServeConfig| config.timeouts.drain = HANG;
+    let configure = |config: &mut ServeConfig| config.timeouts.drain = HANG_TIMEOUT;
     let scripts = vec![work_after_disconnect(seen, may_go)];
-    let fixture = UpstreamFixture::configured(driver, HANG * 10, 1, configure, |listener| {
+    let fixture = UpstreamFixture::configured(driver, HANG_TIMEOUT * 10, 1, configure, |listener| {
         run_scripts(listener, scripts)
     });
     send_and_reset(&fixture, &is_seen);
     assert_eq!(fixture.requests().busy, 1);
     let overview = fixture.server.overview().clone();
     // The script runs until the server has ended.
-    let UpstreamFixture { server, listener, .. } = fixture;
+    let UpstreamFixture { server, script_thread, .. } = fixture;
     server.end().expect("it ends well");
     let cut_off = overview.engine(|counters| counters.closed(CloseReason::DrainTimeout));
     assert_eq!((overview.work().busy, cut_off), (0, 0));
     drop(go);
-    listener.join().expect("the process was met as it expected");
+    script_thread.join().expect("the scripts succeed");
 }
 
 fn an_abandoned_request_keeps_its_slot_in_a_drain_while_others_wait(driver: DriverChoice) {
     let ((seen, is_seen), (go, may_go)) = (mpsc::channel(), mpsc::channel());
-    let fixture =
-        UpstreamFixture::new(driver, HANG * 10, vec![work_after_disconnect(seen, may_go), respond_ok()]);
+    let fixture = UpstreamFixture::new(
+        driver,
+        HANG_TIMEOUT * 10,
+        vec![work_after_disconnect(seen, may_go), respond_ok()],
+    );
     send_and_reset(&fixture, &is_seen);
     let next = fixture.send(GET);
-    eventually("it waits outside", || fixture.requests().queued == 1);
+    eventually("it waits in the queue", || fixture.requests().queued == 1);
     let mut idle = fixture.connect();
     idle.write_all(b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n").expect("it is taken");
     let mut byte = [0];
@@ -225,7 +231,7 @@ fn a_connection_that_is_never_made_is_answered_in_time(driver: DriverChoice) {
     let configure = |config: &mut ServeConfig| {
         // A ring's own sockets wait for room in the listener's queue; others get an error.
         config.direct_descriptors = driver == DriverChoice::Uring;
-        config.engine.connect_timeout = HANG * 10;
+        config.engine.connect_timeout = HANG_TIMEOUT * 10;
     };
     let fixture = UpstreamFixture::configured(driver, Duration::from_millis(50), 1, configure, |listener| {
         std::thread::spawn(move || {
@@ -236,8 +242,8 @@ fn a_connection_that_is_never_made_is_answered_in_time(driver: DriverChoice) {
             rustix::net::listen(&listener, 0).expect("a smaller queue");
             let path = address.as_pathname().expect("a path");
             let _queued = UnixStream::connect(path).expect("room for one");
-            full.send(()).expect("somebody waits");
-            is_done.recv().expect("somebody says so");
+            full.send(()).expect("the test waits");
+            is_done.recv().expect("the test continues");
         })
     });
     is_full.recv().expect("it is full");
@@ -246,7 +252,7 @@ fn a_connection_that_is_never_made_is_answered_in_time(driver: DriverChoice) {
     fixture.finish_after_killing(1);
 }
 
-fn a_process_that_refuses_is_given_no_more_time_than_for_an_answer(driver: DriverChoice) {
+fn a_process_that_refuses_connections_gets_no_extra_time(driver: DriverChoice) {
     let timeout = super::super::limits::CONNECT_REFUSED_MAX / 8;
     let fixture = UpstreamFixture::with(driver, timeout, 1, |listener| {
         // A child that another test forks may hold the listener for a moment.
@@ -268,8 +274,9 @@ fn events_of_an_abandoned_request_are_not_part_of_the_next_response(driver: Driv
         let _ = stream.write_all(&[head.as_bytes(), &vec![b'x'; length]].concat());
     });
     let scripts = vec![answers, respond_ok()];
-    let fixture =
-        UpstreamFixture::configured(driver, HANG, 1, configure, |listener| run_scripts(listener, scripts));
+    let fixture = UpstreamFixture::configured(driver, HANG_TIMEOUT, 1, configure, |listener| {
+        run_scripts(listener, scripts)
+    });
     let mut client = fixture.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
     let mut refusal = Vec::new();
     while !refusal.ends_with(b"503 Service Unavailable\n") {

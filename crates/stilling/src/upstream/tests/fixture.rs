@@ -14,7 +14,7 @@ use crate::upstream::AppConfig;
 use crate::{DriverChoice, RunningServer, ServeConfig, Server};
 
 /// An event that has not happened after this time never happens.
-pub(super) use stilling_probe::HANG;
+pub(super) use stilling_probe::HANG_TIMEOUT;
 
 /// Clients that may be connected at once. Connections to the process have slots of their own.
 pub(super) const CLIENTS_MAX: u32 = 8;
@@ -25,14 +25,14 @@ pub(super) type ConnectionScript = Box<dyn FnOnce(&mut UnixStream) + Send>;
 pub(super) struct UpstreamFixture {
     _folder: tempfile::TempDir,
     pub(super) server: RunningServer,
-    pub(super) listener: JoinHandle<()>,
+    pub(super) script_thread: JoinHandle<()>,
 }
 
 /// Accepts the next connection that sends bytes or stays open: the supervisor's readiness checks close at once.
 pub(super) fn accept(listener: &UnixListener) -> UnixStream {
     loop {
         let (stream, _) = listener.accept().expect("a connection");
-        stream.set_read_timeout(Some(HANG)).expect("a socket takes options");
+        stream.set_read_timeout(Some(HANG_TIMEOUT)).expect("a socket takes options");
         match rustix::net::recv(&stream, &mut [0; 1][..], RecvFlags::PEEK) {
             Ok((0, _)) => {}
             _ => return stream,
@@ -64,14 +64,14 @@ impl UpstreamFixture {
         UpstreamFixture::with(driver, timeout, 1, |listener| run_scripts(listener, scripts))
     }
 
-    /// A process with this many slots, simulated by `start_listener`; the real process only sleeps.
+    /// A process with this many slots, simulated by `start_scripts`; the real process only sleeps.
     pub(super) fn with(
         driver: DriverChoice,
         timeout: Duration,
         slots: usize,
-        start_listener: impl FnOnce(UnixListener) -> JoinHandle<()>,
+        start_scripts: impl FnOnce(UnixListener) -> JoinHandle<()>,
     ) -> UpstreamFixture {
-        UpstreamFixture::configured(driver, timeout, slots, |_| (), start_listener)
+        UpstreamFixture::configured(driver, timeout, slots, |_| (), start_scripts)
     }
 
     pub(super) fn configured(
@@ -79,7 +79,7 @@ impl UpstreamFixture {
         timeout: Duration,
         slots: usize,
         configure: impl FnOnce(&mut ServeConfig),
-        start_listener: impl FnOnce(UnixListener) -> JoinHandle<()>,
+        start_scripts: impl FnOnce(UnixListener) -> JoinHandle<()>,
     ) -> UpstreamFixture {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("app.sock");
@@ -104,13 +104,13 @@ impl UpstreamFixture {
         let server = Server::bind(config, Routes::new()).and_then(Server::start).expect("it starts");
         let app = server.overview().app.as_ref().expect("there is one");
         eventually("the process is ready", || app.counters().ready == 1);
-        let listener = start_listener(listener);
-        UpstreamFixture { _folder: folder, server, listener }
+        let script_thread = start_scripts(listener);
+        UpstreamFixture { _folder: folder, server, script_thread }
     }
 
     pub(super) fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(self.server.addresses()[0]).expect("it accepts");
-        stream.set_read_timeout(Some(HANG)).expect("a socket takes options");
+        stream.set_read_timeout(Some(HANG_TIMEOUT)).expect("a socket takes options");
         stream
     }
 
@@ -154,7 +154,7 @@ impl UpstreamFixture {
 
     /// Returns how many processes died by themselves, and how many were killed.
     pub(super) fn finish(self) -> (u64, u64) {
-        self.listener.join().expect("the process was met as it expected");
+        self.script_thread.join().expect("the scripts succeed");
         let overview = self.server.end().expect("it ends well");
         let counters = overview.app.as_ref().expect("there is one").counters();
         assert_eq!((overview.work().busy, overview.work().queued), (0, 0), "every slot is given back");

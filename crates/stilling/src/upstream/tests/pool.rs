@@ -77,7 +77,7 @@ pub(crate) fn pool_with_event(client: Recipient) -> (UpstreamPool, RequestId, im
 fn failure(pool: &mut UpstreamPool) -> Option<(Recipient, UpstreamFailure)> {
     match pool.next_delivery()? {
         UpstreamDelivery::Event(to, _, UpstreamEvent::Failed(failure)) => Some((to, failure)),
-        other => panic!("the client is told that its request failed, or nothing: {other:?}"),
+        other => panic!("expected a failure or nothing: {other:?}"),
     }
 }
 

@@ -9,7 +9,7 @@ use socket2::SockRef;
 use stilling_engine::CloseReason;
 
 use super::fixture::{
-    ConnectionScript, GET, HANG, OK, POST, UpstreamFixture, eventually, read, read_head, respond_ok,
+    ConnectionScript, GET, HANG_TIMEOUT, OK, POST, UpstreamFixture, eventually, read, read_head, respond_ok,
     run_scripts, send_text,
 };
 use crate::http::{Method, Response, Routes, Status};
@@ -24,7 +24,7 @@ on_both_drivers! {
     /// Row 4.26.
     a_slow_reader_holds_no_slot,
     /// Row 4.26: the rest of a response longer than the buffer for one client is read as the client reads.
-    a_very_long_answer_is_taken_as_it_is_read,
+    a_very_long_response_is_received_as_the_client_reads,
     /// Row 4.26: without memory for it, an upload holds a slot, but not for long.
     an_upload_without_memory_is_bounded_by_the_rate_of_slots,
     /// Row 5.3: a 503 from the program or a handler is no refusal by the server.
@@ -61,7 +61,7 @@ fn a_slow_upload_holds_no_slot(driver: DriverChoice) {
             assert!(body.iter().all(|byte| *byte == b'y'));
             send_text(stream, OK);
         });
-        let fixture = UpstreamFixture::new(driver, HANG, vec![script]);
+        let fixture = UpstreamFixture::new(driver, HANG_TIMEOUT, vec![script]);
         let (framing, begin, end) = match chunked {
             true => ("Transfer-Encoding: chunked".to_owned(), format!("{LONG:x}\r\n"), "\r\n0\r\n\r\n"),
             false => (format!("Content-Length: {LONG}"), String::new(), ""),
@@ -78,7 +78,7 @@ fn a_slow_upload_holds_no_slot(driver: DriverChoice) {
 }
 
 fn an_upload_that_breaks_off_reaches_no_process(driver: DriverChoice) {
-    let fixture = UpstreamFixture::new(driver, HANG, vec![respond_ok()]);
+    let fixture = UpstreamFixture::new(driver, HANG_TIMEOUT, vec![respond_ok()]);
     for resets in [false, true] {
         let head = format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {LONG}\r\n\r\n");
         let client = fixture.send(&(head + &"y".repeat(LONG - 1)));
@@ -124,11 +124,11 @@ fn a_slow_reader_holds_no_slot(driver: DriverChoice) {
             }
         });
         let configure = |config: &mut ServeConfig| config.send_buffer = Some(16_384);
-        let fixture = UpstreamFixture::configured(driver, HANG, 1, configure, |listener| {
+        let fixture = UpstreamFixture::configured(driver, HANG_TIMEOUT, 1, configure, |listener| {
             run_scripts(listener, vec![script])
         });
         let slow = send_without_reading(&fixture);
-        eventually("the process is through with it", || fixture.requests().done == 1);
+        eventually("the process has finished it", || fixture.requests().done == 1);
         assert!(responses_held(&fixture) > ANSWER as u64 / 2, "{}", responses_held(&fixture));
         (0..3).for_each(|_| fixture.assert_ok(POST));
         let (status, body) = read(slow);
@@ -138,7 +138,7 @@ fn a_slow_reader_holds_no_slot(driver: DriverChoice) {
     }
 }
 
-fn a_very_long_answer_is_taken_as_it_is_read(driver: DriverChoice) {
+fn a_very_long_response_is_received_as_the_client_reads(driver: DriverChoice) {
     const ANSWER: usize = 3 * RESPONSE_HELD_MAX;
     let script: ConnectionScript = Box::new(move |stream| {
         read_head(stream);
@@ -150,9 +150,9 @@ fn a_very_long_answer_is_taken_as_it_is_read(driver: DriverChoice) {
     let configure = |config: &mut ServeConfig| {
         config.send_buffer = Some(16_384);
         // The reader reads nothing for a while.
-        config.timeouts.body_grace = HANG;
+        config.timeouts.body_grace = HANG_TIMEOUT;
     };
-    let fixture = UpstreamFixture::configured(driver, HANG, 1, configure, |listener| {
+    let fixture = UpstreamFixture::configured(driver, HANG_TIMEOUT, 1, configure, |listener| {
         run_scripts(listener, vec![script])
     });
     let slow = send_without_reading(&fixture);
@@ -190,8 +190,9 @@ fn an_upload_without_memory_is_bounded_by_the_rate_of_slots(driver: DriverChoice
         config.timeouts.body_rate_min = 1024;
     };
     let scripts = vec![asked, respond_ok()];
-    let fixture =
-        UpstreamFixture::configured(driver, HANG, 1, configure, |listener| run_scripts(listener, scripts));
+    let fixture = UpstreamFixture::configured(driver, HANG_TIMEOUT, 1, configure, |listener| {
+        run_scripts(listener, scripts)
+    });
     let head = format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {LONG}\r\n\r\n");
     let client = fixture.send(&(head + &"y".repeat(100_000)));
     is_seen.recv().expect("the process is asked before the body is there");
@@ -205,7 +206,7 @@ fn an_answer_503_of_a_program_or_handler_is_no_refusal(driver: DriverChoice) {
         read_head(stream);
         send_text(stream, "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 2\r\n\r\nno");
     });
-    let fixture = UpstreamFixture::new(driver, HANG, vec![unavailable]);
+    let fixture = UpstreamFixture::new(driver, HANG_TIMEOUT, vec![unavailable]);
     assert_eq!(fixture.round_trip(GET), (503, b"no".to_vec()));
     assert_eq!(fixture.server.overview().refused(), 0);
     fixture.finish();
@@ -247,7 +248,7 @@ fn the_write_timeout_of_clients_is_not_that_of_processes(driver: DriverChoice) {
         let head = read_head(stream);
         assert!(head.starts_with("POST"), "{head}");
         // The process reads the body long after any client would have been disconnected.
-        may_go.recv().expect("the test says so");
+        may_go.recv().expect("the test continues");
         stream.read_exact(&mut vec![0; 4 * LONG]).expect("the body");
         send_text(stream, OK);
     });
@@ -262,7 +263,7 @@ fn the_write_timeout_of_clients_is_not_that_of_processes(driver: DriverChoice) {
         config.limits.body_size_max = 4 * LONG as u64;
         config.send_buffer = Some(16_384);
     };
-    let fixture = UpstreamFixture::configured(driver, HANG, 2, configure, |listener| {
+    let fixture = UpstreamFixture::configured(driver, HANG_TIMEOUT, 2, configure, |listener| {
         std::thread::spawn(move || {
             let mut scripts = vec![slow, answers].into_iter();
             let mut threads = Vec::new();
@@ -270,7 +271,7 @@ fn the_write_timeout_of_clients_is_not_that_of_processes(driver: DriverChoice) {
                 let mut stream = super::fixture::accept(&listener);
                 threads.push(std::thread::spawn(move || script(&mut stream)));
             }
-            threads.into_iter().for_each(|thread| thread.join().expect("it was met as it expected"));
+            threads.into_iter().for_each(|thread| thread.join().expect("the script succeeds"));
         })
     });
     let head =

@@ -8,7 +8,11 @@ use stilling::DriverChoice;
 use super::Site;
 use crate::support::{TestResponse, get};
 
-on_both_drivers!(what_is_known_is_not_sent_again, a_range_is_a_part, a_range_of_another_state_is_the_whole);
+on_both_drivers!(
+    an_unchanged_file_is_not_sent_again,
+    a_range_is_sent_as_partial_content,
+    a_range_of_a_changed_file_is_sent_whole
+);
 
 impl Site {
     #[track_caller]
@@ -33,7 +37,7 @@ const BEFORE: &str = "Sun, 09 Sep 2001 01:46:39 GMT";
 const THEN: &str = "Sun, 09 Sep 2001 01:46:40 GMT";
 const AFTER: &str = "Sun, 09 Sep 2001 01:46:41 GMT";
 
-fn what_is_known_is_not_sent_again(driver: DriverChoice) {
+fn an_unchanged_file_is_not_sent_again(driver: DriverChoice) {
     let site = Site::new(driver);
     site.date_ten(DATED);
     let first = site.ask("/files/ten", "");
@@ -77,7 +81,7 @@ fn what_is_known_is_not_sent_again(driver: DriverChoice) {
     site.server.finish();
 }
 
-fn a_range_is_a_part(driver: DriverChoice) {
+fn a_range_is_sent_as_partial_content(driver: DriverChoice) {
     let site = Site::new(driver);
     for (range, status, body, content_range) in [
         ("bytes=0-0", 206, "0", Some("bytes 0-0/10")),
@@ -106,7 +110,7 @@ fn a_range_is_a_part(driver: DriverChoice) {
 }
 
 /// RFC 9110 §13.1.5.
-fn a_range_of_another_state_is_the_whole(driver: DriverChoice) {
+fn a_range_of_a_changed_file_is_sent_whole(driver: DriverChoice) {
     let site = Site::new(driver);
     site.date_ten(DATED);
     let tag = site.ask("/files/ten", "").field("ETag").expect("a file has a tag").to_owned();

@@ -12,7 +12,7 @@ on_both_drivers!(
     a_folder_answers_with_its_index,
     a_head_request_reads_nothing,
     a_large_file_reaches_curl_whole,
-    curl_goes_on_where_it_stopped,
+    curl_resumes_a_download,
 );
 
 fn files_have_their_types_and_bytes(driver: DriverChoice) {
@@ -115,7 +115,7 @@ fn a_large_file_reaches_curl_whole(driver: DriverChoice) {
     site.server.finish();
 }
 
-fn curl_goes_on_where_it_stopped(driver: DriverChoice) {
+fn curl_resumes_a_download(driver: DriverChoice) {
     let site = Site::new(driver);
     let bytes = pattern(300_000);
     let copy = site.outside().join("copy");

@@ -11,14 +11,14 @@ use crate::support::{HttpTestServer, get};
 
 on_both_drivers!(
     no_path_leads_outside,
-    links_lead_where_the_folder_ends,
-    what_hides_is_not_there,
-    what_is_no_file_is_not_there,
-    what_cannot_be_read_is_said_so,
+    links_are_confined_to_the_folder,
+    hidden_files_are_not_found,
+    special_files_are_not_found,
+    unreadable_files_are_403,
 );
 
 #[track_caller]
-fn refused(site: &Site, path: &str, status: u16) {
+fn assert_refused(site: &Site, path: &str, status: u16) {
     let answer = site.server.connect().ask(get(path));
     assert_eq!(answer.status, status, "{path}: {}", answer.text());
     assert!(!answer.text().contains("secret"), "{path} leads outside");
@@ -54,14 +54,14 @@ fn no_path_leads_outside(driver: DriverChoice) {
         &format!("/files/{}", "x".repeat(300)),
         &format!("/files/{}", "x/".repeat(3000)),
     ] {
-        refused(&site, path, 404);
+        assert_refused(&site, path, 404);
     }
     // An encoded slash is a slash: both lead to the same file.
     assert_eq!(site.server.connect().ask(get("/files/sub%2findex.html")).text(), "<p>sub</p>");
     site.server.finish();
 }
 
-fn links_lead_where_the_folder_ends(driver: DriverChoice) {
+fn links_are_confined_to_the_folder(driver: DriverChoice) {
     let site = Site::new(driver);
     let public = site.public();
     let link = |target: &str, name: &str| symlink(target, public.join(name)).expect("a link");
@@ -77,12 +77,12 @@ fn links_lead_where_the_folder_ends(driver: DriverChoice) {
     assert_eq!(site.server.connect().ask(get("/files/inside")).text(), "0123456789");
     assert_eq!(site.server.connect().ask(get("/files/inside-folder/")).text(), "<p>sub</p>");
     for name in ["relative", "parent/secret", "absolute", "absolute-inside", "magic", "circle", "dangling"] {
-        refused(&site, &format!("/files/{name}"), 404);
+        assert_refused(&site, &format!("/files/{name}"), 404);
     }
     site.server.finish();
 }
 
-fn what_hides_is_not_there(driver: DriverChoice) {
+fn hidden_files_are_not_found(driver: DriverChoice) {
     let site = Site::new(driver);
     let public = site.public();
     std::fs::create_dir_all(public.join(".git")).expect("a folder");
@@ -91,31 +91,31 @@ fn what_hides_is_not_there(driver: DriverChoice) {
     std::fs::write(public.join("sub/.htaccess"), "secret").expect("a file");
     std::fs::write(public.join(".well-known/security.txt"), "contact").expect("a file");
     for path in ["/files/.git/config", "/files/%2egit/config", "/files/sub/.htaccess", "/files/.git/"] {
-        refused(&site, path, 404);
+        assert_refused(&site, path, 404);
     }
     // RFC 8615: this path is public.
     assert_eq!(site.server.connect().ask(get("/files/.well-known/security.txt")).text(), "contact");
     site.server.finish();
 }
 
-fn what_is_no_file_is_not_there(driver: DriverChoice) {
+fn special_files_are_not_found(driver: DriverChoice) {
     let site = Site::new(driver);
     let public = std::fs::File::open(site.public()).expect("a folder");
     mknodat(&public, "pipe", FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a pipe");
     let _socket = std::os::unix::net::UnixListener::bind(site.public().join("socket")).expect("a socket");
     // Repeated, because a worker that blocked on the pipe would not answer the next request.
     for _ in 0..5 {
-        refused(&site, "/files/pipe", 404);
+        assert_refused(&site, "/files/pipe", 404);
 
-        refused(&site, "/files/ten/", 404);
-        refused(&site, "/files/ten/more", 404);
-        refused(&site, "/files/socket", 404);
+        assert_refused(&site, "/files/ten/", 404);
+        assert_refused(&site, "/files/ten/more", 404);
+        assert_refused(&site, "/files/socket", 404);
     }
     site.server.finish();
 }
 
 /// A refusal by the system is 403; root can read every file.
-fn what_cannot_be_read_is_said_so(driver: DriverChoice) {
+fn unreadable_files_are_403(driver: DriverChoice) {
     let site = Site::new(driver);
     let closed = site.public().join("closed");
     std::fs::write(&closed, "closed").expect("a file");
@@ -123,7 +123,8 @@ fn what_cannot_be_read_is_said_so(driver: DriverChoice) {
     let expected = if std::fs::File::open(&closed).is_ok() { 200 } else { 403 };
     assert_eq!(site.server.connect().ask(get("/files/closed")).status, expected);
     site.server.finish();
-    let gone = HttpTestServer::start(driver, Routes::new().files("/files", site.folder.path().join("none")));
-    assert_eq!(gone.connect().ask(get("/files/ten")).status, 404);
-    gone.finish();
+    let without_folder =
+        HttpTestServer::start(driver, Routes::new().files("/files", site.folder.path().join("none")));
+    assert_eq!(without_folder.connect().ask(get("/files/ten")).status, 404);
+    without_folder.finish();
 }

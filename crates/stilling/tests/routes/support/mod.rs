@@ -5,7 +5,7 @@ mod source;
 
 pub(crate) use server::HttpTestServer;
 pub(crate) use source::{CountedSource, channel_source, pattern};
-pub(crate) use stilling_probe::{HANG, TestPeer, TestResponse, eventually};
+pub(crate) use stilling_probe::{HANG_TIMEOUT, TestPeer, TestResponse, eventually};
 
 /// A request without a body on a persistent connection.
 pub(crate) fn get(path: &str) -> String {

@@ -101,7 +101,7 @@ fn get_without_a_version_is_a_request() {
 
 /// Row 4.15: persistence follows RFC 9112 §9.3.
 #[test]
-fn a_connection_persists_only_as_version_and_connection_field_say() {
+fn persistence_follows_the_version_and_the_connection_field() {
     let check = |version, connection, expected| {
         let bytes = format!("GET / HTTP/{version}\r\nHost: a\r\n{connection}\r\n");
         check(bytes, &format!("GET / {version} host=a {expected}"));

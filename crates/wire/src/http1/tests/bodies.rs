@@ -47,7 +47,7 @@ fn a_chunked_body_is_decoded_without_its_framing() {
 }
 
 #[test]
-fn broken_chunk_framing_is_refused_at_its_byte() {
+fn broken_chunk_framing_is_rejected_at_its_byte() {
     let check_chunked =
         |body: &str, expected: &str| check(format!("{CHUNKED}{body}"), &format!("{HEAD}; {expected}"));
     check_chunked("\r\n", "400 ChunkSize @0");
@@ -94,7 +94,7 @@ fn chunk_lines_and_trailers_are_bounded() {
 }
 
 #[test]
-fn long_trailers_and_many_extensions_are_refused_where_they_pass_the_limit() {
+fn long_trailers_and_many_extensions_are_rejected_at_the_limit() {
     let limits = HttpLimits { body_size_max: 1000, ..LIMITS };
     let last = |body: String| {
         let bytes = format!("{CHUNKED}{body}").into_bytes();

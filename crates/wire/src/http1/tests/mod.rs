@@ -3,7 +3,7 @@
 mod accepted;
 mod bodies;
 mod properties;
-mod refused;
+mod rejected;
 mod responses;
 
 use super::check::{self, HttpObservation};
@@ -109,7 +109,7 @@ fn a_request_cut_at_every_pair_of_places_is_the_same_request() {
 }
 
 #[test]
-fn a_decoder_says_where_it_is() {
+fn a_decoder_reports_its_position() {
     let mut decoder = RequestDecoder::default();
     assert!(decoder.is_idle() && !decoder.in_head() && !decoder.in_body());
     let mut feed = |bytes: &[u8]| {

@@ -135,7 +135,7 @@ proptest! {
 
     /// Row 4.33: every split of the bytes gives the same events, for linear work.
     #[test]
-    fn any_cut_of_any_bytes_tells_the_same_requests(bytes in concatenated_pieces(PIECES), cuts in cuts()) {
+    fn any_split_of_any_bytes_decodes_the_same_requests(bytes in concatenated_pieces(PIECES), cuts in cuts()) {
         request_splits(&LIMITS, &bytes, &cuts);
     }
 
@@ -183,7 +183,7 @@ proptest! {
     }
 
     #[test]
-    fn any_cut_of_any_bytes_tells_the_same_responses(bytes in concatenated_pieces(REPLY_PIECES), cuts in cuts(), head: bool) {
+    fn any_split_of_any_bytes_decodes_the_same_responses(bytes in concatenated_pieces(REPLY_PIECES), cuts in cuts(), head: bool) {
         let answered = if head { AnsweredMethod::Head } else { AnsweredMethod::Other };
         response_splits(&LIMITS, answered, &bytes, &cuts);
     }

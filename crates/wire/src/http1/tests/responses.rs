@@ -10,12 +10,12 @@ const LIMITS: HttpLimits = HttpLimits { head_size_max: 256, headers_max: 4, body
 
 fn describe(answered: AnsweredMethod, mut rest: &[u8]) -> String {
     let (mut decoder, mut lines) = (ResponseDecoder::default(), Vec::new());
-    let refused = |e: HttpDecodeError| format!("{:?} @{}", e.fault(), e.offset());
+    let rejected = |e: HttpDecodeError| format!("{:?} @{}", e.fault(), e.offset());
     loop {
         let step = match decoder.decode(&LIMITS, answered, rest) {
             Ok(step) => step,
             Err(error) => {
-                lines.push(refused(error));
+                lines.push(rejected(error));
                 return lines.join("; ");
             }
         };
@@ -42,7 +42,7 @@ fn describe(answered: AnsweredMethod, mut rest: &[u8]) -> String {
     match decoder.finish() {
         Ok(InputEnd::Idle) => {}
         Ok(InputEnd::End) => lines.push("finished".to_owned()),
-        Err(error) => lines.push(refused(error)),
+        Err(error) => lines.push(rejected(error)),
     }
     lines.join("; ")
 }
@@ -113,7 +113,7 @@ fn some_responses_never_have_a_body() {
 }
 
 #[test]
-fn broken_responses_are_refused() {
+fn broken_responses_are_rejected() {
     check("HTTP/1.1 99 a\r\n", "StatusLine @9");
     check("HTTP/1.1 099 a\r\n", "StatusLine @9");
     check("HTTP/1.1 600 a\r\n", "StatusLine @9");
@@ -149,7 +149,7 @@ fn input_that_ends_inside_a_response_is_an_error() {
 }
 
 #[test]
-fn a_client_decoder_says_where_it_is() {
+fn a_client_decoder_reports_its_position() {
     let mut decoder = ResponseDecoder::default();
     let mut feed = |bytes: &[u8]| {
         let step = decoder.decode(&LIMITS, AnsweredMethod::Other, bytes).unwrap();

@@ -36,7 +36,7 @@ fn every_operation_is_decoded() {
 
 /// nats.go and async-nats send such requests to create consumers.
 #[test]
-fn a_question_for_a_consumer_may_end_with_a_filter() {
+fn a_consumer_create_request_may_end_with_a_filter() {
     check_all(&[
         (
             "PUB $JS.API.CONSUMER.CREATE.s.n.a.> r 0\r\n\r\n",
@@ -66,7 +66,7 @@ fn operations_have_no_case_and_blanks_may_be_tabs() {
 }
 
 #[test]
-fn a_bare_lf_ends_a_line_as_people_type_it() {
+fn a_bare_lf_ends_a_line_of_a_manual_session() {
     check_all(&[
         ("PING\nPONG\n", "PING; PONG"),
         ("PUB a 1\nx\r\n", "[a  None 0 1] x"),
@@ -136,7 +136,7 @@ fn a_message_that_is_there_is_one_step() {
 }
 
 #[test]
-fn a_decoder_says_where_it_is() {
+fn a_decoder_reports_its_position() {
     let mut decoder = ClientDecoder::default();
     assert!(decoder.is_idle() && !decoder.in_body());
     let mut feed = |bytes: &[u8]| {

@@ -38,7 +38,7 @@ fn operations_are_written_to_the_byte() {
 }
 
 #[test]
-fn a_message_knows_its_size_before_it_is_written() {
+fn a_message_has_its_size_before_it_is_written() {
     for length in [0, 1, 9, 10, 99, 100, 1000, 65_536] {
         let payload = vec![b'x'; length];
         for headers in [&b""[..], NO_RESPONDERS, IDLE_HEARTBEAT, FLOW_CONTROL] {
@@ -73,7 +73,7 @@ fn headers_are_found_with_regard_to_case_and_in_their_order() {
 }
 
 #[test]
-fn a_status_stands_in_the_first_line() {
+fn a_status_is_in_the_first_line() {
     let status = |block: &'static [u8]| Headers::parse(block).map(|headers| headers.status());
     let line = |code, description: &'static str| {
         Ok(Some(HeaderStatus { code, description: description.as_bytes() }))
@@ -105,7 +105,7 @@ fn a_status_stands_in_the_first_line() {
 }
 
 #[test]
-fn headers_come_back_as_written_and_what_would_break_them_is_refused() {
+fn headers_round_trip_and_breaking_bytes_are_rejected() {
     let mut out = Vec::new();
     let status = HeaderStatus { code: 409, description: b"Consumer Deleted" };
     encode_headers(&mut out, Some(status), &[("Nats-Msg-Id", "a b"), ("X", "")]).unwrap();
@@ -116,23 +116,23 @@ fn headers_come_back_as_written_and_what_would_break_them_is_refused() {
     out.clear();
     encode_headers(&mut out, None, &[]).unwrap();
     assert_eq!(out, b"NATS/1.0\r\n\r\n");
-    let refused = |status: Option<HeaderStatus<'_>>, fields: &[(&str, &str)], index| {
+    let rejected = |status: Option<HeaderStatus<'_>>, fields: &[(&str, &str)], index| {
         let mut out = b"before".to_vec();
         assert_eq!(encode_headers(&mut out, status, fields), Err(BadHeader { index }));
         assert_eq!(out, b"before");
     };
-    refused(None, &[("A", "b"), ("", "c")], Some(1));
-    refused(None, &[("A:", "b")], Some(0));
-    refused(None, &[("A b", "c")], Some(0));
-    refused(None, &[("A", "b\r\nC: d")], Some(0));
-    refused(None, &[("A", "b\n")], Some(0));
-    refused(Some(HeaderStatus { code: 99, description: b"" }), &[], None);
-    refused(Some(HeaderStatus { code: 1000, description: b"" }), &[], None);
-    refused(Some(HeaderStatus { code: 100, description: b"a\r" }), &[], None);
+    rejected(None, &[("A", "b"), ("", "c")], Some(1));
+    rejected(None, &[("A:", "b")], Some(0));
+    rejected(None, &[("A b", "c")], Some(0));
+    rejected(None, &[("A", "b\r\nC: d")], Some(0));
+    rejected(None, &[("A", "b\n")], Some(0));
+    rejected(Some(HeaderStatus { code: 99, description: b"" }), &[], None);
+    rejected(Some(HeaderStatus { code: 1000, description: b"" }), &[], None);
+    rejected(Some(HeaderStatus { code: 100, description: b"a\r" }), &[], None);
 }
 
 #[test]
-fn a_status_is_taken_from_a_block_and_nothing_else() {
+fn a_status_is_parsed_from_a_header_block_only() {
     for (block, expected) in [
         ("NATS/1.0\r\na: b\r\n\r\n", "NATS/1.0\r\na: b\r\n\r\n"),
         ("NATS/1.0\r\n\r\n", "NATS/1.0\r\n\r\n"),

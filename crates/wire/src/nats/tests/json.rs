@@ -60,7 +60,7 @@ fn options_that_are_no_object_of_the_right_types_end_the_connection() {
 }
 
 #[test]
-fn connect_and_info_come_back_as_written() {
+fn connect_and_info_round_trip() {
     let options = Connect {
         verbose: false,
         headers: true,
@@ -98,7 +98,7 @@ fn connect_and_info_come_back_as_written() {
 }
 
 #[test]
-fn an_acknowledgement_subject_says_where_its_message_stands() {
+fn an_acknowledgement_subject_carries_the_message_position() {
     let subject = AckSubject {
         stream: "events",
         consumer: "c1",
@@ -137,7 +137,7 @@ fn an_acknowledgement_subject_says_where_its_message_stands() {
 }
 
 #[test]
-fn an_acknowledgement_comes_back_as_written() {
+fn an_acknowledgement_round_trips() {
     let mut out = Vec::new();
     let ack = PubAck { stream: "events".into(), sequence: u64::MAX, duplicate: false };
     ack.encode(&mut out);
@@ -161,7 +161,7 @@ fn an_acknowledgement_comes_back_as_written() {
         b"{\"error\":{\"code\":400,\"err_code\":10071,\"description\":\"wrong last sequence: 7\"},\
           \"stream\":\"events\",\"seq\":0}"
     );
-    assert_eq!(PubAckResponse::parse(&out).unwrap(), PubAckResponse::Refused(ack_error));
+    assert_eq!(PubAckResponse::parse(&out).unwrap(), PubAckResponse::Rejected(ack_error));
 }
 
 #[test]

@@ -4,7 +4,7 @@ mod accepted;
 mod encoded;
 mod json;
 mod properties;
-mod refused;
+mod rejected;
 mod server_operations;
 mod subjects;
 
@@ -19,7 +19,7 @@ const LIMITS: NatsLimits = NatsLimits {
     subject: SubjectLimits { size_max: 40, tokens_max: 8 },
 };
 
-/// One line per event: `PING`, `a _ None 0 5 hello`, `refused Invalid Subject @4`, `close Parser Error @7`, `wait 3`.
+/// One line per event: `PING`, `[a _ None 0 5] hello`, `stay Invalid Subject Filter @4`, `wait 3`.
 fn describe(seen: &[NatsObservation]) -> String {
     let lines: Vec<String> = seen
         .iter()
@@ -29,7 +29,7 @@ fn describe(seen: &[NatsObservation]) -> String {
             NatsObservation::Incomplete(line, body) => {
                 Some(format!("begun [{line}] {}", body.escape_ascii()))
             }
-            NatsObservation::Refused(error) => {
+            NatsObservation::Rejected(error) => {
                 Some(format!("stay {} {:?} @{}", error.text(), error.fault(), error.offset()))
             }
             NatsObservation::Error(error) => {

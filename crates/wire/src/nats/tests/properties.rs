@@ -136,13 +136,13 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 6000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_cut_of_any_bytes_tells_the_same_operations(bytes in concatenated_pieces(), cuts in cuts()) {
+    fn any_split_of_any_bytes_decodes_the_same_operations(bytes in concatenated_pieces(), cuts in cuts()) {
         client_splits(&LIMITS, &bytes, &cuts);
         client_splits(&TIGHT, &bytes, &cuts);
     }
 
     #[test]
-    fn any_cut_of_any_bytes_tells_the_same_deliveries(bytes in concatenated_pieces(), cuts in cuts()) {
+    fn any_split_of_any_bytes_decodes_the_same_deliveries(bytes in concatenated_pieces(), cuts in cuts()) {
         server_splits(&LIMITS, &bytes, &cuts);
     }
 

@@ -8,7 +8,7 @@ use super::super::{Filter, Subject, SubjectFault, SubjectLimits};
 const LIMITS: SubjectLimits = SubjectLimits { size_max: 24, tokens_max: 4 };
 
 #[test]
-fn a_filter_takes_what_its_wildcards_say() {
+fn a_filter_matches_its_wildcards() {
     for (filter, subject, is_match) in [
         ("a", "a", true),
         ("a", "b", false),
@@ -46,7 +46,7 @@ fn a_filter_takes_what_its_wildcards_say() {
 }
 
 #[test]
-fn a_bad_subject_says_what_is_wrong_and_where() {
+fn an_invalid_subject_error_names_the_fault_and_its_position() {
     for (subject, fault, offset) in [
         ("", SubjectFault::EmptyToken, 0),
         (".", SubjectFault::EmptyToken, 0),
@@ -94,12 +94,12 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 20_000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_naive_judge_and_matcher_agree(filter in tokens(), subject in tokens()) {
+    fn the_naive_validator_and_matcher_agree(filter in tokens(), subject in tokens()) {
         subject_oracle(&LIMITS, &filter, &subject);
     }
 
     #[test]
-    fn any_bytes_are_judged_as_the_naive_judge_does(
+    fn any_bytes_are_validated_like_the_naive_validator(
         filter in proptest::collection::vec(any::<u8>(), 0..12),
         subject in proptest::collection::vec(any::<u8>(), 0..12),
     ) {

@@ -49,7 +49,7 @@ fn counted_messages_may_hold_line_ends() {
 
 /// A connection begins with a count only if a message follows it: a line may begin with a number.
 #[test]
-fn the_first_bytes_say_how_a_connection_is_framed() {
+fn the_first_bytes_determine_the_framing_of_a_connection() {
     check("5 apples\n5 <13>\n", &["5 apples", "5 <13>"]);
     check("05 <13>a\n", &["05 <13>a"]);
     check("0 <13>a\n", &["0 <13>a"]);

@@ -97,7 +97,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_recognised_lies_in_the_input(bytes in concatenated_pieces(), any in proptest::collection::vec(any::<u8>(), 0..80)) {
+    fn decoded_ranges_are_inside_the_input(bytes in concatenated_pieces(), any in proptest::collection::vec(any::<u8>(), 0..80)) {
         parsed(&bytes);
         parsed(&any);
         parsed(&[b"<13>", &any[..]].concat());

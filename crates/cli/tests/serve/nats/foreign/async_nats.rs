@@ -12,8 +12,8 @@ use async_nats::{Client, ConnectOptions, Event, HeaderMap};
 use futures_util::StreamExt;
 use tokio::sync::watch;
 
-use super::programs::ALL_OF_IT;
-use crate::support::HANG;
+use super::programs::SUCCESS_LINE;
+use crate::support::HANG_TIMEOUT;
 
 /// Timeout of an acknowledgement, after which the message is sent again.
 const ATTEMPT: Duration = Duration::from_secs(2);
@@ -23,7 +23,7 @@ const AFTERWARDS: u32 = 100;
 
 fn run(work: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    runtime.block_on(async { tokio::time::timeout(HANG, work).await.expect("it ends") });
+    runtime.block_on(async { tokio::time::timeout(HANG_TIMEOUT, work).await.expect("it ends") });
 }
 
 pub(super) fn everything(address: SocketAddr) {
@@ -32,7 +32,7 @@ pub(super) fn everything(address: SocketAddr) {
         assert!(client.is_server_compatible(2, 9, 0));
         plain(&client).await;
         requests(&client).await;
-        let context = ContextBuilder::new().timeout(HANG).build(client.clone());
+        let context = ContextBuilder::new().timeout(HANG_TIMEOUT).build(client.clone());
         streams(&context).await;
         replay(&context).await;
         client.drain().await.expect("it drains");
@@ -100,8 +100,8 @@ async fn publish(context: &Context, id: &str) -> Result<jetstream::publish::Publ
 
 async fn streams(context: &Context) {
     for number in 1..=100 {
-        let told = publish(context, &number.to_string()).await.expect("it is stored");
-        assert_eq!((told.stream.as_str(), told.sequence, told.duplicate), ("events", number, false));
+        let ack = publish(context, &number.to_string()).await.expect("it is stored");
+        assert_eq!((ack.stream.as_str(), ack.sequence, ack.duplicate), ("events", number, false));
     }
     let again = publish(context, "7").await.expect("it is there");
     assert_eq!((again.sequence, again.duplicate), (7, true));
@@ -184,37 +184,37 @@ async fn replay(context: &Context) {
 
 /// Runs the client of [`super::restart`] on a thread of its own.
 pub(super) fn restart(address: SocketAddr) -> impl FnMut() -> Option<String> {
-    let (told, lines) = channel();
-    std::thread::spawn(move || run(live(address, told)));
-    move || lines.recv_timeout(HANG).ok()
+    let (line_sender, lines) = channel();
+    std::thread::spawn(move || run(live(address, line_sender)));
+    move || lines.recv_timeout(HANG_TIMEOUT).ok()
 }
 
-async fn live(address: SocketAddr, told: Sender<String>) {
+async fn live(address: SocketAddr, line_sender: Sender<String>) {
     // After a failed test the channel is closed.
-    let tell = move |line: String| drop(told.send(line));
+    let print_line = move |line: String| drop(line_sender.send(line));
     let (came, back) = watch::channel(0);
-    let tell_of = tell.clone();
+    let print_delivery = print_line.clone();
     let options =
         ConnectOptions::new().max_reconnects(None).reconnect_delay_callback(|_| Duration::from_millis(50));
     let options = options.event_callback(move |event| {
         match event {
             Event::Connected if *came.borrow() > 0 => {
-                tell_of("reconnected".to_owned());
+                print_delivery("reconnected".to_owned());
                 came.send_replace(2);
             }
             Event::Disconnected => {
-                tell_of("disconnected".to_owned());
+                print_delivery("disconnected".to_owned());
                 came.send_replace(1);
             }
-            Event::ClientError(error) => tell_of(format!("error {error}")),
-            Event::ServerError(error) => tell_of(format!("error {error}")),
+            Event::ClientError(error) => print_delivery(format!("error {error}")),
+            Event::ServerError(error) => print_delivery(format!("error {error}")),
             _ => {}
         }
         std::future::ready(())
     });
     let client = options.connect(address.to_string()).await.expect("it connects");
     let context = ContextBuilder::new().timeout(ATTEMPT).build(client.clone());
-    let mut heard = client.subscribe("plain").await.expect("it subscribes");
+    let mut received = client.subscribe("plain").await.expect("it subscribes");
     let mut all = pushed(&context, "events.n", DeliverPolicy::All).await;
     let mut asked = pulled(&context, "events.n", DeliverPolicy::All).await;
     let (count, mut counted) = watch::channel(u64::MAX);
@@ -226,8 +226,8 @@ async fn live(address: SocketAddr, told: Sender<String>) {
             let text = number.to_string();
             loop {
                 match publish(&context, &text).await {
-                    Ok(stored) => break tell(format!("acknowledged {number} {}", stored.sequence)),
-                    Err(kind) => tell(format!("failed {number} {kind}")),
+                    Ok(stored) => break print_line(format!("acknowledged {number} {}", stored.sequence)),
+                    Err(kind) => print_line(format!("failed {number} {kind}")),
                 }
             }
             left -= u32::from(*back.borrow() == 2);
@@ -242,17 +242,17 @@ async fn live(address: SocketAddr, told: Sender<String>) {
                     Ok(message) => {
                         pushed += 1;
                         let text = String::from_utf8_lossy(&message.payload);
-                        tell(format!("delivered {text} {}", sequence(&message)));
+                        print_line(format!("delivered {text} {}", sequence(&message)));
                     }
-                    Err(error) => tell(format!("error {error}")),
+                    Err(error) => print_line(format!("error {error}")),
                 },
                 message = asked.next() => match message.expect("it goes on") {
                     Ok(message) => {
                         pulled += 1;
                         let text = String::from_utf8_lossy(&message.payload);
-                        tell(format!("pulled {text} {}", sequence(&message)));
+                        print_line(format!("pulled {text} {}", sequence(&message)));
                     }
-                    Err(error) => tell(format!("error {error}")),
+                    Err(error) => print_line(format!("error {error}")),
                 },
                 _ = counted.changed() => {}
             }
@@ -260,8 +260,8 @@ async fn live(address: SocketAddr, told: Sender<String>) {
     };
     tokio::join!(publishing, following);
     client.publish("plain", "afterwards".into()).await.expect("it publishes");
-    let message = heard.next().await.expect("the subscription is there again");
-    tell(format!("heard {}", String::from_utf8_lossy(&message.payload)));
+    let message = received.next().await.expect("the subscription is there again");
+    print_line(format!("received {}", String::from_utf8_lossy(&message.payload)));
     client.drain().await.expect("it drains");
-    tell(ALL_OF_IT.to_owned());
+    print_line(SUCCESS_LINE.to_owned());
 }

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 
-use crate::support::HANG;
+use crate::support::HANG_TIMEOUT;
 
 /// Last line of a successful program.
-pub(super) const ALL_OF_IT: &str = "all of it";
+pub(super) const SUCCESS_LINE: &str = "all checks passed";
 
 pub(super) struct ClientProgram {
     child: GuardedClientProcess,
@@ -27,9 +27,9 @@ impl Drop for GuardedClientProcess {
 
 /// Path of a program that `cargo xtask test` installs.
 fn installed(path: &str) -> PathBuf {
-    let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join(path);
-    assert!(place.exists(), "{} is missing; `cargo xtask test` installs it", place.display());
-    place
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(path);
+    assert!(program.exists(), "{} is missing; `cargo xtask test` installs it", program.display());
+    program
 }
 
 pub(super) fn python(task: &str, address: SocketAddr) -> ClientProgram {
@@ -65,10 +65,10 @@ impl ClientProgram {
         command.arg(format!("nats://{address}")).args(arguments).stdin(Stdio::null()).stdout(Stdio::piped());
         let mut child = GuardedClientProcess(command.spawn().expect("the program runs"));
         let out = BufReader::new(child.0.stdout.take().expect("it is piped"));
-        let (told, lines) = channel();
+        let (line_sender, lines) = channel();
         std::thread::spawn(move || {
             for line in out.lines().map_while(Result::ok) {
-                if told.send(line).is_err() {
+                if line_sender.send(line).is_err() {
                     return;
                 }
             }
@@ -79,13 +79,13 @@ impl ClientProgram {
     /// Waits for the successful end of the program.
     #[track_caller]
     pub(super) fn expect_complete(mut self) {
-        let mut said = Vec::new();
-        while let Ok(line) = self.lines.recv_timeout(HANG) {
-            said.push(line);
+        let mut output_lines = Vec::new();
+        while let Ok(line) = self.lines.recv_timeout(HANG_TIMEOUT) {
+            output_lines.push(line);
         }
-        assert_eq!(said.last().map(String::as_str), Some(ALL_OF_IT), "{said:?}");
+        assert_eq!(output_lines.last().map(String::as_str), Some(SUCCESS_LINE), "{output_lines:?}");
         let status = self.child.0.wait().expect("it is ours");
-        assert!(status.success(), "{status}: {said:?}");
+        assert!(status.success(), "{status}: {output_lines:?}");
     }
 
     pub(super) fn lines(self) -> Vec<String> {
@@ -96,7 +96,7 @@ impl ClientProgram {
     pub(super) fn next_line(self) -> impl FnMut() -> Option<String> {
         move || {
             let ClientProgram { lines, .. } = &self;
-            lines.recv_timeout(HANG).ok()
+            lines.recv_timeout(HANG_TIMEOUT).ok()
         }
     }
 }

@@ -9,14 +9,14 @@
 //! pulled <number> <sequence>            by a pull consumer
 //! disconnected, reconnected             connection events of its library
 //! error <text>                          other events of its library
-//! heard afterwards                      a plain subscription from before works again
-//! all of it                             the program has ended and received everything
+//! received afterwards                   a plain subscription from before works again
+//! all checks passed                     the program has ended and received everything
 //! ```
 
 use std::net::SocketAddr;
 
 use super::super::NatsServerFixture;
-use super::programs::ALL_OF_IT;
+use super::programs::SUCCESS_LINE;
 use crate::support::DriverUnderTest;
 
 const BEFORE: usize = 100;
@@ -30,7 +30,7 @@ pub(super) struct RestartLog {
     failed: Vec<String>,
     errors: Vec<String>,
     connection: Vec<String>,
-    heard: usize,
+    received: usize,
     has_ended: bool,
 }
 
@@ -50,8 +50,8 @@ impl RestartLog {
             "failed" => self.failed.push(rest.to_owned()),
             "error" => self.errors.push(rest.to_owned()),
             "disconnected" | "reconnected" => self.connection.push(line),
-            "heard" => self.heard += 1,
-            _ if line == ALL_OF_IT => self.has_ended = true,
+            "received" => self.received += 1,
+            _ if line == SUCCESS_LINE => self.has_ended = true,
             _ => panic!("{line}: {self:?}"),
         }
     }
@@ -96,7 +96,7 @@ pub(super) fn live_through<T: FnMut() -> Option<String>>(
     assert_eq!(log.delivered, records);
     // Some clients report their final disconnect.
     assert_eq!(log.connection[..2], ["disconnected", "reconnected"], "{log:?}");
-    assert!(log.connection[2..].iter().all(|what| what == "disconnected") && log.heard == 1, "{log:?}");
+    assert!(log.connection[2..].iter().all(|what| what == "disconnected") && log.received == 1, "{log:?}");
     drop(next_line);
     fixture.server.finish();
     log

@@ -45,19 +45,19 @@ cases! {
 
 pub(super) fn all_cases(address: SocketAddr) -> Vec<String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let mut told = Vec::new();
+    let mut results = Vec::new();
     for &name in CASES {
         let outcome = runtime.block_on(async {
             let context = context(address, name).await?;
             tokio::time::timeout(CASE_TIMEOUT, run_case(name, &context)).await?
         });
-        told.push(match outcome {
+        results.push(match outcome {
             Ok(()) => format!("ok {name}"),
             Err(error) => format!("FAIL {name} {error}"),
         });
     }
-    told.push("done".to_owned());
-    told
+    results.push("done".to_owned());
+    results
 }
 
 async fn context(address: SocketAddr, name: &'static str) -> Result<ConformanceContext, Box<dyn Error>> {
@@ -186,15 +186,17 @@ async fn headers_and_reply(context: &ConformanceContext) -> CaseResult {
 }
 
 async fn queue_groups(context: &ConformanceContext) -> CaseResult {
-    let (told, mut counts) = mpsc::unbounded_channel();
+    let (count_sender, mut counts) = mpsc::unbounded_channel();
     for (number, queue) in [Some("q"), Some("q"), None].into_iter().enumerate() {
         let subject = context.subject("a");
         let mut got = match queue {
             Some(queue) => context.client.queue_subscribe(subject, queue.to_owned()).await?,
             None => context.client.subscribe(subject).await?,
         };
-        let told = told.clone();
-        tokio::spawn(async move { while got.next().await.is_some_and(|_| told.send(number).is_ok()) {} });
+        let count_sender = count_sender.clone();
+        tokio::spawn(
+            async move { while got.next().await.is_some_and(|_| count_sender.send(number).is_ok()) {} },
+        );
     }
     for _ in 0..100 {
         context.client.publish(context.subject("a"), "x".into()).await?;
@@ -324,9 +326,9 @@ async fn no_echo(context: &ConformanceContext) -> CaseResult {
 }
 
 async fn invalid_publish_subjects_leave_the_connection_open(context: &ConformanceContext) -> CaseResult {
-    let (told, mut events) = mpsc::unbounded_channel();
+    let (event_sender, mut events) = mpsc::unbounded_channel();
     let options = root().skip_subject_validation(true).event_callback(move |event| {
-        let _ = told.send(event.to_string());
+        let _ = event_sender.send(event.to_string());
         std::future::ready(())
     });
     let other = context.other(options).await?;
@@ -345,11 +347,11 @@ async fn invalid_publish_subjects_leave_the_connection_open(context: &Conformanc
 }
 
 async fn permissions(context: &ConformanceContext) -> CaseResult {
-    let (told, mut events) = mpsc::unbounded_channel();
+    let (event_sender, mut events) = mpsc::unbounded_channel();
     let options = ConnectOptions::with_user_and_password("sensor".to_owned(), "s".to_owned());
     let other = context
         .other(options.event_callback(move |event| {
-            let _ = told.send(event.to_string().to_lowercase());
+            let _ = event_sender.send(event.to_string().to_lowercase());
             std::future::ready(())
         }))
         .await?;
@@ -359,10 +361,10 @@ async fn permissions(context: &ConformanceContext) -> CaseResult {
     settle(&context.client).await;
     other.publish("orders.a", "x".into()).await?;
     let _refused = other.subscribe("orders.b").await?;
-    let mut told = String::new();
+    let mut messages = String::new();
     let expected = ["permissions violation for publish", "permissions violation for subscription"];
-    while !expected.iter().all(|what| told.contains(what)) {
-        told += &events.recv().await.ok_or("no event")?;
+    while !expected.iter().all(|what| messages.contains(what)) {
+        messages += &events.recv().await.ok_or("no event")?;
     }
     other.publish("sensors.async", "allowed".into()).await?;
     equal(next(&mut watched).await?.as_str(), "allowed")?;
@@ -371,9 +373,9 @@ async fn permissions(context: &ConformanceContext) -> CaseResult {
 }
 
 async fn reconnect(context: &ConformanceContext) -> CaseResult {
-    let (told, mut events) = mpsc::unbounded_channel();
+    let (event_sender, mut events) = mpsc::unbounded_channel();
     let options = root().event_callback(move |event| {
-        let _ = told.send(event.to_string());
+        let _ = event_sender.send(event.to_string());
         std::future::ready(())
     });
     let other = context.other(options).await?;

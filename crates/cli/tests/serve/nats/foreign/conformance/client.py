@@ -22,7 +22,7 @@ from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy, StreamConfig
 from nats.js.errors import APIError, NotFoundError, NoStreamResponseError
 
 # Seconds after which a wait is a failure.
-PATIENCE = 10
+WAIT_TIMEOUT = 10
 
 CASES = []
 
@@ -40,7 +40,7 @@ class Errors(list):
 
 
 async def connect(address, **options):
-    options = {"user": "root", "password": "all", "connect_timeout": PATIENCE, **options}
+    options = {"user": "root", "password": "all", "connect_timeout": WAIT_TIMEOUT, **options}
     return await nats.connect(address, **options)
 
 
@@ -59,7 +59,7 @@ def equal(got, expected):
 
 
 async def eventually(condition):
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + WAIT_TIMEOUT
     while not condition():
         assert time.monotonic() < end, "it does not happen"
         await asyncio.sleep(0.01)
@@ -103,7 +103,7 @@ async def connect_options(client, address):
         await flush(client)
         await other.publish(subject, b"x")
         await flush(other)
-        equal((await subscription.next_msg(PATIENCE)).data, b"x")
+        equal((await subscription.next_msg(WAIT_TIMEOUT)).data, b"x")
         await other.close()
 
 
@@ -120,8 +120,8 @@ async def wildcards(client, address):
     for subject in ("a.c", "b.c", "a.d", "a.c.e"):
         await client.publish(f"{base}.{subject}", subject.encode())
     await flush(client)
-    equal([(await one.next_msg(PATIENCE)).data for _ in range(2)], [b"a.c", b"b.c"])
-    equal([(await rest.next_msg(PATIENCE)).data for _ in range(4)], [b"a.c", b"b.c", b"a.d", b"a.c.e"])
+    equal([(await one.next_msg(WAIT_TIMEOUT)).data for _ in range(2)], [b"a.c", b"b.c"])
+    equal([(await rest.next_msg(WAIT_TIMEOUT)).data for _ in range(4)], [b"a.c", b"b.c", b"a.d", b"a.c.e"])
     equal(one.pending_msgs, 0)
 
 
@@ -130,10 +130,10 @@ async def headers_and_reply(client, address):
     subject = new_subject()
     subscription = await client.subscribe(subject)
     await client.publish(subject, b"x", reply="back.to", headers={"A": "1", "b-C": "two words"})
-    message = await subscription.next_msg(PATIENCE)
+    message = await subscription.next_msg(WAIT_TIMEOUT)
     equal((message.headers, message.reply, message.data), ({"A": "1", "b-C": "two words"}, "back.to", b"x"))
     await client.publish(subject, b"", headers={"A": "1"})
-    equal((await subscription.next_msg(PATIENCE)).data, b"")
+    equal((await subscription.next_msg(WAIT_TIMEOUT)).data, b"")
 
 
 @case
@@ -164,10 +164,10 @@ async def request_reply(client, address):
         await message.respond(b"re:" + message.data)
 
     await client.subscribe(subject, cb=answer)
-    equal((await client.request(subject, b"1", timeout=PATIENCE)).data, b"re:1")
-    equal((await client.request(subject, b"2", timeout=PATIENCE, old_style=True)).data, b"re:2")
-    equal((await client.request(subject, b"3", timeout=PATIENCE, headers={"A": "1"})).data, b"re:3")
-    answers = await asyncio.gather(*(client.request(subject, b"%d" % n, timeout=PATIENCE) for n in range(50)))
+    equal((await client.request(subject, b"1", timeout=WAIT_TIMEOUT)).data, b"re:1")
+    equal((await client.request(subject, b"2", timeout=WAIT_TIMEOUT, old_style=True)).data, b"re:2")
+    equal((await client.request(subject, b"3", timeout=WAIT_TIMEOUT, headers={"A": "1"})).data, b"re:3")
+    answers = await asyncio.gather(*(client.request(subject, b"%d" % n, timeout=WAIT_TIMEOUT) for n in range(50)))
     equal([answer.data for answer in answers], [b"re:%d" % n for n in range(50)])
 
 
@@ -180,7 +180,7 @@ async def request_without_an_answer(client, address):
 
 @case
 async def no_responders(client, address):
-    await raises(NoRespondersError, client.request(new_subject(), b"x", timeout=PATIENCE))
+    await raises(NoRespondersError, client.request(new_subject(), b"x", timeout=WAIT_TIMEOUT))
 
 
 @case
@@ -189,7 +189,7 @@ async def unsubscribe(client, address):
     ended, goes_on = await client.subscribe(subject), await client.subscribe(subject)
     await ended.unsubscribe()
     await client.publish(subject, b"x")
-    equal((await goes_on.next_msg(PATIENCE)).data, b"x")
+    equal((await goes_on.next_msg(WAIT_TIMEOUT)).data, b"x")
     await raises(Exception, ended.next_msg(0.1))
 
 
@@ -206,7 +206,7 @@ async def unsubscribe_after_a_number_of_messages(client, address):
     for number in range(6):
         await client.publish(subject, b"%d" % number)
     for _ in range(6):
-        await goes_on.next_msg(PATIENCE)
+        await goes_on.next_msg(WAIT_TIMEOUT)
     equal(got, [b"0", b"1", b"2"])
 
 
@@ -235,15 +235,15 @@ async def drain_of_a_connection(client, address):
     for number in range(50):
         await other.publish(subject, b"%d" % number)
     await other.drain()
-    equal([(await subscription.next_msg(PATIENCE)).data for _ in range(50)], [b"%d" % n for n in range(50)])
+    equal([(await subscription.next_msg(WAIT_TIMEOUT)).data for _ in range(50)], [b"%d" % n for n in range(50)])
     assert other.is_closed
     await raises(ConnectionClosedError, other.publish(subject, b"x"))
 
 
 @case
 async def flush_and_rtt(client, address):
-    await client.flush(PATIENCE)
-    assert await client.rtt(PATIENCE) > 0
+    await client.flush(WAIT_TIMEOUT)
+    assert await client.rtt(WAIT_TIMEOUT) > 0
 
 
 @case
@@ -251,7 +251,7 @@ async def a_message_of_max_payload(client, address):
     subject = new_subject()
     subscription = await client.subscribe(subject)
     await client.publish(subject, b"z" * client.max_payload)
-    equal(len((await subscription.next_msg(PATIENCE)).data), client.max_payload)
+    equal(len((await subscription.next_msg(WAIT_TIMEOUT)).data), client.max_payload)
 
 
 @case
@@ -266,9 +266,9 @@ async def no_echo(client, address):
     await flush(other)
     await flush(client)
     await other.publish(subject, b"own")
-    equal((await foreign.next_msg(PATIENCE)).data, b"own")
+    equal((await foreign.next_msg(WAIT_TIMEOUT)).data, b"own")
     await client.publish(subject, b"foreign")
-    equal((await own.next_msg(PATIENCE)).data, b"foreign")
+    equal((await own.next_msg(WAIT_TIMEOUT)).data, b"foreign")
     await other.close()
 
 
@@ -280,7 +280,7 @@ async def invalid_publish_subjects_leave_the_connection_open(client, address):
     for invalid in ("a..b", ".a", "a.", "a.*", "a.>", "*", ">", "a" * 1200, "a." * 64 + "b"):
         await other.publish(invalid, b"x")
     await other.publish(subject, b"still")
-    equal((await subscription.next_msg(PATIENCE)).data, b"still")
+    equal((await subscription.next_msg(WAIT_TIMEOUT)).data, b"still")
     equal((errors, other.is_connected), ([], True))
     await other.close()
 
@@ -296,12 +296,12 @@ async def permissions(client, address):
     await other.subscribe("orders.b")
     await flush(other)
     await eventually(lambda: len(errors) >= 2)
-    told = " ".join(errors).lower()
-    assert "permissions violation for publish" in told and "permissions violation for subscription" in told, errors
+    messages = " ".join(errors).lower()
+    assert "permissions violation for publish" in messages and "permissions violation for subscription" in messages, errors
     await other.publish(subject, b"allowed")
-    equal((await watched.next_msg(PATIENCE)).data, b"allowed")
+    equal((await watched.next_msg(WAIT_TIMEOUT)).data, b"allowed")
     await client.publish(inbox, b"y")
-    equal((await subscription.next_msg(PATIENCE)).data, b"y")
+    equal((await subscription.next_msg(WAIT_TIMEOUT)).data, b"y")
     await other.close()
 
 
@@ -316,10 +316,10 @@ async def reconnect(client, address):
     subscription = await other.subscribe(subject)
     await flush(other)
     await other.force_reconnect()
-    await asyncio.wait_for(back.wait(), PATIENCE)
+    await asyncio.wait_for(back.wait(), WAIT_TIMEOUT)
     await flush(other)
     await client.publish(subject, b"afterwards")
-    equal((await subscription.next_msg(PATIENCE)).data, b"afterwards")
+    equal((await subscription.next_msg(WAIT_TIMEOUT)).data, b"afterwards")
     await other.close()
 
 
@@ -328,7 +328,7 @@ async def reconnect(client, address):
 
 @case
 async def publish(client, address):
-    stream = client.jetstream(timeout=PATIENCE)
+    stream = client.jetstream(timeout=WAIT_TIMEOUT)
     first = await stream.publish("events.py.a", b"1")
     second = await stream.publish("events.py.a", b"2", stream="events")
     equal((first.stream, second.seq - first.seq, first.duplicate), ("events", 1, None))
@@ -339,7 +339,7 @@ async def publish(client, address):
 
 @case
 async def publish_async(client, address):
-    stream = client.jetstream(timeout=PATIENCE)
+    stream = client.jetstream(timeout=WAIT_TIMEOUT)
     answers = [await stream.publish_async("events.py.b", b"%d" % number) for number in range(200)]
     await stream.publish_async_completed()
     sequences = [(await answer).seq for answer in answers]
@@ -348,7 +348,7 @@ async def publish_async(client, address):
 
 @case
 async def publish_once_under_an_id(client, address):
-    stream = client.jetstream(timeout=PATIENCE)
+    stream = client.jetstream(timeout=WAIT_TIMEOUT)
     once = await stream.publish("events.py.c", b"1", headers={"Nats-Msg-Id": "py-id"})
     again = await stream.publish("events.py.c", b"1", headers={"Nats-Msg-Id": "py-id"})
     equal((again.seq, again.duplicate), (once.seq, True))
@@ -356,7 +356,7 @@ async def publish_once_under_an_id(client, address):
 
 @case
 async def publish_with_expectations(client, address):
-    stream = client.jetstream(timeout=PATIENCE)
+    stream = client.jetstream(timeout=WAIT_TIMEOUT)
     last = (await stream.publish("events.py.d", b"1", headers={"Nats-Msg-Id": "py-last"})).seq
     right = {"Nats-Expected-Last-Sequence": str(last), "Nats-Expected-Stream": "events"}
     equal((await stream.publish("events.py.d", b"2", headers=right)).seq, last + 1)
@@ -366,18 +366,18 @@ async def publish_with_expectations(client, address):
 
 @case
 async def publish_without_a_stream(client, address):
-    await raises(NoStreamResponseError, client.jetstream(timeout=PATIENCE).publish("nowhere.py", b"x"))
+    await raises(NoStreamResponseError, client.jetstream(timeout=WAIT_TIMEOUT).publish("nowhere.py", b"x"))
 
 
 @case
 async def account_info(client, address):
-    info = await client.jetstream(timeout=PATIENCE).account_info()
+    info = await client.jetstream(timeout=WAIT_TIMEOUT).account_info()
     equal((info.streams, info.limits.max_streams), (2, -1))
 
 
 @case
 async def stream_info(client, address):
-    stream = client.jetstream(timeout=PATIENCE)
+    stream = client.jetstream(timeout=WAIT_TIMEOUT)
     before = (await stream.stream_info("events")).state
     await stream.publish("events.py.e", b"x" * 1000)
     info = await stream.stream_info("events")
@@ -390,7 +390,7 @@ async def stream_info(client, address):
 
 @case
 async def stream_lists(client, address):
-    stream = client.jetstream(timeout=PATIENCE)
+    stream = client.jetstream(timeout=WAIT_TIMEOUT)
     equal(sorted(info.config.name for info in await stream.streams_info()), ["events", "memory"])
     equal(len(await stream.streams_info(offset=1)), 1)
     equal(len(await stream.streams_info(offset=5)), 0)
@@ -401,7 +401,7 @@ async def stream_lists(client, address):
 
 @case
 async def get_message(client, address):
-    stream = client.jetstream(timeout=PATIENCE)
+    stream = client.jetstream(timeout=WAIT_TIMEOUT)
     sequence = (await stream.publish("events.py.f", b"got", headers={"A": "1"})).seq
     for direct in (False, True):
         message = await stream.get_msg("events", sequence, direct=direct)
@@ -418,16 +418,16 @@ async def ordered(stream, subject, **options):
 
 @case
 async def ordered_push(client, address):
-    stream = client.jetstream(timeout=PATIENCE)
+    stream = client.jetstream(timeout=WAIT_TIMEOUT)
     for name in ("events", "memory"):
         subject = f"{name}.py.push"
         for number in range(50):
             await stream.publish(subject, b"%d" % number)
         follower = await ordered(stream, subject)
         for number in range(50):
-            equal((await follower.next_msg(PATIENCE)).data, b"%d" % number)
+            equal((await follower.next_msg(WAIT_TIMEOUT)).data, b"%d" % number)
         await stream.publish(subject, b"new")
-        message = await follower.next_msg(PATIENCE)
+        message = await follower.next_msg(WAIT_TIMEOUT)
         equal((message.data, message.metadata.num_pending, message.metadata.stream), (b"new", 0, name))
         equal((await follower.consumer_info()).num_pending, 0)
         await follower.unsubscribe()
@@ -435,7 +435,7 @@ async def ordered_push(client, address):
 
 @case
 async def ordered_push_from_somewhere(client, address):
-    stream = client.jetstream(timeout=PATIENCE)
+    stream = client.jetstream(timeout=WAIT_TIMEOUT)
     sequences = [(await stream.publish("events.py.start", b"%d" % number)).seq for number in range(5)]
     for options, expected in (
         ({"deliver_policy": DeliverPolicy.BY_START_SEQUENCE, "opt_start_seq": sequences[2]}, b"2"),
@@ -445,16 +445,16 @@ async def ordered_push_from_somewhere(client, address):
         follower = await ordered(stream, "events.py.start", config=ConsumerConfig(**options))
         if options["deliver_policy"] == DeliverPolicy.NEW:
             await stream.publish("events.py.start", b"new")
-        equal((await follower.next_msg(PATIENCE)).data, expected)
+        equal((await follower.next_msg(WAIT_TIMEOUT)).data, expected)
         await follower.unsubscribe()
 
 
 @case
 async def ordered_push_headers_only(client, address):
-    stream = client.jetstream(timeout=PATIENCE)
+    stream = client.jetstream(timeout=WAIT_TIMEOUT)
     await stream.publish("events.py.head", b"12345", headers={"A": "1"})
     follower = await ordered(stream, "events.py.head", headers_only=True)
-    message = await follower.next_msg(PATIENCE)
+    message = await follower.next_msg(WAIT_TIMEOUT)
     equal((message.data, message.headers["A"], message.headers["Nats-Msg-Size"]), (b"", "1", "5"))
     await follower.unsubscribe()
 
@@ -462,12 +462,12 @@ async def ordered_push_headers_only(client, address):
 @case
 async def ordered_push_stays_idle(client, address):
     """Heartbeats come: a consumer without messages is not made again."""
-    stream = client.jetstream(timeout=PATIENCE)
+    stream = client.jetstream(timeout=WAIT_TIMEOUT)
     follower = await ordered(stream, "events.py.idle", idle_heartbeat=0.3)
     name = (await follower.consumer_info()).name
     await asyncio.sleep(1.5)
     await stream.publish("events.py.idle", b"x")
-    message = await follower.next_msg(PATIENCE)
+    message = await follower.next_msg(WAIT_TIMEOUT)
     equal((message.data, message.metadata.consumer), (b"x", name))
     await follower.unsubscribe()
 
@@ -479,12 +479,12 @@ async def puller(stream, subject, **options):
 
 @case
 async def pull_fetch(client, address):
-    stream = client.jetstream(timeout=PATIENCE)
+    stream = client.jetstream(timeout=WAIT_TIMEOUT)
     for number in range(10):
         await stream.publish("events.py.pull", b"%d" % number)
     follower = await puller(stream, "events.py.pull")
-    equal([message.data for message in await follower.fetch(5, timeout=PATIENCE)], [b"%d" % n for n in range(5)])
-    equal((await follower.fetch(1, timeout=PATIENCE))[0].data, b"5")
+    equal([message.data for message in await follower.fetch(5, timeout=WAIT_TIMEOUT)], [b"%d" % n for n in range(5)])
+    equal((await follower.fetch(1, timeout=WAIT_TIMEOUT))[0].data, b"5")
     # Fewer messages than requested are available.
     equal([message.data for message in await follower.fetch(20, timeout=0.5)], [b"%d" % n for n in range(6, 10)])
     await raises(TimeoutError, follower.fetch(5, timeout=0.3))
@@ -498,7 +498,7 @@ async def pull_fetch(client, address):
 @case
 async def pull_ends_with_what_was_asked_and_not_delivered(client, address):
     """The headers of 404 and 408: how many messages and bytes of the request are open."""
-    stream, inbox = client.jetstream(timeout=PATIENCE), client.new_inbox()
+    stream, inbox = client.jetstream(timeout=WAIT_TIMEOUT), client.new_inbox()
     follower = await puller(stream, "events.py.open")
     name = (await follower.consumer_info()).name
     await stream.publish("events.py.open", b"x")
@@ -510,10 +510,10 @@ async def pull_ends_with_what_was_asked_and_not_delivered(client, address):
         (b'{"batch":9,"max_bytes":1000,"expires":100000000}', ("408", "Request Timeout", "9", "1000")),
     ):
         await client.publish(subject, request, reply=inbox)
-        message = await answers.next_msg(PATIENCE)
+        message = await answers.next_msg(WAIT_TIMEOUT)
         if status is None:
             equal(message.data, b"x")
-            message, status = await answers.next_msg(PATIENCE), ("404", "No Messages", "4", "0")
+            message, status = await answers.next_msg(WAIT_TIMEOUT), ("404", "No Messages", "4", "0")
         heads = message.headers
         got = tuple(heads.get(name) for name in ("Status", "Description", "Nats-Pending-Messages", "Nats-Pending-Bytes"))
         equal(got, status)
@@ -521,7 +521,7 @@ async def pull_ends_with_what_was_asked_and_not_delivered(client, address):
 
 @case
 async def consumers(client, address):
-    stream = client.jetstream(timeout=PATIENCE)
+    stream = client.jetstream(timeout=WAIT_TIMEOUT)
     config = ConsumerConfig(name="py-own", ack_policy=AckPolicy.NONE, filter_subject="events.py.own")
     made = await stream.add_consumer("events", config)
     again = await stream.add_consumer("events", config)
@@ -537,7 +537,7 @@ async def consumers(client, address):
 
 @case
 async def api_errors(client, address):
-    stream = client.jetstream(timeout=PATIENCE)
+    stream = client.jetstream(timeout=WAIT_TIMEOUT)
     for refused in (
         stream.delete_stream("missing"),
         stream.consumers_info("missing"),
@@ -559,7 +559,7 @@ async def refused(awaitable, *words):
 
 @case
 async def refusals(client, address):
-    stream = client.jetstream(timeout=PATIENCE)
+    stream = client.jetstream(timeout=WAIT_TIMEOUT)
     await refused(stream.add_consumer("events", ConsumerConfig(durable_name="d", ack_policy=AckPolicy.NONE)), "durable")
     await refused(stream.add_consumer("events", ConsumerConfig(ack_policy=AckPolicy.EXPLICIT)), "ack_policy")
     await refused(stream.add_consumer("events", ConsumerConfig(ack_policy=AckPolicy.NONE, pause_until="2099-01-01T00:00:00Z")), "pause_until")
@@ -579,11 +579,11 @@ async def idle(address, seconds):
     """Prints `push MICROSECONDS kept|reset`: the delay of the first message after a silence, and whether the consumer is the same."""
     client = await connect(address)
     subject = new_subject("events")
-    follower = await ordered(client.jetstream(timeout=PATIENCE), subject)
+    follower = await ordered(client.jetstream(timeout=WAIT_TIMEOUT), subject)
 
     async def deliver():
         await client.publish(subject, b"%d" % time.monotonic_ns())
-        message = await follower.next_msg(2 * PATIENCE)
+        message = await follower.next_msg(2 * WAIT_TIMEOUT)
         return message.metadata.consumer, (time.monotonic_ns() - int(message.data)) // 1000
 
     before, _ = await deliver()
@@ -604,7 +604,7 @@ async def main(address, chosen):
             continue
         try:
             client = await connect(address)
-            await asyncio.wait_for(function(client, address), 2 * PATIENCE)
+            await asyncio.wait_for(function(client, address), 2 * WAIT_TIMEOUT)
             await client.close()
             print("ok", name, flush=True)
         except Exception as error:

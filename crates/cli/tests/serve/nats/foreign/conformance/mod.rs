@@ -112,15 +112,16 @@ const OF_ASYNC_NATS: &[&str] = &[
 
 /// Compares the output of a program with its cases, all of which must succeed.
 #[track_caller]
-fn expect_all(told: &[String], own: &[&str]) {
-    let failed: Vec<_> = told.iter().filter(|line| !line.starts_with("ok ") && *line != "done").collect();
+fn expect_all(output_lines: &[String], own: &[&str]) {
+    let failed: Vec<_> =
+        output_lines.iter().filter(|line| !line.starts_with("ok ") && *line != "done").collect();
     assert!(failed.is_empty(), "{failed:#?}");
-    let mut done: Vec<_> = told.iter().filter_map(|line| line.strip_prefix("ok ")).collect();
+    let mut done: Vec<_> = output_lines.iter().filter_map(|line| line.strip_prefix("ok ")).collect();
     let mut expected = [CORE, own].concat();
     done.sort_unstable();
     expected.sort_unstable();
     assert_eq!(done, expected);
-    assert_eq!(told.last().map(String::as_str), Some("done"));
+    assert_eq!(output_lines.last().map(String::as_str), Some("done"));
 }
 
 fn async_nats_gets_what_it_expects(driver: DriverUnderTest) {

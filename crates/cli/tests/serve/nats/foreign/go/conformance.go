@@ -55,7 +55,7 @@ func failsWith(err, expected error) {
 }
 
 func eventually(condition func() bool) {
-	for end := time.Now().Add(patience); !condition(); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(waitTimeout); !condition(); time.Sleep(10 * time.Millisecond) {
 		check(time.Now().Before(end), "it does not happen")
 	}
 }
@@ -67,7 +67,7 @@ func newSubject() string {
 }
 
 func connectAs(address, user, password string, options ...nats.Option) (*nats.Conn, error) {
-	options = append([]nats.Option{nats.UserInfo(user, password), nats.Timeout(patience)}, options...)
+	options = append([]nats.Option{nats.UserInfo(user, password), nats.Timeout(waitTimeout)}, options...)
 	return nats.Connect(address, options...)
 }
 
@@ -181,12 +181,12 @@ var coreCases = []testCase{
 		}))
 		for number := 0; number < 50; number++ {
 			text := strconv.Itoa(number)
-			same(string(fine(w.client.Request(subject, []byte(text), patience)).Data), "re:"+text)
+			same(string(fine(w.client.Request(subject, []byte(text), waitTimeout)).Data), "re:"+text)
 		}
 		same(string(fine(w.client.RequestWithContext(w.context, subject, []byte("c"))).Data), "re:c")
 		message := nats.NewMsg(subject)
 		message.Header.Set("A", "1")
-		same(string(fine(w.client.RequestMsg(message, patience)).Data), "re:")
+		same(string(fine(w.client.RequestMsg(message, waitTimeout)).Data), "re:")
 	}},
 	{"request_without_an_answer", func(w *world) {
 		subject := newSubject()
@@ -195,7 +195,7 @@ var coreCases = []testCase{
 		failsWith(err, nats.ErrTimeout)
 	}},
 	{"no_responders", func(w *world) {
-		_, err := w.client.Request(newSubject(), nil, patience)
+		_, err := w.client.Request(newSubject(), nil, waitTimeout)
 		failsWith(err, nats.ErrNoResponders)
 	}},
 	{"unsubscribe", func(w *world) {
@@ -245,7 +245,7 @@ var coreCases = []testCase{
 		failsWith(client.Publish(subject, nil), nats.ErrConnectionClosed)
 	}},
 	{"flush_and_rtt", func(w *world) {
-		check(w.client.Flush() == nil && w.client.FlushTimeout(patience) == nil, "flush")
+		check(w.client.Flush() == nil && w.client.FlushTimeout(waitTimeout) == nil, "flush")
 		check(w.client.FlushWithContext(w.context) == nil, "flush")
 		check(fine(w.client.RTT()) > 0, "no time")
 	}},
@@ -293,9 +293,9 @@ var coreCases = []testCase{
 		fine(client.SubscribeSync("orders.b"))
 		check(client.Flush() == nil, "flush")
 		eventually(func() bool { return len(errs.all()) >= 2 })
-		told := strings.ToLower(strings.Join(errs.all(), " "))
-		check(strings.Contains(told, "permissions violation for publish to \"orders.a\""), told)
-		check(strings.Contains(told, "permissions violation for subscription to \"orders.b\""), told)
+		messages := strings.ToLower(strings.Join(errs.all(), " "))
+		check(strings.Contains(messages, "permissions violation for publish to \"orders.a\""), messages)
+		check(strings.Contains(messages, "permissions violation for subscription to \"orders.b\""), messages)
 		check(client.Publish(subject, []byte("allowed")) == nil, "publish")
 		same(string(next(watched).Data), "allowed")
 		check(w.client.Publish(inbox, []byte("y")) == nil, "publish")
@@ -352,8 +352,8 @@ func runCase(address string, one testCase) string {
 func conformance(address string) {
 	for _, cases := range [][]testCase{coreCases, streamCases, refusalCases} {
 		for _, one := range cases {
-			tell(runCase(address, one))
+			printLine(runCase(address, one))
 		}
 	}
-	tell("done")
+	printLine("done")
 }

@@ -33,9 +33,9 @@ var streamCases = []testCase{
 		last := uint64(0)
 		for _, answer := range answers {
 			select {
-			case told := <-answer.Ok():
-				check(last == 0 || told.Sequence == last+1, "order")
-				last = told.Sequence
+			case ack := <-answer.Ok():
+				check(last == 0 || ack.Sequence == last+1, "order")
+				last = ack.Sequence
 			case err := <-answer.Err():
 				check(false, err)
 			}
@@ -139,8 +139,8 @@ var streamCases = []testCase{
 			}
 			fine(w.streams.Publish(w.context, subject, []byte("new")))
 			message := next(follower)
-			place := fine(message.Metadata())
-			check(string(message.Data) == "new" && place.NumPending == 0 && place.Stream == name, place)
+			metadata := fine(message.Metadata())
+			check(string(message.Data) == "new" && metadata.NumPending == 0 && metadata.Stream == name, metadata)
 			same(fine(follower.ConsumerInfo()).NumPending, 0)
 			check(follower.Unsubscribe() == nil, "unsubscribe")
 		}
@@ -322,7 +322,7 @@ var streamCases = []testCase{
 		made := fine(stream.CreateConsumer(w.context, config))
 		ended := make(chan error, 1)
 		go func() {
-			_, err := made.Next(jetstream.FetchMaxWait(patience))
+			_, err := made.Next(jetstream.FetchMaxWait(waitTimeout))
 			ended <- err
 		}()
 		eventually(func() bool { return fine(made.Info(w.context)).NumWaiting == 1 })

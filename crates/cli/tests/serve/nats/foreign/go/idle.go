@@ -49,7 +49,7 @@ func idle(address string, silence time.Duration) {
 		one := <-arrivals
 		before[one.kind] = one.consumer
 	}
-	tell("waiting")
+	printLine("waiting")
 	time.Sleep(silence)
 	publish()
 	for range before {
@@ -57,6 +57,6 @@ func idle(address string, silence time.Duration) {
 		if one.consumer == before[one.kind] {
 			verdict = "kept"
 		}
-		tell(one.kind, one.delay.Microseconds(), verdict)
+		printLine(one.kind, one.delay.Microseconds(), verdict)
 	}
 }

@@ -17,7 +17,7 @@ import (
 )
 
 // Time after which a wait is a failure.
-const patience = 50 * time.Second
+const waitTimeout = 50 * time.Second
 
 // Time to wait for an acknowledgement before the message is sent again.
 const attempt = 2 * time.Second
@@ -46,7 +46,7 @@ func plain(client *nats.Conn) {
 	demand(client.PublishMsg(message) == nil, "a message with headers is published")
 	demand(client.Publish("a.c.d", []byte("not for us")) == nil, "another one")
 	demand(client.Publish("a.big", make([]byte, 900_000)) == nil, "a large one")
-	demand(client.FlushTimeout(patience) == nil, "they are flushed")
+	demand(client.FlushTimeout(waitTimeout) == nil, "they are flushed")
 	first, second := <-got, <-got
 	demand(first.Subject == "a.b" && string(first.Data) == "hello" && first.Header.Get("X") == "1", "hello", first)
 	demand(second.Subject == "a.big" && len(second.Data) == 900_000, "a large one comes", second.Subject)
@@ -63,19 +63,19 @@ func requests(client *nats.Conn) {
 		}))
 	}
 	for number := 0; number < 30; number++ {
-		answer := must(client.Request("service", []byte(strconv.Itoa(number)), patience))
+		answer := must(client.Request("service", []byte(strconv.Itoa(number)), waitTimeout))
 		demand(string(answer.Data) == "re:"+strconv.Itoa(number), "it is answered", string(answer.Data))
 	}
 	demand(counts[0]+counts[1] == 30 && counts[0] > 0 && counts[1] > 0, "the queue is shared", counts)
-	_, err := client.Request("nobody", nil, patience)
+	_, err := client.Request("nobody", nil, waitTimeout)
 	demand(errors.Is(err, nats.ErrNoResponders), "nobody is there", err)
 }
 
 func streams(client *nats.Conn) {
-	stream := must(client.JetStream(nats.MaxWait(patience)))
+	stream := must(client.JetStream(nats.MaxWait(waitTimeout)))
 	for number := uint64(1); number <= 100; number++ {
-		told := must(stream.Publish("events.n", []byte(strconv.FormatUint(number, 10))))
-		demand(told.Stream == "events" && told.Sequence == number && !told.Duplicate, "it is stored", told)
+		ack := must(stream.Publish("events.n", []byte(strconv.FormatUint(number, 10))))
+		demand(ack.Stream == "events" && ack.Sequence == number && !ack.Duplicate, "it is stored", ack)
 	}
 	once := must(stream.Publish("events.n", []byte("101"), nats.MsgId("q")))
 	again := must(stream.Publish("events.n", []byte("101"), nats.MsgId("q")))
@@ -90,8 +90,8 @@ func streams(client *nats.Conn) {
 	}
 	for number, answer := range answers {
 		select {
-		case told := <-answer.Ok():
-			demand(told.Sequence == uint64(102+number), "they are stored in order", told)
+		case ack := <-answer.Ok():
+			demand(ack.Sequence == uint64(102+number), "they are stored in order", ack)
 		case err := <-answer.Err():
 			demand(false, "it is stored", err)
 		}
@@ -111,31 +111,31 @@ func streams(client *nats.Conn) {
 }
 
 func replay(client *nats.Conn) {
-	stream := must(client.JetStream(nats.MaxWait(patience)))
+	stream := must(client.JetStream(nats.MaxWait(waitTimeout)))
 	ordered := must(stream.SubscribeSync("events.n", nats.OrderedConsumer()))
 	for number := uint64(1); number <= 101; number++ {
-		message := must(ordered.NextMsg(patience))
-		place := must(message.Metadata())
+		message := must(ordered.NextMsg(waitTimeout))
+		metadata := must(message.Metadata())
 		demand(string(message.Data) == strconv.FormatUint(number, 10), "it is replayed", string(message.Data))
-		demand(place.Sequence.Stream == number && place.Timestamp.Year() >= 2024, "at its place", place)
+		demand(metadata.Sequence.Stream == number && metadata.Timestamp.Year() >= 2024, "at its metadata", metadata)
 	}
 	must(stream.Publish("events.n", []byte("new")))
-	demand(string(must(ordered.NextMsg(patience)).Data) == "new", "what is new follows")
+	demand(string(must(ordered.NextMsg(waitTimeout)).Data) == "new", "what is new follows")
 	later := must(stream.SubscribeSync("events.>", nats.OrderedConsumer(), nats.StartSequence(600)))
 	for sequence := uint64(600); sequence <= 602; sequence++ {
-		place := must(must(later.NextMsg(patience)).Metadata())
-		demand(place.Sequence.Stream == sequence, "from its sequence on", place)
+		metadata := must(must(later.NextMsg(waitTimeout)).Metadata())
+		demand(metadata.Sequence.Stream == sequence, "from its sequence on", metadata)
 	}
 	memory := must(stream.SubscribeSync("memory.>", nats.OrderedConsumer()))
-	demand(string(must(memory.NextMsg(patience)).Data) == "m", "memory is replayed")
+	demand(string(must(memory.NextMsg(waitTimeout)).Data) == "m", "memory is replayed")
 }
 
 // Serializes the output of several goroutines.
-var telling sync.Mutex
+var outputLock sync.Mutex
 
-func tell(what ...interface{}) {
-	telling.Lock()
-	defer telling.Unlock()
+func printLine(what ...interface{}) {
+	outputLock.Lock()
+	defer outputLock.Unlock()
 	fmt.Println(what...)
 }
 
@@ -145,17 +145,17 @@ func restart(address string) {
 		address,
 		nats.MaxReconnects(-1),
 		nats.ReconnectWait(50*time.Millisecond),
-		nats.DisconnectErrHandler(func(_ *nats.Conn, _ error) { tell("disconnected") }),
-		nats.ReconnectHandler(func(_ *nats.Conn) { tell("reconnected"); close(back) }),
-		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { tell("error", err) }),
+		nats.DisconnectErrHandler(func(_ *nats.Conn, _ error) { printLine("disconnected") }),
+		nats.ReconnectHandler(func(_ *nats.Conn) { printLine("reconnected"); close(back) }),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { printLine("error", err) }),
 	))
-	must(client.Subscribe("plain", func(message *nats.Msg) { tell("heard", string(message.Data)) }))
+	must(client.Subscribe("plain", func(message *nats.Msg) { printLine("received", string(message.Data)) }))
 	stream := must(client.JetStream(nats.MaxWait(attempt)))
 	var delivered int64
 	follow := func(message *nats.Msg) {
-		place := must(message.Metadata())
+		metadata := must(message.Metadata())
 		atomic.AddInt64(&delivered, 1)
-		tell("delivered", string(message.Data), place.Sequence.Stream)
+		printLine("delivered", string(message.Data), metadata.Sequence.Stream)
 	}
 	must(stream.Subscribe("events.n", follow, nats.OrderedConsumer(), nats.IdleHeartbeat(time.Second)))
 
@@ -164,12 +164,12 @@ func restart(address string) {
 		number++
 		text := strconv.FormatInt(number, 10)
 		for {
-			told, err := stream.Publish("events.n", []byte(text), nats.MsgId(text))
+			ack, err := stream.Publish("events.n", []byte(text), nats.MsgId(text))
 			if err == nil {
-				tell("acknowledged", text, told.Sequence)
+				printLine("acknowledged", text, ack.Sequence)
 				break
 			}
-			tell("failed", text, err)
+			printLine("failed", text, err)
 		}
 		select {
 		case <-back:
@@ -178,8 +178,8 @@ func restart(address string) {
 		}
 	}
 	demand(client.Publish("plain", []byte("afterwards")) == nil, "a plain message is published")
-	demand(client.FlushTimeout(patience) == nil, "it is flushed")
-	for end := time.Now().Add(patience); atomic.LoadInt64(&delivered) < number; time.Sleep(5 * time.Millisecond) {
+	demand(client.FlushTimeout(waitTimeout) == nil, "it is flushed")
+	for end := time.Now().Add(waitTimeout); atomic.LoadInt64(&delivered) < number; time.Sleep(5 * time.Millisecond) {
 		demand(time.Now().Before(end), "all of them are delivered", delivered, number)
 	}
 	// The remaining output of its handlers comes first.
@@ -187,7 +187,7 @@ func restart(address string) {
 	for !client.IsClosed() {
 		time.Sleep(5 * time.Millisecond)
 	}
-	fmt.Println("all of it")
+	fmt.Println("all checks passed")
 }
 
 func main() {
@@ -203,11 +203,11 @@ func main() {
 		idle(os.Args[1], time.Duration(must(strconv.Atoi(os.Args[3])))*time.Second)
 		return
 	}
-	client := must(nats.Connect(os.Args[1], nats.Timeout(patience), nats.NoReconnect(),
-		nats.ClosedHandler(func(client *nats.Conn) { tell("closed", client.LastError()) })))
+	client := must(nats.Connect(os.Args[1], nats.Timeout(waitTimeout), nats.NoReconnect(),
+		nats.ClosedHandler(func(client *nats.Conn) { printLine("closed", client.LastError()) })))
 	for _, step := range []func(*nats.Conn){plain, requests, streams, replay} {
 		step(client)
 	}
 	demand(client.Drain() == nil, "it drains")
-	fmt.Println("all of it")
+	fmt.Println("all checks passed")
 }

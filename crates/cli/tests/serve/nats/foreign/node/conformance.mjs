@@ -234,10 +234,10 @@ const core = {
   },
   async permissions(client) {
     const other = await root({ user: "sensor", pass: "s" });
-    const told = [];
+    const events = [];
     (async () => {
       for await (const status of other.status()) {
-        told.push(`${status.type} ${status.error ?? ""}`.toLowerCase());
+        events.push(`${status.type} ${status.error ?? ""}`.toLowerCase());
       }
     })();
     const [inbox, subject] = [createInbox(), `sensors.${newSubject()}`];
@@ -246,7 +246,7 @@ const core = {
     other.publish("orders.a");
     const refused = collect(other.subscribe("orders.b"));
     await assert.rejects(refused, /permissions violation/i);
-    await eventually(() => told.some((line) => line.includes("permissions violation for publish")));
+    await eventually(() => events.some((line) => line.includes("permissions violation for publish")));
     other.publish(subject, "allowed");
     assert.equal((await next(watched)).string(), "allowed");
     client.publish(inbox, "y");
@@ -375,10 +375,10 @@ const ofStreams = {
   async ordered_consume_stays_idle(client, streams) {
     const follower = await streams.consumers.get("events", { filter_subjects: "events.node.idle" });
     const messages = await follower.consume({ expires: 1000, idle_heartbeat: 500 });
-    const told = [];
+    const events = [];
     (async () => {
       for await (const status of messages.status()) {
-        told.push(status.type);
+        events.push(status.type);
       }
     })();
     await streams.publish("events.node.idle", "first");
@@ -387,7 +387,7 @@ const ofStreams = {
     await streams.publish("events.node.idle", "second");
     const message = await next(messages);
     assert.deepEqual([message.string(), consumerOf(message)], ["second", name]);
-    assert.ok(!told.includes("heartbeats_missed") && !told.includes("ordered_consumer_recreated"), String(told));
+    assert.ok(!events.includes("heartbeats_missed") && !events.includes("ordered_consumer_recreated"), String(events));
     messages.stop();
   },
   async ordered_fetch(client, streams) {

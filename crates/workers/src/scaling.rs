@@ -8,27 +8,27 @@
 //!   base ───┴─┘ until enough are free      └───────── peak demand
 //! ```
 //!
-//! *Growing.* A pool is short of threads when fewer than [`free_threshold`](Growth::free_threshold) per cent of them
-//! are free. Hunks are then added until it is no longer short, or until [`threads_max`](Growth::threads_max).
+//! *Growing.* A pool is short of threads when fewer than [`free_threshold`](PoolScaling::free_threshold) per cent of
+//! them are free. Hunks are then added until it is no longer short, or until [`threads_max`](PoolScaling::threads_max).
 //!
 //! *Shrinking* is slower, otherwise a load at the threshold would start and end threads continually. A whole
-//! [`shrink_after`](Growth::shrink_after) must pass without growth, and the smaller pool must not be short at 150 % of
-//! the peak demand of that span; at most one hunk is removed per span.
+//! [`shrink_after`](PoolScaling::shrink_after) must pass without growth, and the smaller pool must not be short at
+//! 150 % of the peak demand of that span; at most one hunk is removed per span.
 
 use std::time::Duration;
 
 /// 100 % in millionths, the unit of hunk sizes: fine enough to keep small steps.
 const WHOLE: u64 = 1_000_000;
 
-/// The largest [`Growth::free_threshold`] and [`Growth::spawn_hunk`], in per cent.
+/// The largest [`PoolScaling::free_threshold`] and [`PoolScaling::spawn_hunk`], in per cent.
 const PERCENT_MAX: u8 = 50;
 
-/// The largest [`Growth::spawn_factor`], in per cent.
+/// The largest [`PoolScaling::spawn_factor`], in per cent.
 const SPAWN_FACTOR_MAX: u8 = 90;
 
 /// Dynamic sizing of a pool. Off by default: all threads exist from the start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Growth {
+pub struct PoolScaling {
     /// Minimum share of free threads in per cent, 0 to 50. Below it the pool grows. 0: it never does.
     pub free_threshold: u8,
     /// Threads added at a time, in per cent of the current number, 1 to 50; at least one thread.
@@ -42,9 +42,9 @@ pub struct Growth {
     pub shrink_after: Duration,
 }
 
-impl Default for Growth {
-    fn default() -> Growth {
-        Growth {
+impl Default for PoolScaling {
+    fn default() -> PoolScaling {
+        PoolScaling {
             free_threshold: 0,
             spawn_hunk: 50,
             spawn_factor: 0,
@@ -54,7 +54,7 @@ impl Default for Growth {
     }
 }
 
-impl Growth {
+impl PoolScaling {
     /// Whether the pool may grow.
     #[must_use]
     pub fn is_enabled(&self) -> bool {
@@ -83,47 +83,47 @@ impl Growth {
 
 /// The stateful part of the sizing decisions.
 #[derive(Debug)]
-pub(crate) struct GrowthSchedule {
-    growth: Growth,
+pub(crate) struct ScalingSchedule {
+    scaling: PoolScaling,
     base: u64,
     /// Share of the pool that the next hunk adds, in millionths.
     share: u64,
 }
 
-impl GrowthSchedule {
-    pub(crate) fn new(growth: Growth, base: u64) -> GrowthSchedule {
-        GrowthSchedule { growth, base, share: full_share(&growth) }
+impl ScalingSchedule {
+    pub(crate) fn new(scaling: PoolScaling, base: u64) -> ScalingSchedule {
+        ScalingSchedule { scaling, base, share: full_share(&scaling) }
     }
 
     /// Returns the next target, one hunk more, if a pool of `threads` is short with `busy` jobs.
     pub(crate) fn next_larger(&mut self, threads: u64, busy: u64) -> Option<u64> {
-        let threads_max = self.growth.threads_max as u64;
-        if threads >= threads_max || !self.growth.is_short(threads, busy) {
+        let threads_max = self.scaling.threads_max as u64;
+        if threads >= threads_max || !self.scaling.is_short(threads, busy) {
             return None;
         }
         let hunk = hunk(threads, self.share);
-        self.share = self.share * u64::from(100 - self.growth.spawn_factor) / 100;
+        self.share = self.share * u64::from(100 - self.scaling.spawn_factor) / 100;
         Some((threads + hunk).min(threads_max))
     }
 
     /// Returns the next target, at most one hunk less, if a pool of `threads` with a peak of `busy_max` jobs is larger
     /// than needed.
     pub(crate) fn next_smaller(&mut self, threads: u64, busy_max: u64) -> Option<u64> {
-        let enough = self.growth.threads_needed(busy_max).max(self.base);
-        let hunk = hunk(threads, full_share(&self.growth));
+        let enough = self.scaling.threads_needed(busy_max).max(self.base);
+        let hunk = hunk(threads, full_share(&self.scaling));
         let next_smaller = threads.saturating_sub(hunk).max(enough);
         if next_smaller >= threads {
             return None;
         }
         if next_smaller == self.base {
-            self.share = full_share(&self.growth);
+            self.share = full_share(&self.scaling);
         }
         Some(next_smaller)
     }
 }
 
-fn full_share(growth: &Growth) -> u64 {
-    u64::from(growth.spawn_hunk) * WHOLE / 100
+fn full_share(scaling: &PoolScaling) -> u64 {
+    u64::from(scaling.spawn_hunk) * WHOLE / 100
 }
 
 fn hunk(threads: u64, share: u64) -> u64 {
@@ -134,7 +134,7 @@ fn hunk(threads: u64, share: u64) -> u64 {
 mod tests {
     use super::*;
 
-    const ON: Growth = Growth {
+    const ON: PoolScaling = PoolScaling {
         free_threshold: 20,
         spawn_hunk: 50,
         spawn_factor: 0,
@@ -143,8 +143,8 @@ mod tests {
     };
 
     /// Pool sizes when all threads are busy again after each hunk.
-    fn sizes(growth: Growth, base: u64, hunks: usize) -> Vec<u64> {
-        let mut schedule = GrowthSchedule::new(growth, base);
+    fn sizes(scaling: PoolScaling, base: u64, hunks: usize) -> Vec<u64> {
+        let mut schedule = ScalingSchedule::new(scaling, base);
         let mut size = base;
         let next = || {
             size = schedule.next_larger(size, size)?;
@@ -169,8 +169,12 @@ mod tests {
             // A shrinking pool may have more busy threads than its target.
             (1, 2, 5, true),
         ] {
-            let growth = Growth { free_threshold, ..ON };
-            assert_eq!(growth.is_short(threads, busy), short, "{free_threshold} % of {threads}, {busy} busy");
+            let scaling = PoolScaling { free_threshold, ..ON };
+            assert_eq!(
+                scaling.is_short(threads, busy),
+                short,
+                "{free_threshold} % of {threads}, {busy} busy"
+            );
         }
     }
 
@@ -187,22 +191,22 @@ mod tests {
             // Shares of 50, 5, 0.5, 0.05, 0.005 per cent: at least one thread each.
             (50, 90, 100, [150, 158, 159, 160, 161]),
         ] {
-            let growth = Growth { spawn_hunk, spawn_factor, ..ON };
-            assert_eq!(sizes(growth, base, 5), expected, "{spawn_hunk} %, less {spawn_factor} %");
+            let scaling = PoolScaling { spawn_hunk, spawn_factor, ..ON };
+            assert_eq!(sizes(scaling, base, 5), expected, "{spawn_hunk} %, less {spawn_factor} %");
         }
     }
 
     /// Row 4.31, `--worker-limit`: the last hunk is cut, and no further one follows.
     #[test]
     fn a_pool_never_passes_its_limit() {
-        assert_eq!(sizes(Growth { threads_max: 20, ..ON }, 10, 5), [15, 20]);
-        assert!(sizes(Growth { threads_max: 10, ..ON }, 10, 5).is_empty());
+        assert_eq!(sizes(PoolScaling { threads_max: 20, ..ON }, 10, 5), [15, 20]);
+        assert!(sizes(PoolScaling { threads_max: 10, ..ON }, 10, 5).is_empty());
     }
 
     /// Row 4.31: hunks are full again only once the pool is back at its initial size.
     #[test]
     fn the_first_size_makes_hunks_full_again() {
-        let mut schedule = GrowthSchedule::new(Growth { spawn_factor: 90, ..ON }, 10);
+        let mut schedule = ScalingSchedule::new(PoolScaling { spawn_factor: 90, ..ON }, 10);
         assert_eq!((schedule.next_larger(10, 10), schedule.next_larger(15, 15)), (Some(15), Some(16)));
         assert_eq!(schedule.next_smaller(16, 8), Some(15));
         assert_eq!(schedule.next_larger(15, 15), Some(16));
@@ -212,7 +216,7 @@ mod tests {
 
     /// Row 4.31: shrinking removes at most one hunk, and keeps 150 % of the peak demand.
     #[test]
-    fn a_pool_keeps_what_its_busiest_moment_needs() {
+    fn a_pool_keeps_the_threads_of_its_peak_demand() {
         for (threads, busy_max, expected) in [
             (100, 0, Some(50)),
             (60, 0, Some(30)),
@@ -224,7 +228,7 @@ mod tests {
             (100, 53, None),
             (100, 100, None),
         ] {
-            let next_smaller = GrowthSchedule::new(ON, 10).next_smaller(threads, busy_max);
+            let next_smaller = ScalingSchedule::new(ON, 10).next_smaller(threads, busy_max);
             assert_eq!(next_smaller, expected, "{threads} threads, at most {busy_max} busy");
         }
     }
@@ -233,11 +237,11 @@ mod tests {
     #[test]
     fn a_shrunk_pool_is_not_short_under_the_load_it_had() {
         for free_threshold in 1..=PERCENT_MAX {
-            let growth = Growth { free_threshold, ..ON };
+            let scaling = PoolScaling { free_threshold, ..ON };
             for (threads, busy) in (2..200).flat_map(|threads| (0..threads).map(move |busy| (threads, busy)))
             {
-                if let Some(next_smaller) = GrowthSchedule::new(growth, 1).next_smaller(threads, busy) {
-                    assert!(next_smaller < threads && !growth.is_short(next_smaller, busy + busy / 2));
+                if let Some(next_smaller) = ScalingSchedule::new(scaling, 1).next_smaller(threads, busy) {
+                    assert!(next_smaller < threads && !scaling.is_short(next_smaller, busy + busy / 2));
                 }
             }
         }
@@ -248,13 +252,13 @@ mod tests {
         assert!(ON.is_valid_for(1) && ON.is_valid_for(1000));
         assert!(!ON.is_valid_for(0) && !ON.is_valid_for(1001));
         for wrong in [
-            Growth { free_threshold: 51, ..ON },
-            Growth { spawn_hunk: 0, ..ON },
-            Growth { spawn_hunk: 51, ..ON },
-            Growth { spawn_factor: 91, ..ON },
+            PoolScaling { free_threshold: 51, ..ON },
+            PoolScaling { spawn_hunk: 0, ..ON },
+            PoolScaling { spawn_hunk: 51, ..ON },
+            PoolScaling { spawn_factor: 91, ..ON },
         ] {
             assert!(!wrong.is_valid_for(10), "{wrong:?}");
         }
-        assert!(Growth::default().is_valid_for(0) && Growth::default().is_valid_for(5000));
+        assert!(PoolScaling::default().is_valid_for(0) && PoolScaling::default().is_valid_for(5000));
     }
 }

@@ -27,12 +27,12 @@ use stilling_journal::{
 use stilling_ring::Wake;
 
 use super::lazy_journal::{JournalState, LazyJournal};
-use super::limits::READ_ORDERS_MAX;
-use super::opening::{
+use super::limits::READ_REQUESTS_MAX;
+use super::runner::ShardOutlets;
+use super::stream_opener::{
     OpeningJob, OpeningThread, StreamOpener, StreamStore, begin_opening, deferred, finding, recover,
     write_method,
 };
-use super::runner::ShardOutlets;
 use crate::config::ServeError;
 use crate::lifecycle::Lifecycle;
 use crate::settings::WriteMethodChoice;
@@ -111,7 +111,7 @@ impl StreamStore for StreamFolder {
     ) -> Result<(Log<FileDisk>, Recovery), OpenError> {
         let path = self.path.join(name);
         let disk = FileDisk::open_or_create(&path)
-            .map_err(|source| OpenError::Disk { place: path.display().to_string(), source })?;
+            .map_err(|source| OpenError::Disk { location: path.display().to_string(), source })?;
         let disk = match self.write_method {
             WriteMethodChoice::Auto => disk,
             WriteMethodChoice::Buffered => disk.buffered("write-method = buffered"),
@@ -142,7 +142,7 @@ impl StreamStore for StreamFolder {
         let writing = self.spare(|spare| spare.journal.take()).map_or_else(Journal::spare_threads, Ok)?;
         let reading = self.spare(|spare| spare.replay.take()).map_or_else(Replay::spare_thread, Ok)?;
         let journal = Journal::start_on(writing, logs, self.limits, Arc::clone(wake))?;
-        let replay = Replay::start_on(reading, sources, READ_ORDERS_MAX, Arc::clone(wake));
+        let replay = Replay::start_on(reading, sources, READ_REQUESTS_MAX, Arc::clone(wake));
         Ok(JournalStorage::new(journal, replay))
     }
 
@@ -304,7 +304,7 @@ const CHECK_TRIES: u32 = 3;
 /// Checks that a stream's directory can be opened, as far as possible while another process writes it.
 fn check(path: &Path, name: &str) -> Result<(), OpenError> {
     use rustix::fs::{Access, access};
-    let failed = |path: &Path, source| OpenError::Disk { place: path.display().to_string(), source };
+    let failed = |path: &Path, source| OpenError::Disk { location: path.display().to_string(), source };
     // A missing directory is created later, so the nearest existing ancestor counts.
     let existing = path.ancestors().find(|path| fs::exists(path).unwrap_or(true));
     let existing = existing.filter(|path| !path.as_os_str().is_empty()).unwrap_or(Path::new("."));

@@ -75,7 +75,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
     /// Calls a session's method, then carries out its requests.
     pub(super) fn call(&mut self, token: Token, method: impl FnOnce(&mut V::Session, &mut Io<'_>, &mut V)) {
         self.call_session(token, method);
-        self.pump(token);
+        self.run_steps(token);
     }
 
     /// Calls a session's method; its requests are only recorded.
@@ -94,7 +94,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
     }
 
     /// Runs the connection's next steps, until it has to wait.
-    pub(super) fn pump(&mut self, token: Token) {
+    pub(super) fn run_steps(&mut self, token: Token) {
         while self.step(token) {}
         let Some(slot) = self.slots.get(token) else { return };
         let needs_revisit = match slot.connection.pending_call {
@@ -166,7 +166,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
             return false;
         }
         if connection.pending_call == PendingCall::Received {
-            self.show_held_input(token);
+            self.pass_held_input(token);
             return true;
         }
         match connection.peer {
@@ -278,7 +278,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         } else {
             connection.unblock(self.now.after(self.config.park_after));
         }
-        self.pump(token);
+        self.run_steps(token);
     }
 
     fn send_held(&mut self, token: Token) {

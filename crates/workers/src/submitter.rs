@@ -1,8 +1,8 @@
 //! A shard's handle to the pool. It never locks, waits or allocates.
 //!
-//! The lane counts its outstanding jobs (submitted, with their result not yet fetched) and stops submitting at the size
-//! of its result mailbox. A worker therefore always finds room for a result, and a shard that fetches no results only
-//! blocks itself.
+//! The submitter counts its outstanding jobs (submitted, with their result not yet fetched) and stops submitting at the
+//! size of its result mailbox. A worker therefore always finds room for a result, and a shard that fetches no results
+//! only blocks itself.
 
 use std::fmt;
 
@@ -15,8 +15,8 @@ use crate::job_claims::JobPosition;
 use crate::job_result::{JobCompletion, JobResult};
 use crate::pool_core::{Admission, EnqueueTime, Job, PoolCore};
 
-/// One shard's handle to the pool. Jobs of a dropped lane still run; their results are dropped.
-pub struct Lane<R> {
+/// One shard's handle to the pool. Jobs of a dropped submitter still run; their results are dropped.
+pub struct JobSubmitter<R> {
     number: usize,
     jobs: Sender<Job<R>>,
     results: Receiver<JobCompletion<R>>,
@@ -24,14 +24,14 @@ pub struct Lane<R> {
     outstanding: usize,
     outstanding_max: usize,
     batch: usize,
-    /// Whether the lane has run a job in its own thread since the last `publish`: at most one.
+    /// Whether the submitter has run a job in its own thread since the last `publish`: at most one.
     ran_inline: bool,
 }
 
 /// Why a job was rejected; carries the closure.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum SubmitError<F> {
-    /// The queue is at its limit, or the lane has too many unfetched results. Temporary.
+    /// The queue is at its limit, or the submitter has too many unfetched results. Temporary.
     Full(F),
     /// The pool is closed. Permanent.
     Closed(F),
@@ -66,19 +66,28 @@ impl<F> fmt::Display for SubmitError<F> {
 
 impl<F> std::error::Error for SubmitError<F> {}
 
-impl<R> Lane<R> {
+impl<R> JobSubmitter<R> {
     pub(crate) fn new(
         number: usize,
         jobs: Sender<Job<R>>,
         results: Receiver<JobCompletion<R>>,
         core: Arc<PoolCore<R>>,
         outstanding_max: usize,
-    ) -> Lane<R> {
-        Lane { number, jobs, results, core, outstanding: 0, outstanding_max, batch: 0, ran_inline: false }
+    ) -> JobSubmitter<R> {
+        JobSubmitter {
+            number,
+            jobs,
+            results,
+            core,
+            outstanding: 0,
+            outstanding_max,
+            batch: 0,
+            ran_inline: false,
+        }
     }
 
-    /// Queues `job`, visible to workers after [`publish`](Lane::publish). Its result carries `ticket`, chosen by the
-    /// caller. The closure may capture 96 bytes, checked at compile time.
+    /// Queues `job`, visible to workers after [`publish`](JobSubmitter::publish). Its result carries `ticket`, chosen
+    /// by the caller. The closure may capture 96 bytes, checked at compile time.
     ///
     /// # Errors
     /// [`SubmitError`] with the closure.
@@ -90,12 +99,12 @@ impl<R> Lane<R> {
         self.enqueue(ticket, false, job)
     }
 
-    /// Like [`submit`](Lane::submit), for a job that continues work which could not be restarted: it is run however
-    /// long it waits. Call it only when the lane is not [full](Lane::is_full): the job is then accepted even if another
-    /// lane takes the last slot concurrently.
+    /// Like [`submit`](JobSubmitter::submit), for a job that continues work which could not be restarted: it is run
+    /// however long it waits. Call it only when the submitter is not [full](JobSubmitter::is_full): the job is then
+    /// accepted even if another submitter takes the last slot concurrently.
     ///
     /// # Errors
-    /// The pool is closed, or the lane was full.
+    /// The pool is closed, or the submitter was full.
     pub fn submit_continuation<F>(&mut self, ticket: u64, job: F) -> Result<JobPosition, SubmitError<F>>
     where
         F: FnOnce(&mut JobContext) -> R + Send + 'static,
@@ -114,13 +123,13 @@ impl<R> Lane<R> {
         F: FnOnce(&mut JobContext) -> R + Send + 'static,
     {
         if self.outstanding >= self.outstanding_max {
-            count(&self.core.tally.refused);
+            count(&self.core.tally.rejected);
             return Err(SubmitError::Full(job));
         }
         match self.core.admit(is_continuation) {
             Admission::Admitted => {}
             Admission::Full => {
-                count(&self.core.tally.refused);
+                count(&self.core.tally.rejected);
                 return Err(SubmitError::Full(job));
             }
             Admission::Closed => return Err(SubmitError::Closed(job)),
@@ -129,7 +138,7 @@ impl<R> Lane<R> {
         let enqueued = EnqueueTime::new(self.core.clock.now(), is_continuation);
         let Some(vacancy) = self.jobs.vacancy() else {
             self.core.release_queue_slot();
-            count(&self.core.tally.refused);
+            count(&self.core.tally.rejected);
             return Err(SubmitError::Full(job));
         };
         self.core.claims[self.number].mark_waiting(position.0);
@@ -139,19 +148,19 @@ impl<R> Lane<R> {
         Ok(position)
     }
 
-    /// Whether the queue would reject a job now; another lane may take the last slot concurrently.
+    /// Whether the queue would reject a job now; another submitter may take the last slot concurrently.
     #[must_use]
     pub fn is_full(&self) -> bool {
         // Withdrawn jobs occupy their slots until a worker passes them.
-        let places_used = self.jobs.pushed() - self.jobs.taken();
+        let slots_used = self.jobs.pushed() - self.jobs.popped();
         self.outstanding >= self.outstanding_max
             || self.core.queued() >= self.core.limits.queue_max as u64
-            || places_used >= self.jobs.capacity() as u64
+            || slots_used >= self.jobs.capacity() as u64
     }
 
     /// Runs `job` in the calling thread and returns its result; or returns the job for submission, because
-    /// [`PoolLimits::inline_max`](crate::PoolLimits::inline_max) lanes are doing so, or because this lane has done so
-    /// since its last `publish`. The shard is blocked while the job runs.
+    /// [`PoolLimits::inline_max`](crate::PoolLimits::inline_max) submitters are doing so, or because this submitter has
+    /// done so since its last `publish`. The shard is blocked while the job runs.
     ///
     /// # Errors
     /// The closure, if it is not to run here.
@@ -183,9 +192,9 @@ impl<R> Lane<R> {
     }
 
     /// Withdraws the job at `position`, unless a worker has taken it. It is not run and has no result. It stops
-    /// counting as queued and [outstanding](Lane::outstanding) now, but its slot and captures are freed only when a
-    /// worker passes it, so a job should share a large buffer with its submitter instead of capturing it. `is_late`:
-    /// counts as expired, otherwise as cancelled.
+    /// counting as queued and [outstanding](JobSubmitter::outstanding) now, but its slot and captures are freed only
+    /// when a worker passes it, so a job should share a large buffer with its submitter instead of capturing it.
+    /// `is_late`: counts as expired, otherwise as cancelled.
     pub fn withdraw(&mut self, position: JobPosition, is_late: bool) -> bool {
         let core = &self.core;
         if !core.claims[self.number].claim(position.0) {
@@ -210,7 +219,8 @@ impl<R> Lane<R> {
         Some(completed)
     }
 
-    /// Whether [`next_result`](Lane::next_result) would return a result: the final check before the shard sleeps.
+    /// Whether [`next_result`](JobSubmitter::next_result) would return a result: the final check before the shard
+    /// sleeps.
     #[must_use]
     pub fn has_result(&self) -> bool {
         !self.results.is_empty()
@@ -223,7 +233,7 @@ impl<R> Lane<R> {
     }
 }
 
-impl<R> Drop for Lane<R> {
+impl<R> Drop for JobSubmitter<R> {
     fn drop(&mut self) {
         // Accepted jobs are counted as queued, and the pool closes only when all of them have been taken.
         self.publish();

@@ -95,10 +95,10 @@ impl ControlConnection {
     /// Refuses a process of another user.
     pub(super) fn check_peer(&self) -> Result<PeerProcess, HandOverError> {
         let (peer, user) = (self.peer()?, rustix::process::geteuid().as_raw());
-        if peer.user != user {
-            return Err(HandOverError::ForeignPeer { peer: peer.user, user });
+        if peer.uid != user {
+            return Err(HandOverError::ForeignPeer { peer: peer.uid, user });
         }
-        Ok(PeerProcess(peer.process))
+        Ok(PeerProcess(peer.pid))
     }
 
     /// Sends a message with at most [`DESCRIPTORS_PER_MESSAGE`] descriptors by `deadline`.
@@ -118,7 +118,7 @@ impl ControlConnection {
             match sendmsg(&self.0, &[IoSlice::new(line.as_bytes())], &mut control, flags) {
                 Ok(_) => return Ok(()),
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) if ready(&self.0, PollFlags::OUT, deadline)? => {}
+                Err(Errno::AGAIN) if wait_ready(&self.0, PollFlags::OUT, deadline)? => {}
                 Err(Errno::AGAIN) => {
                     return Err(HandOverError::System {
                         doing: format!("send `{message}`"),
@@ -173,8 +173,8 @@ impl ControlConnection {
                 Ok(Incoming::Received(message, descriptors))
             }
             _ => {
-                let came = bytes.escape_ascii();
-                let got = format!("\"{came}\" with {} descriptors", descriptors.len());
+                let received = bytes.escape_ascii();
+                let got = format!("\"{received}\" with {} descriptors", descriptors.len());
                 Err(HandOverError::Unexpected { expected, got })
             }
         }
@@ -192,7 +192,7 @@ impl ControlConnection {
                 Incoming::Nothing => {}
                 incoming => return Ok(incoming),
             }
-            if !ready(&self.0, PollFlags::IN, deadline)? {
+            if !wait_ready(&self.0, PollFlags::IN, deadline)? {
                 return Err(HandOverError::TimedOut { expected, after: timeout });
             }
         }
@@ -217,7 +217,7 @@ pub(super) fn packet_socket() -> Result<OwnedFd, HandOverError> {
 }
 
 /// Waits for a descriptor. Returns false at `deadline`.
-fn ready(descriptor: &OwnedFd, flags: PollFlags, deadline: Instant) -> Result<bool, HandOverError> {
+fn wait_ready(descriptor: &OwnedFd, flags: PollFlags, deadline: Instant) -> Result<bool, HandOverError> {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         match poll(&mut [PollFd::new(descriptor, flags)], Some(&timespec(left))) {
@@ -240,7 +240,7 @@ mod tests {
 
     use super::*;
 
-    fn soon() -> Instant {
+    fn test_deadline() -> Instant {
         Instant::now() + Duration::from_secs(30)
     }
 
@@ -251,11 +251,11 @@ mod tests {
         let file = std::fs::File::open("/dev/null").unwrap();
         let files = vec![file.as_fd(); DESCRIPTORS_PER_MESSAGE];
         let message = HandoverMessage::Listeners { count: DESCRIPTORS_PER_MESSAGE };
-        from.send(&message, &files, soon()).unwrap();
-        from.send(&HandoverMessage::End { total: 64 }, &[], soon()).unwrap();
-        let incoming = to.receive("listeners", soon(), Duration::ZERO).unwrap();
-        let Incoming::Received(came, descriptors) = incoming else { panic!("{incoming:?}") };
-        assert_eq!((came, descriptors.len()), (message, DESCRIPTORS_PER_MESSAGE));
+        from.send(&message, &files, test_deadline()).unwrap();
+        from.send(&HandoverMessage::End { total: 64 }, &[], test_deadline()).unwrap();
+        let incoming = to.receive("listeners", test_deadline(), Duration::ZERO).unwrap();
+        let Incoming::Received(received, descriptors) = incoming else { panic!("{incoming:?}") };
+        assert_eq!((received, descriptors.len()), (message, DESCRIPTORS_PER_MESSAGE));
         let closed_on_exec = rustix::io::fcntl_getfd(&descriptors[0]).unwrap();
         assert_eq!(closed_on_exec, rustix::io::FdFlags::CLOEXEC);
         assert!(matches!(
@@ -274,7 +274,7 @@ mod tests {
         {
             let (from, to) = ControlConnection::pair();
             let message = HandoverMessage::parse(line.as_bytes()).unwrap();
-            from.send(&message, &vec![file.as_fd(); descriptors], soon()).unwrap();
+            from.send(&message, &vec![file.as_fd(); descriptors], test_deadline()).unwrap();
             let error = to.try_receive("something else").unwrap_err();
             assert!(matches!(error, HandOverError::Unexpected { .. }), "{error}");
         }
@@ -288,18 +288,18 @@ mod tests {
     #[test]
     fn messages_of_a_closed_peer_are_received() {
         let (from, to) = ControlConnection::pair();
-        to.send(&HandoverMessage::PathTaken, &[], soon()).unwrap();
-        from.send(&HandoverMessage::Refused("too late".to_owned()), &[], soon()).unwrap();
+        to.send(&HandoverMessage::PathTaken, &[], test_deadline()).unwrap();
+        from.send(&HandoverMessage::Refused("too late".to_owned()), &[], test_deadline()).unwrap();
         drop(from);
-        let incoming = to.receive("anything", soon(), Duration::ZERO).unwrap();
+        let incoming = to.receive("anything", test_deadline(), Duration::ZERO).unwrap();
         assert!(matches!(incoming, Incoming::Received(HandoverMessage::Refused(_), _)), "{incoming:?}");
         assert!(matches!(to.try_receive("anything"), Ok(Incoming::Ended)));
-        assert!(to.send(&HandoverMessage::Ready, &[], soon()).is_err());
+        assert!(to.send(&HandoverMessage::Ready, &[], test_deadline()).is_err());
     }
 
     /// Row 4.37: a peer that neither sends nor reads is waited for in bounded time.
     #[test]
-    fn a_silent_peer_is_not_waited_for_for_ever() {
+    fn a_receive_from_a_silent_peer_times_out() {
         let (from, to) = ControlConnection::pair();
         let past = Instant::now();
         let error = to.receive("ready", past, Duration::from_secs(7)).unwrap_err();

@@ -34,7 +34,7 @@ use crate::worker::{JournalWorker, run};
 pub struct JournalLimits {
     /// Batches in total, and queued requests. All in use: the hub waits until one returns.
     pub batches: usize,
-    /// Bytes of a batch with its header. A record that does not fit into an empty one is refused.
+    /// Bytes of a batch with its header. A record that does not fit into an empty one is rejected.
     pub batch_size: usize,
 }
 
@@ -311,9 +311,9 @@ impl Journal {
         keep_from: u64,
     ) -> bool {
         let request = JournalRequest::Retain { stream, retention, now_ns, keep_from };
-        let is_asked = !self.is_retaining && self.requests.push(request).is_ok();
-        self.is_retaining |= is_asked;
-        is_asked
+        let is_queued = !self.is_retaining && self.requests.push(request).is_ok();
+        self.is_retaining |= is_queued;
+        is_queued
     }
 
     /// Makes all queued requests visible to the thread; call it once per turn.
@@ -335,12 +335,16 @@ impl Journal {
     /// and at least one for each stream.
     pub fn next_answer_and_batch(&mut self) -> Option<(JournalAnswer, Option<Batch>)> {
         // Checked before the mailbox is read, so that an answer sent just before the end is not missed.
-        let is_dead = self.replies.is_closed();
+        let has_thread_ended = self.replies.is_closed();
         if let Some(notice) = self.notices.pop() {
             return Some((notice, None));
         }
         let Some(JournalReply { answer, batch }) = self.replies.pop() else {
-            return if is_dead { self.answer_for_dead_thread().map(|answer| (answer, None)) } else { None };
+            return if has_thread_ended {
+                self.answer_after_panic().map(|answer| (answer, None))
+            } else {
+                None
+            };
         };
         if let JournalAnswer::Durable { stream, watermark } | JournalAnswer::Frozen { stream, watermark, .. } =
             answer
@@ -355,7 +359,7 @@ impl Journal {
     }
 
     /// Answers on behalf of a thread that has panicked: whether its last batches are durable is unknown.
-    fn answer_for_dead_thread(&mut self) -> Option<JournalAnswer> {
+    fn answer_after_panic(&mut self) -> Option<JournalAnswer> {
         self.requests.lose_builder();
         let at = self.streams.iter().position(StreamProgress::is_answer_due)?;
         let progress = &mut self.streams[at];
@@ -365,7 +369,7 @@ impl Journal {
             progress.unanswered -= 1;
             self.outstanding -= 1;
         }
-        let frozen = Frozen { reason: DIED.into(), kind: io::ErrorKind::Other };
+        let frozen = Frozen { reason: THREAD_PANICKED.into(), kind: io::ErrorKind::Other };
         let stream = at as StreamIndex;
         Some(JournalAnswer::Frozen { stream, watermark: progress.watermark, frozen, is_batch_lost })
     }
@@ -373,10 +377,10 @@ impl Journal {
     /// Whether no answer is pending. To be called after [`Wake::park`], so that no wake-up is lost.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
-        let is_dead = self.replies.is_closed();
+        let has_thread_ended = self.replies.is_closed();
         self.replies.is_empty()
             && self.notices.is_empty()
-            && !(is_dead && self.streams.iter().any(StreamProgress::is_answer_due))
+            && !(has_thread_ended && self.streams.iter().any(StreamProgress::is_answer_due))
     }
 
     /// Number of batches that have not returned.
@@ -407,7 +411,7 @@ impl Drop for Journal {
     }
 }
 
-const DIED: &str = "a thread of the journal has panicked";
+const THREAD_PANICKED: &str = "a thread of the journal has panicked";
 
 #[cfg(test)]
 mod tests {
@@ -421,7 +425,7 @@ mod tests {
     /// Invariant 5 for the builder's thread: batches lost with it are answered as not durable, and the streams are
     /// frozen.
     #[test]
-    fn a_builder_that_dies_freezes_all_streams_and_leaves_nothing_unanswered() {
+    fn a_builder_that_panics_freezes_all_streams_and_leaves_nothing_unanswered() {
         for others in 0..3 {
             let open =
                 || Log::open(SimulatedDisk::new(), "events", LogConfig::default()).expect("it opens").0;
@@ -433,7 +437,7 @@ mod tests {
                 batch.begin(number + 1, 1);
                 batch.push(&Record::new(b"a", b"x")).expect("there is room");
                 if number == others {
-                    batch.spoil(HUB_BUILD_IDLE_SIZE_MAX + 1);
+                    batch.push_panicking(HUB_BUILD_IDLE_SIZE_MAX + 1);
                 }
                 journal.append(0, batch).expect("it came from here");
             }

@@ -16,13 +16,13 @@ use crate::limits::{ONE_WAY_BATCH, OUTPUT_SIZE, REJECTED_SPOOL_DIVISOR};
 use crate::outcome::DropReason;
 
 impl PublisherLink {
-    pub(super) fn pump(&mut self, now: Instant, server_limits: ServerLimits) {
-        self.pump_at = None;
+    pub(super) fn send_due(&mut self, now: Instant, server_limits: ServerLimits) {
+        self.send_at = None;
         if self.connection.drain_until.is_some() {
             return;
         }
         if let Some(at) = self.resume_at.filter(|at| now < *at) {
-            self.pump_at = Some(at);
+            self.send_at = Some(at);
             return;
         }
         self.resume_at = None;
@@ -86,11 +86,11 @@ impl PublisherLink {
                 match (permitted_at, cause) {
                     (None, _) => {}
                     (Some(at), SendCause::Declined) => {
-                        self.schedule_pump(at);
+                        self.schedule_send(at);
                         continue;
                     }
                     (Some(at), _) => {
-                        self.schedule_pump(at);
+                        self.schedule_send(at);
                         return false;
                     }
                 }
@@ -101,13 +101,13 @@ impl PublisherLink {
         }
         if let Some(at) = next_at {
             // Without a token an earlier attempt is useless.
-            self.schedule_pump(permitted_at.map_or(at, |permitted| at.max(permitted)));
+            self.schedule_send(permitted_at.map_or(at, |permitted| at.max(permitted)));
         }
         true
     }
 
-    fn schedule_pump(&mut self, at: Instant) {
-        self.pump_at = Some(self.pump_at.map_or(at, |first| first.min(at)));
+    fn schedule_send(&mut self, at: Instant) {
+        self.send_at = Some(self.send_at.map_or(at, |first| first.min(at)));
     }
 
     /// Writes a message of the window. Returns false if it was dropped instead.

@@ -292,9 +292,9 @@ pub(super) fn recover<D: Disk>(
     let mut reader = log.source().read_from(stilling_journal::StartAt::Sequence(from));
     loop {
         // Not skipped: with an incomplete window, repeated messages would silently be stored again.
-        let read = reader.read().map_err(|source| OpenError::Disk { place: log.place(), source })?;
+        let read = reader.read().map_err(|source| OpenError::Disk { location: log.location(), source })?;
         match read {
-            ReadOutcome::Batch(_) if planted!("forgotten window") => {}
+            ReadOutcome::Batch(_) if planted!("lost window") => {}
             ReadOutcome::Batch(batch) => recovered.restore_ids(batch),
             ReadOutcome::Gap(gap) => recovered.report_unreadable(gap),
             ReadOutcome::End => break,

@@ -5,8 +5,8 @@ use stilling_journal::{Batch, Record};
 use stilling_ring::mailbox;
 
 use super::super::limits::OPEN_CHECK_INTERVAL;
-use super::super::opening::{EventSender, OpeningEvent};
 use super::super::runner::connect;
+use super::super::stream_opener::{EventSender, OpeningEvent};
 use super::*;
 use crate::lifecycle::WallClock;
 

@@ -59,7 +59,7 @@ impl Session for LongReadSession {
         if service.holds_references {
             match io.share(&bytes[..whole]) {
                 Some((block, range)) => {
-                    service.references.push((service.consumed.len(), block.clone(), range))
+                    service.references.push((service.consumed.len(), block.clone(), range));
                 }
                 None => service.unshared.push(whole),
             }

@@ -70,6 +70,10 @@ pub struct ShardCounters {
     pub delivered: Gauge,
     /// Current subscriptions.
     pub subscriptions: Gauge,
+    /// Current feeds, each one copy of the messages for several subscriptions.
+    pub feeds: Gauge,
+    /// Subscriptions that read a feed.
+    pub feed_sharers: Gauge,
 }
 
 /// State of one stream.
@@ -130,6 +134,14 @@ impl HubCounters {
     #[must_use]
     pub fn delivered(&self) -> u64 {
         self.shards.iter().map(|shard| shard.delivered.get()).sum()
+    }
+
+    /// Returns the feeds of all shards, and the subscriptions that read one.
+    #[must_use]
+    pub fn feeds(&self) -> (u64, u64) {
+        let count =
+            |gauge: fn(&ShardCounters) -> &Gauge| self.shards.iter().map(|shard| gauge(shard).get()).sum();
+        (count(|shard| &shard.feeds), count(|shard| &shard.feed_sharers))
     }
 
     /// Returns the current subscriptions of all shards.

@@ -112,6 +112,8 @@ pub enum DeliveryItem<'a> {
     Bytes(&'a [u8], &'a [u8]),
     /// A message with its payload in a shared block: line and headers, payload, terminator.
     Message(&'a [u8], Payload<'a>, &'static [u8]),
+    /// Complete messages in a shared block, the same bytes for several connections.
+    Feed(Payload<'a>),
     /// The outcome of a published message.
     PublishOutcome {
         /// The publication's [ticket](crate::Publication::ticket).
@@ -184,6 +186,12 @@ enum DeliveryKind {
     /// A line with headers, and a payload in a block.
     Message {
         line: ByteSpan,
+        block: u32,
+        start: u32,
+        size: u32,
+    },
+    /// Complete messages in a block.
+    Feed {
         block: u32,
         start: u32,
         size: u32,
@@ -281,6 +289,18 @@ impl DeliveryBatch {
         );
     }
 
+    /// Counts bytes of a feed, which is handed to several connections.
+    pub(crate) fn count_feed(&mut self, size: usize) {
+        self.shared_size += size;
+    }
+
+    /// Appends complete messages in a block for the connection `to`.
+    pub(crate) fn feed(&mut self, to: u64, (block, range): (&SharedBlock, Range<usize>)) {
+        let block = add_block(&mut self.blocks, block);
+        // A block is shorter than 4 GiB.
+        self.add(to, DeliveryKind::Feed { block, start: range.start as u32, size: range.len() as u32 });
+    }
+
     #[inline]
     fn add_bytes(&mut self, to: u64, first: ByteSpan, second: ByteSpan) {
         let is_unread = self.next < self.entries.len();
@@ -347,17 +367,17 @@ impl DeliveryBatch {
         Some(entry.to)
     }
 
-    /// Advances to the next entry if it is a message with a shared payload for the same connection as the current one.
-    /// Each such message is a separate entry.
+    /// Advances to the next entry if it is a message with a shared payload, or messages of a feed, for the same
+    /// connection as the current one.
     #[inline]
     pub fn advance_message(&mut self) -> bool {
         let Some(current) = self.next.checked_sub(1).and_then(|at| self.entries.get(at)) else {
             return false;
         };
-        let is_next = self
-            .entries
-            .get(self.next)
-            .is_some_and(|next| next.to == current.to && matches!(next.kind, DeliveryKind::Message { .. }));
+        let is_next = self.entries.get(self.next).is_some_and(|next| {
+            let is_shared = matches!(next.kind, DeliveryKind::Message { .. } | DeliveryKind::Feed { .. });
+            next.to == current.to && is_shared
+        });
         self.next += usize::from(is_next);
         is_next
     }
@@ -382,6 +402,10 @@ impl DeliveryBatch {
                 let range = start as usize..start as usize + size as usize;
                 let payload = Payload::shared(&self.blocks[block as usize], range);
                 DeliveryItem::Message(part(line), payload, MESSAGE_END)
+            }
+            DeliveryKind::Feed { block, start, size } => {
+                let range = start as usize..start as usize + size as usize;
+                DeliveryItem::Feed(Payload::shared(&self.blocks[block as usize], range))
             }
             DeliveryKind::PublishOutcome { ticket, outcome } => {
                 DeliveryItem::PublishOutcome { ticket, outcome }

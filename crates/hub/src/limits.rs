@@ -12,6 +12,21 @@ pub const PUBLICATION_BATCHES: usize = 8;
 /// exceed it by one message. A message to many subscriptions of a shard continues in the next delivery batch.
 pub const DELIVERY_BATCH_SIZE: usize = 256 * 1024;
 
+/// Subscriptions of a shard with the same filter, sid and header support from which they share one copy of each message,
+/// a feed. Below, each gets lines of its own.
+pub const FEED_SHARERS_MIN: usize = 8;
+
+/// Bytes of an open feed before its subscriptions are handed what they have not been handed yet. A longer message gets
+/// memory of its own.
+pub const FEED_BLOCK_SIZE: usize = DELIVERY_BATCH_SIZE;
+
+/// Bytes of the smallest feed's memory.
+pub const FEED_BLOCK_SIZE_MIN: usize = 4096;
+
+/// Bytes of a shard's memory for feeds, longer messages aside. Full: the shard's deliveries continue in its next turn,
+/// when everything that was sent from them is in the kernel or copied.
+pub const FEED_BLOCKS_SIZE_MAX: usize = 16 * 1024 * 1024;
+
 /// Routed batches in flight to one shard. When the shard holds all of them, its deliveries wait in its queue until one
 /// comes back.
 pub const DELIVERY_BATCHES: usize = 8;

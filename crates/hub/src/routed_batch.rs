@@ -41,6 +41,8 @@ pub(crate) struct ExpandPosition {
     pub(crate) target: usize,
     /// Age of that registration's next subscription.
     pub(crate) age: u64,
+    /// The message of the entry has its number.
+    pub(crate) is_begun: bool,
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -22,6 +22,8 @@
 //! ```
 //!
 //! After all its connections have disconnected, a registration ends in the hub with the next message or mark for it.
+//!
+//! Subscriptions of one filter that receive identical bytes share a [feed](feeds).
 
 use std::collections::hash_map::{self, Entry as MapEntry};
 use std::collections::{HashMap, VecDeque};
@@ -32,17 +34,22 @@ use stilling_ring::planted;
 use crate::counters::ShardCounters;
 use crate::hash_key::HashKey;
 use crate::limits::{
-    ENDED_SUBSCRIPTIONS_PER_SUB, FILTER_TOKENS_PER_CLIENT_MAX, STALE_REGISTRATIONS_PER_TURN,
-    SUBSCRIPTIONS_MAX,
+    ENDED_SUBSCRIPTIONS_PER_SUB, FEED_SHARERS_MIN, FILTER_TOKENS_PER_CLIENT_MAX,
+    STALE_REGISTRATIONS_PER_TURN, SUBSCRIPTIONS_MAX,
 };
 use crate::publication_batch::{ClientOptions, HubRequest, InterestChange, PublicationBatch, RegistrationId};
 use crate::registrations::tokens;
 use crate::short_bytes::ShortBytes;
 
+use self::feeds::{FeedPosition, Feeds};
 use self::filter_subscriptions::FilterSubscriptions;
+use self::subscription::{Sharing, Subscription};
 
 mod expand;
+mod feeds;
 mod filter_subscriptions;
+mod sharing;
+mod subscription;
 
 /// Owner of an ended subscription: its connection may be closed.
 const NO_OWNER: u32 = u32::MAX;
@@ -54,30 +61,6 @@ pub enum SubscriptionLimit {
     PerClient,
     /// The maximum per shard.
     PerShard,
-}
-
-#[derive(Debug)]
-struct Subscription {
-    token: u64,
-    /// Index of its connection in `owners`.
-    owner: u32,
-    /// Index of its registration in `registered`.
-    registered: u32,
-    age: u64,
-    sid: ShortBytes,
-    supports_headers: bool,
-    /// It receives messages for which the number of processed requests is at least `from` and below `until`.
-    from: u64,
-    until: u64,
-    /// Messages received, up to the maximum.
-    delivered: u32,
-    ends_after: Option<u32>,
-}
-
-impl Subscription {
-    fn is_satisfied(&self) -> bool {
-        self.ends_after.is_some_and(|after| self.delivered >= after)
-    }
 }
 
 /// A registered filter with its subscriptions, or one queue subscription. It occupies exactly one cache line, because
@@ -112,6 +95,8 @@ struct SubscriptionOwner {
     sids: HashMap<ShortBytes, u32, HashKey>,
     tokens: usize,
     has_disconnected: bool,
+    /// Its position in the open feed that it reads.
+    position: Option<FeedPosition>,
 }
 
 #[derive(Debug)]
@@ -177,6 +162,15 @@ pub struct ShardTable {
     /// Registrations that received something while all their connections had disconnected; reused buffer.
     without_subscriber: Vec<u32>,
     unanswerable_marks: Vec<u64>,
+    feeds: Feeds,
+    /// Subscriptions with equal bytes from which they share a feed.
+    sharers_min: usize,
+    /// Subscriptions that may share a feed; reused buffer.
+    joining: Vec<u32>,
+    /// Members whose connections read another open feed; reused buffer.
+    conflicting: Vec<u32>,
+    /// Line of the current message; reused buffer.
+    line: Vec<u8>,
 }
 
 impl ShardTable {
@@ -211,6 +205,11 @@ impl ShardTable {
             stale_match_count: 0,
             without_subscriber: Vec::new(),
             unanswerable_marks: Vec::new(),
+            feeds: Feeds::default(),
+            sharers_min: FEED_SHARERS_MIN,
+            joining: Vec::new(),
+            conflicting: Vec::new(),
+            line: Vec::new(),
         }
     }
 
@@ -242,6 +241,8 @@ impl ShardTable {
     /// Publishes the shard's counters.
     pub fn publish_metrics(&self, counters: &ShardCounters) {
         counters.subscriptions.set(self.len() as u64);
+        counters.feeds.set(self.feeds.len() as u64);
+        counters.feed_sharers.set(self.feeds.sharers() as u64);
         counters.delivered.set(self.delivered);
     }
 
@@ -327,6 +328,8 @@ impl ShardTable {
             until: u64::MAX,
             delivered: 0,
             ends_after: None,
+            sharing: Sharing::New,
+            received: 0,
         };
         match self.subscriptions.get_mut(slot as usize) {
             Some(free) => *free = Some(subscription),
@@ -366,8 +369,12 @@ impl ShardTable {
         if let Some(&owner) = self.clients.get(&token) {
             return owner;
         }
-        let new =
-            SubscriptionOwner { sids: HashMap::with_hasher(self.key), tokens: 0, has_disconnected: false };
+        let new = SubscriptionOwner {
+            sids: HashMap::with_hasher(self.key),
+            tokens: 0,
+            has_disconnected: false,
+            position: None,
+        };
         let owner = match self.free_owners.pop() {
             Some(owner) => {
                 self.owners[owner as usize] = new;
@@ -466,6 +473,7 @@ impl ShardTable {
     pub fn unsubscribe(&mut self, token: u64, sid: &[u8], after: Option<u32>) {
         let Some(&owner) = self.clients.get(&token) else { return };
         let Some(&slot) = self.owners[owner as usize].sids.get(sid) else { return };
+        self.make_private(slot);
         let Some(subscription) = &mut self.subscriptions[slot as usize] else { return };
         subscription.ends_after = after;
         if after.is_none() || subscription.is_satisfied() {
@@ -541,12 +549,15 @@ impl ShardTable {
     }
 
     fn drop_ended(&mut self, slot: u32) {
-        let Some(Subscription { registered, age, .. }) = self.subscriptions[slot as usize].take() else {
+        self.stop_sharing(slot);
+        let Some(Subscription { registered, age, sharing, .. }) = self.subscriptions[slot as usize].take()
+        else {
             return;
         };
         self.free.push(slot);
         if let Some(of) = &mut self.registered[registered as usize] {
-            of.members.remove(age);
+            let is_member = matches!(sharing, Sharing::Member { .. });
+            of.members.remove((!is_member).then_some(age));
             self.queue_changes(registered, b"");
         }
     }
@@ -555,7 +566,7 @@ impl ShardTable {
     fn remove(&mut self, slot: u32) {
         let Some(subscription) = &mut self.subscriptions[slot as usize] else { return };
         let (number, token, owner) = (subscription.registered, subscription.token, subscription.owner);
-        let sid = std::mem::take(&mut subscription.sid);
+        let sid = subscription.sid.clone();
         if let Some(registered) = &mut self.registered[number as usize] {
             registered.members.end(token);
         }

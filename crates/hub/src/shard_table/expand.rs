@@ -3,7 +3,8 @@
 use stilling_ring::planted;
 use stilling_wire::nats::{Msg, encode_err};
 
-use super::{NO_OWNER, ShardTable, Subscription};
+use super::sharing::NoRoom;
+use super::{NO_OWNER, ShardTable, Sharing, Subscription};
 use crate::deliveries::{DeliveryBatch, MessageBody};
 use crate::limits::{STALE_MATCHES_PER_STEP, STALE_REGISTRATIONS_PER_TURN};
 use crate::message::OutboundMessage;
@@ -30,11 +31,15 @@ impl ShardTable {
                     }
                 }
                 RoutedEntry::Bytes { to, start, end } => {
+                    self.hand_out_to(to, into);
                     into.bytes(to, |out| out.extend_from_slice(routed_batch.part(start, end)));
                 }
                 RoutedEntry::PublishOutcome { to, ticket, outcome } => into.outcome(to, ticket, outcome),
                 RoutedEntry::Mark { to, mark } => match self.mark_target(to) {
-                    Some(token) => into.mark(token, mark),
+                    Some(token) => {
+                        self.hand_out_to(token, into);
+                        into.mark(token, mark);
+                    }
                     None => self.unanswerable_marks.push(mark),
                 },
                 RoutedEntry::Refused(id) => {
@@ -45,10 +50,14 @@ impl ShardTable {
                 RoutedEntry::Processed(processed) => self.synced(processed),
                 RoutedEntry::Pause { to } => into.pause(to),
                 RoutedEntry::Resume { to } => into.resume(to),
-                RoutedEntry::Close { to } => into.close(to),
+                RoutedEntry::Close { to } => {
+                    self.hand_out_to(to, into);
+                    into.close(to);
+                }
             }
             routed_batch.advance();
         };
+        self.close_feeds(into);
         while let Some(slot) = self.finished.pop() {
             self.remove(slot);
         }
@@ -72,7 +81,10 @@ impl ShardTable {
                 if registered.serial != id.serial {
                     return None;
                 }
-                let mut members = registered.members.from(0).filter_map(|(_, slot)| self.get(slot));
+                let in_feeds = registered.members.feeds().iter().filter_map(|&feed| self.feeds.get(feed));
+                let in_feeds = in_feeds.flat_map(|feed| feed.members().iter().copied());
+                let slots = registered.members.from(0).map(|(_, slot)| slot).chain(in_feeds);
+                let mut members = slots.filter_map(|slot| self.get(slot));
                 let token = members.next().map(|subscription| subscription.token);
                 if token.is_none() {
                     self.without_subscriber.push(id.number);
@@ -94,13 +106,16 @@ impl ShardTable {
         if registered.serial != id.serial {
             return true;
         }
+        // It has received nothing, so none of its subscriptions reads a feed.
         for (age, slot) in registered.members.from(routed_batch.position.age) {
             if into.is_full() {
                 routed_batch.position.age = age;
                 return false;
             }
-            if let Some(subscription) = self.get(slot) {
-                into.bytes(subscription.token, |out| encode_err(out, "maximum subscriptions exceeded"));
+            let target = self.get(slot).map(|subscription| (subscription.token, subscription.owner));
+            if let Some((token, owner)) = target {
+                self.feeds.hand_out(token, &mut self.owners[owner as usize], into);
+                into.bytes(token, |out| encode_err(out, "maximum subscriptions exceeded"));
                 self.finished.push(slot);
             }
         }
@@ -118,7 +133,7 @@ impl ShardTable {
     }
 
     /// Returns a subscription, unless it has ended or its connection has disconnected.
-    fn get(&self, slot: u32) -> Option<&Subscription> {
+    pub(super) fn get(&self, slot: u32) -> Option<&Subscription> {
         let subscription = self.subscriptions[slot as usize].as_ref()?;
         let is_there =
             subscription.owner != NO_OWNER && !self.owners[subscription.owner as usize].has_disconnected;
@@ -132,7 +147,7 @@ impl ShardTable {
         entry: &MessageEntry,
         into: &mut DeliveryBatch,
     ) -> bool {
-        if routed_batch.position.target == 0 && routed_batch.position.age == 0 {
+        if !std::mem::replace(&mut routed_batch.position.is_begun, true) {
             self.messages += 1;
         }
         let mut position = routed_batch.position;
@@ -161,14 +176,23 @@ impl ShardTable {
         message: &OutboundMessage<'_>,
         into: &mut DeliveryBatch,
     ) -> Option<u64> {
-        let registered = self.registered.get(number as usize)?.as_ref()?;
-        if registered.serial != serial {
+        if self.registered.get(number as usize)?.as_ref()?.serial != serial {
             return None;
         }
         let has_disconnected = !self.disconnected.is_empty();
         let mut has_subscriber = from > 0 || !has_disconnected;
+        if from == 0 {
+            match self.append_to_feeds(number, excluded, message, into) {
+                Ok(has_sharer) => has_subscriber |= has_sharer,
+                Err(NoRoom) => return Some(0),
+            }
+        }
+        let registered = self.registered.get(number as usize)?.as_ref()?;
+        let is_shareable = registered.members.is_shareable(self.sharers_min);
+        let has_open_feed = self.feeds.has_open();
         for (age, slot) in registered.members.from(from) {
             if into.is_full() {
+                self.joining.clear();
                 return Some(age);
             }
             let Some(subscription) = self.subscriptions[slot as usize].as_mut() else { continue };
@@ -188,12 +212,25 @@ impl ShardTable {
                 || processed >= subscription.until
                 || excluded == Some(subscription.token)
                 || subscription.is_satisfied()
+                || subscription.received == self.messages
             {
                 continue;
             }
+            if has_open_feed {
+                let owner = match subscription.owner {
+                    NO_OWNER => self.clients.get(&subscription.token).copied(),
+                    owner => Some(owner),
+                };
+                if let Some(owner) = owner {
+                    self.feeds.hand_out(subscription.token, &mut self.owners[owner as usize], into);
+                }
+            }
+            if is_shareable && subscription.sharing == Sharing::New {
+                self.joining.push(slot);
+            }
             encode(into, subscription, self.messages, message);
             self.delivered += 1;
-            subscription.delivered = subscription.delivered.saturating_add(1);
+            subscription.delivered += 1;
             if subscription.is_satisfied() {
                 self.finished.push(slot);
             }
@@ -201,6 +238,7 @@ impl ShardTable {
         if !has_subscriber {
             self.without_subscriber.push(number);
         }
+        self.share_joining(number);
         None
     }
 }

@@ -1,8 +1,9 @@
-//! The subscriptions to one filter, ordered by age, and their connections.
+//! The subscriptions to one filter, ordered by age, their connections, and the feeds that some of them share.
 
 use std::collections::HashMap;
 
 use super::ReportedSubscribers;
+use super::feeds::Encoding;
 use crate::hash_key::HashKey;
 
 /// Subscriptions by age and slot. Most filters have one.
@@ -27,6 +28,18 @@ pub(super) struct SubscriptionList {
     removed_count: usize,
     /// Number of active subscriptions per connection.
     clients: HashMap<u64, u32, HashKey>,
+    /// Number of subscriptions in feeds, which are not in `members`.
+    shared: usize,
+    feeds: Vec<u32>,
+    /// Subscriptions that share a feed or may, by encoding.
+    encodings: HashMap<Encoding, EncodingSharers, HashKey>,
+}
+
+/// Subscriptions with one encoding: in a feed, or too few for one.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct EncodingSharers {
+    pub(super) count: usize,
+    pub(super) feed: Option<u32>,
 }
 
 const REMOVED_SLOT: u32 = u32::MAX;
@@ -46,6 +59,9 @@ impl FilterSubscriptions {
                 members: vec![(age, slot)],
                 removed_count: 0,
                 clients,
+                shared: 0,
+                feeds: Vec::new(),
+                encodings: HashMap::with_hasher(key),
             }));
         }
         match self {
@@ -68,16 +84,44 @@ impl FilterSubscriptions {
         }
     }
 
-    pub(super) fn remove(&mut self, age: u64) {
+    /// Removes the subscription with this age, or one that was in a feed.
+    pub(super) fn remove(&mut self, age: Option<u64>) {
         match self {
             FilterSubscriptions::None => {}
             FilterSubscriptions::One { .. } => *self = FilterSubscriptions::None,
             FilterSubscriptions::Many(list) => {
-                list.remove(age);
-                if list.removed_count == list.members.len() {
+                match age {
+                    Some(age) => list.remove(age),
+                    None => list.shared -= 1,
+                }
+                if list.removed_count == list.members.len() && list.shared == 0 {
                     *self = FilterSubscriptions::None;
                 }
             }
+        }
+    }
+
+    pub(super) fn list_mut(&mut self) -> Option<&mut SubscriptionList> {
+        match self {
+            FilterSubscriptions::None | FilterSubscriptions::One { .. } => None,
+            FilterSubscriptions::Many(list) => Some(list),
+        }
+    }
+
+    /// Returns whether there are at least `sharers_min` subscriptions.
+    pub(super) fn is_shareable(&self, sharers_min: usize) -> bool {
+        match self {
+            FilterSubscriptions::None | FilterSubscriptions::One { .. } => false,
+            FilterSubscriptions::Many(list) => {
+                list.shared + list.members.len() - list.removed_count >= sharers_min
+            }
+        }
+    }
+
+    pub(super) fn feeds(&self) -> &[u32] {
+        match self {
+            FilterSubscriptions::None | FilterSubscriptions::One { .. } => &[],
+            FilterSubscriptions::Many(list) => &list.feeds,
         }
     }
 
@@ -106,7 +150,7 @@ impl FilterSubscriptions {
         }
     }
 
-    /// Returns age and slot of the subscriptions from `age` on.
+    /// Returns age and slot of the subscriptions from `age` on, but for those in feeds.
     pub(super) fn from(&self, age: u64) -> impl Iterator<Item = (u64, u32)> {
         let one = match self {
             FilterSubscriptions::One { age: own, slot, .. } if *own >= age => Some((*own, *slot)),
@@ -127,6 +171,51 @@ impl SubscriptionList {
         // The usual start at 0 needs no search.
         let start = if age == 0 { 0 } else { self.members.partition_point(|(own, _)| *own < age) };
         &self.members[start..]
+    }
+
+    /// Number of active subscriptions of a connection.
+    pub(super) fn count_of(&self, token: u64) -> u32 {
+        self.clients.get(&token).copied().unwrap_or(0)
+    }
+
+    /// Counts a subscription that may share a feed.
+    pub(super) fn count_sharer(&mut self, encoding: Encoding) -> EncodingSharers {
+        let sharers = self.encodings.entry(encoding).or_default();
+        sharers.count += 1;
+        *sharers
+    }
+
+    /// Counts a subscription no longer. Returns whether none remains of its encoding, whose feed is then removed from
+    /// the list.
+    pub(super) fn uncount_sharer(&mut self, encoding: &Encoding) -> bool {
+        let Some(sharers) = self.encodings.get_mut(encoding) else { return false };
+        sharers.count -= 1;
+        if sharers.count > 0 {
+            return false;
+        }
+        let feed = sharers.feed;
+        self.encodings.remove(encoding);
+        self.feeds.retain(|own| Some(*own) != feed);
+        true
+    }
+
+    pub(super) fn add_feed(&mut self, encoding: &Encoding, feed: u32) {
+        if let Some(sharers) = self.encodings.get_mut(encoding) {
+            sharers.feed = Some(feed);
+            self.feeds.push(feed);
+        }
+    }
+
+    /// Moves the subscription with this age into a feed.
+    pub(super) fn move_into_feed(&mut self, age: u64) {
+        self.remove(age);
+        self.shared += 1;
+    }
+
+    /// Moves a subscription out of its feed, as the latest one.
+    pub(super) fn move_out_of_feed(&mut self, age: u64, slot: u32) {
+        self.members.push((age, slot));
+        self.shared -= 1;
     }
 
     fn end(&mut self, token: u64) {
@@ -163,7 +252,7 @@ mod tests {
 
     fn remove(members: &mut FilterSubscriptions, age: u64, token: u64) {
         members.end(token);
-        members.remove(age);
+        members.remove(Some(age));
     }
 
     #[test]
@@ -202,9 +291,9 @@ mod tests {
             (ReportedSubscribers::One(6), vec![7, 8], None)
         );
         members.end(6);
-        members.remove(1);
+        members.remove(Some(1));
         assert_eq!((members.clients(), slots(&members, 0)), (ReportedSubscribers::None, vec![8]));
-        members.remove(2);
+        members.remove(Some(2));
         assert!(members.is_empty());
     }
 

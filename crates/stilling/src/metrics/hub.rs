@@ -36,6 +36,9 @@ pub(super) fn encode(overview: &Overview, to: &mut DescriptorEncoder<'_>) -> fmt
     let dropped = hub.log_lines_dropped.get();
     counter(to, "hub_log_lines_dropped", "Log lines dropped because the log is written too slowly", dropped)?;
     gauge(to, "hub_subscriptions", "Subscriptions now", hub.subscriptions())?;
+    let (feeds, sharers) = hub.feeds();
+    gauge(to, "hub_feeds", "Feeds now: one copy of each message for several subscriptions", feeds)?;
+    gauge(to, "hub_feed_subscriptions", "Subscriptions that read a feed now", sharers)?;
     let registrations = hub.registrations.get();
     gauge(
         to,

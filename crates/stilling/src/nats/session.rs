@@ -466,7 +466,8 @@ impl NatsSession {
         match delivery {
             // Nothing more can be sent.
             DeliveryItem::Mark(mark) if self.is_output_ended() => self.report_mark(mark, io, cx),
-            DeliveryItem::Bytes(..) | DeliveryItem::Message(..) if self.is_output_ended() => {}
+            DeliveryItem::Bytes(..) | DeliveryItem::Message(..) | DeliveryItem::Feed(_)
+                if self.is_output_ended() => {}
             DeliveryItem::Bytes(first, second) => {
                 if first.len() + second.len() > io.room() {
                     return io.end_slow_consumer();
@@ -478,6 +479,7 @@ impl NatsSession {
                 });
             }
             DeliveryItem::Message(line, payload, end) => send_message(line, payload, end, io),
+            DeliveryItem::Feed(messages) => send_message(b"", messages, b"", io),
             DeliveryItem::Mark(mark) if io.is_output_blocked() => {
                 self.marks.get_or_insert_with(Default::default).0.push(mark);
             }

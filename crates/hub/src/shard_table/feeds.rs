@@ -1,0 +1,326 @@
+//! Feeds: messages encoded once per shard for all subscriptions that receive identical bytes.
+//!
+//! ```text
+//!   feed     │ MSG a 1 5␍␊hello␍␊ │ MSG a 1 3␍␊abc␍␊ │ MSG a 1 2␍␊xy␍␊ │       one block while the feed is open
+//!                                  ▲ position of 17                    ▲ head, position of 18
+//! ```
+//!
+//! A feed belongs to one registration and one encoding ([`Encoding`]). Its members are positions: a message costs one
+//! copy however many there are, and each member is handed everything between its position and the head at once, when
+//! the expansion of a routed batch ends or before another item for its connection. A feed is open from its first
+//! message to the end of the expansion, so no position outlives a turn.
+//!
+//! A connection has a position in at most one feed. A member whose connection reads another open feed becomes private
+//! for good, so the order of messages per connection remains that of the hub.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use stilling_ring::{BlockWriter, planted};
+
+use super::SubscriptionOwner;
+use crate::deliveries::DeliveryBatch;
+use crate::limits::{FEED_BLOCK_SIZE, FEED_BLOCK_SIZE_MIN, FEED_BLOCKS_SIZE_MAX};
+use crate::short_bytes::ShortBytes;
+
+/// What makes the bytes of a message equal for two subscriptions of one filter.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Encoding {
+    pub(super) sid: ShortBytes,
+    pub(super) supports_headers: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Feed {
+    pub(super) encoding: Encoding,
+    /// Slots of its subscriptions, in no order.
+    members: Vec<u32>,
+    /// Number of the last message appended, and the messages appended so far.
+    last_message: u64,
+    message_count: u64,
+    /// Encoded messages while the feed is open.
+    block: Option<BlockWriter>,
+    /// Bytes of the longest run so far, halved by shorter ones: the size of the next block.
+    run_size: usize,
+}
+
+/// Position of a connection in an open feed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct FeedPosition {
+    pub(super) feed: u32,
+    /// Slot of the subscription.
+    pub(super) slot: u32,
+    pub(super) offset: usize,
+}
+
+/// No block is free: the blocks of earlier runs are still in the output of this turn.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct NoBlock;
+
+/// The feeds of a shard.
+#[derive(Debug, Default)]
+pub(super) struct Feeds {
+    slots: Vec<Option<Feed>>,
+    free: Vec<u32>,
+    open: Vec<u32>,
+    /// Members of all feeds.
+    sharers: usize,
+    blocks: FeedBlocks,
+}
+
+impl Feeds {
+    pub(super) fn add(&mut self, encoding: Encoding) -> u32 {
+        let new = Feed {
+            encoding,
+            members: Vec::new(),
+            last_message: 0,
+            message_count: 0,
+            block: None,
+            run_size: FEED_BLOCK_SIZE_MIN,
+        };
+        match self.free.pop() {
+            Some(number) => {
+                self.slots[number as usize] = Some(new);
+                number
+            }
+            None => {
+                self.slots.push(Some(new));
+                (self.slots.len() - 1) as u32
+            }
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Subscriptions that read a feed.
+    pub(super) fn sharers(&self) -> usize {
+        self.sharers
+    }
+
+    pub(super) fn get(&self, number: u32) -> Option<&Feed> {
+        self.slots[number as usize].as_ref()
+    }
+
+    /// Adds a subscription. Returns its index among the members.
+    pub(super) fn join(&mut self, number: u32, slot: u32) -> u32 {
+        let Some(feed) = &mut self.slots[number as usize] else { return 0 };
+        feed.members.push(slot);
+        self.sharers += 1;
+        (feed.members.len() - 1) as u32
+    }
+
+    /// Removes the member at `index`. Returns the slot of the member that has moved there, if any.
+    pub(super) fn leave(&mut self, number: u32, index: u32) -> Option<u32> {
+        let feed = self.slots[number as usize].as_mut()?;
+        feed.members.swap_remove(index as usize);
+        self.sharers -= 1;
+        feed.members.get(index as usize).copied()
+    }
+
+    /// Removes a feed without members.
+    pub(super) fn remove(&mut self, number: u32) {
+        self.close(number);
+        self.slots[number as usize] = None;
+        self.free.push(number);
+    }
+
+    pub(super) fn has_open(&self) -> bool {
+        !self.open.is_empty()
+    }
+
+    pub(super) fn last_opened(&self) -> Option<u32> {
+        self.open.last().copied()
+    }
+
+    /// Opens a feed, unless it is open, with room for `size` bytes. Returns whether it has been opened.
+    pub(super) fn open(&mut self, number: u32, size: usize) -> Result<bool, NoBlock> {
+        let Some(feed) = &mut self.slots[number as usize] else { return Ok(false) };
+        if feed.block.is_some() {
+            return Ok(false);
+        }
+        feed.block = Some(self.blocks.take(feed.run_size.max(size)).ok_or(NoBlock)?);
+        self.open.push(number);
+        Ok(true)
+    }
+
+    /// Closes a feed after its members were handed its bytes.
+    pub(super) fn close(&mut self, number: u32) {
+        let Some(feed) = &mut self.slots[number as usize] else { return };
+        if let Some(block) = feed.block.take() {
+            self.open.retain(|open| *open != number);
+            let size = block.committed().next_power_of_two();
+            feed.run_size = size.max(feed.run_size / 2).clamp(FEED_BLOCK_SIZE_MIN, FEED_BLOCK_SIZE);
+            self.blocks.put_back(block);
+        }
+    }
+}
+
+impl Feed {
+    pub(super) fn members(&self) -> &[u32] {
+        &self.members
+    }
+
+    pub(super) fn last_message(&self) -> u64 {
+        self.last_message
+    }
+
+    pub(super) fn message_count(&self) -> u64 {
+        self.message_count
+    }
+
+    /// Bytes of the feed, if it is open.
+    pub(super) fn head(&self) -> Option<usize> {
+        self.block.as_ref().map(BlockWriter::committed)
+    }
+
+    pub(super) fn has_room_for(&self, size: usize) -> bool {
+        self.block.as_ref().is_none_or(|block| block.spare_len() >= size)
+    }
+}
+
+impl Feeds {
+    /// Appends message `number` in parts to an open feed with room for it. Returns its range.
+    pub(super) fn append<const N: usize>(
+        &mut self,
+        feed: u32,
+        number: u64,
+        parts: [&[u8]; N],
+    ) -> Range<usize> {
+        let Some(feed) = &mut self.slots[feed as usize] else { return 0..0 };
+        feed.last_message = number;
+        feed.message_count += 1;
+        let Some(block) = &mut feed.block else { return 0..0 };
+        let start = block.committed();
+        for part in parts {
+            block.append(part);
+        }
+        start..block.committed()
+    }
+
+    /// Hands out everything that a connection has not been handed of the open feed that it reads, before another item
+    /// for it.
+    #[inline]
+    pub(super) fn hand_out(&self, token: u64, owner: &mut SubscriptionOwner, into: &mut DeliveryBatch) {
+        if planted!("overtaken feed") {
+            return;
+        }
+        self.hand_out_before(usize::MAX, token, owner, into);
+    }
+
+    /// The same, up to the offset `end`.
+    pub(super) fn hand_out_before(
+        &self,
+        end: usize,
+        token: u64,
+        owner: &mut SubscriptionOwner,
+        into: &mut DeliveryBatch,
+    ) {
+        let Some(position) = &mut owner.position else { return };
+        let Some(block) = self.get(position.feed).and_then(|feed| feed.block.as_ref()) else { return };
+        let end = end.min(block.committed());
+        if position.offset < end {
+            into.feed(token, (block.shared(), position.offset..end));
+            position.offset = end;
+        }
+    }
+}
+
+/// Blocks of feeds, by size. A block is reused when nothing refers to its bytes.
+#[derive(Debug, Default)]
+struct FeedBlocks {
+    /// Used blocks of each power of two from [`FEED_BLOCK_SIZE_MIN`], the one used first in front.
+    used: [VecDeque<BlockWriter>; FEED_BLOCK_SIZES],
+    /// Bytes of all blocks.
+    size: usize,
+}
+
+const FEED_BLOCK_SIZES: usize = (FEED_BLOCK_SIZE / FEED_BLOCK_SIZE_MIN).ilog2() as usize + 1;
+
+/// Index of the smallest blocks with at least `size` bytes; `None` for bytes beyond [`FEED_BLOCK_SIZE`].
+fn class_of(size: usize) -> Option<usize> {
+    let blocks = size.div_ceil(FEED_BLOCK_SIZE_MIN).next_power_of_two();
+    Some(blocks.ilog2() as usize).filter(|class| *class < FEED_BLOCK_SIZES)
+}
+
+impl FeedBlocks {
+    fn take(&mut self, size: usize) -> Option<BlockWriter> {
+        // A longer message gets a block of its own, which is freed after use.
+        let Some(class) = class_of(size) else { return Some(BlockWriter::new(size)) };
+        if let Some(first) = self.used[class].front_mut()
+            && first.reset()
+        {
+            return self.used[class].pop_front();
+        }
+        let size = FEED_BLOCK_SIZE_MIN << class;
+        if self.size + size > FEED_BLOCKS_SIZE_MAX {
+            self.free_idle();
+        }
+        if self.size + size > FEED_BLOCKS_SIZE_MAX {
+            return None;
+        }
+        self.size += size;
+        Some(BlockWriter::new(size))
+    }
+
+    fn put_back(&mut self, block: BlockWriter) {
+        let size = block.committed() + block.spare_len();
+        if let Some(class) = class_of(size) {
+            self.used[class].push_back(block);
+        }
+    }
+
+    /// Frees all blocks that nothing refers to.
+    fn free_idle(&mut self) {
+        for (class, blocks) in self.used.iter_mut().enumerate() {
+            let before = blocks.len();
+            blocks.retain(BlockWriter::is_shared);
+            self.size -= (before - blocks.len()) * (FEED_BLOCK_SIZE_MIN << class);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_of_blocks() {
+        let sizes = [1, FEED_BLOCK_SIZE_MIN, FEED_BLOCK_SIZE_MIN + 1, FEED_BLOCK_SIZE, FEED_BLOCK_SIZE + 1];
+        let classes = [Some(0), Some(0), Some(1), Some(FEED_BLOCK_SIZES - 1), None];
+        assert_eq!(sizes.map(class_of), classes);
+    }
+
+    #[test]
+    fn a_block_is_reused_once_nothing_refers_to_it() {
+        let mut blocks = FeedBlocks::default();
+        let mut block = blocks.take(10).expect("there is room");
+        block.append(b"bytes").expect("there is room");
+        let reference = block.share();
+        blocks.put_back(block);
+        assert_eq!(blocks.take(10).map(|block| block.committed()), Some(0), "another block");
+        assert_eq!(blocks.size, 2 * FEED_BLOCK_SIZE_MIN);
+        drop(reference);
+        assert!(blocks.take(10).is_some());
+        assert_eq!(blocks.size, 2 * FEED_BLOCK_SIZE_MIN, "the first block");
+    }
+
+    #[test]
+    fn the_blocks_of_a_shard_are_bounded() {
+        let mut blocks = FeedBlocks::default();
+        let mut references = Vec::new();
+        while let Some(block) = blocks.take(FEED_BLOCK_SIZE) {
+            references.push(block.share());
+            blocks.put_back(block);
+        }
+        assert_eq!(
+            (references.len() * FEED_BLOCK_SIZE, blocks.size),
+            (FEED_BLOCKS_SIZE_MAX, FEED_BLOCKS_SIZE_MAX)
+        );
+        assert!(blocks.take(1).is_none());
+        references.clear();
+        assert!(blocks.take(1).is_some(), "idle blocks of another size make room");
+        assert_eq!(blocks.size, FEED_BLOCK_SIZE_MIN);
+    }
+}

@@ -1,0 +1,48 @@
+//! One subscription of a connection.
+
+use super::feeds::Encoding;
+use crate::short_bytes::ShortBytes;
+
+#[derive(Debug)]
+pub(super) struct Subscription {
+    pub(super) token: u64,
+    /// Index of its connection in `owners`.
+    pub(super) owner: u32,
+    /// Index of its registration in `registered`.
+    pub(super) registered: u32,
+    pub(super) age: u64,
+    pub(super) sid: ShortBytes,
+    pub(super) supports_headers: bool,
+    /// It receives messages for which the number of processed requests is at least `from` and below `until`.
+    pub(super) from: u64,
+    pub(super) until: u64,
+    /// Messages received. A member of a feed has received in addition, modulo 2^64, those that the feed counts.
+    pub(super) delivered: u64,
+    pub(super) ends_after: Option<u32>,
+    pub(super) sharing: Sharing,
+    /// Number of the last message it received from a feed that it has left.
+    pub(super) received: u64,
+}
+
+/// Whether a subscription reads a feed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Sharing {
+    /// Not decided yet: it has received no message.
+    New,
+    /// Not yet: too few subscriptions receive the same bytes.
+    Counted,
+    /// Reads a feed, as the member at `index`.
+    Member { feed: u32, index: u32 },
+    /// Never.
+    Private,
+}
+
+impl Subscription {
+    pub(super) fn encoding(&self) -> Encoding {
+        Encoding { sid: self.sid.clone(), supports_headers: self.supports_headers }
+    }
+
+    pub(super) fn is_satisfied(&self) -> bool {
+        self.ends_after.is_some_and(|after| self.delivered >= u64::from(after))
+    }
+}

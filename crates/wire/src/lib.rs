@@ -3,7 +3,9 @@
 //! The codecs use no socket, thread, clock or randomness. The caller owns the receive buffer; a decoder is a few bytes
 //! of plain state that borrows from it, so one thread can hold hundreds of thousands of decoders.
 //!
-//! [`http1`] is HTTP/1.1, [`nats`] the NATS client protocol, [`syslog`] both syslog formats and their framing.
+//! [`http1`] is HTTP/1.1, [`nats`] the NATS client protocol, [`syslog`] both syslog formats and their framing,
+//! [`websocket`] WebSocket, and [`sse`] server-sent events. [`message_object`] is a message as subscribers of the last
+//! two receive it, [`resume_position`] the position from which they resume.
 //!
 //! ```
 //! use stilling_wire::http1::{HttpLimits, OK_CLOSE, RequestDecoder, RequestEvent};
@@ -22,7 +24,12 @@
 #![forbid(unsafe_code)]
 
 pub mod http1;
+pub mod message_object;
 mod meter;
 pub mod nats;
+pub mod resume_position;
+pub mod sse;
 mod swar;
 pub mod syslog;
+mod utf8;
+pub mod websocket;

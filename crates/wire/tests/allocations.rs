@@ -3,11 +3,16 @@
 use std::hint::black_box;
 
 use stilling_probe::allocations::{CountingAllocator, thread_allocations};
+use stilling_wire::message_object::MessageObject;
 use stilling_wire::nats::{
     AckSubject, ClientDecoder, ClientEvent, Filter, Headers, Msg, NatsLimits, Pub, PubAck, PubAckResponse,
     ServerDecoder, ServerEvent, SubjectLimits, encode_err, encode_headers,
 };
+use stilling_wire::sse::{SseDecoder, SseLimits, encode_message};
 use stilling_wire::syslog::{self, Framer};
+use stilling_wire::websocket::{
+    Opcode, WebSocketDecoder, WebSocketEvent, WebSocketFrame, WebSocketLimits, encode_frame_around,
+};
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
@@ -83,5 +88,66 @@ fn no_message_costs_an_allocation() {
         count += usize::from(syslog::parse(frame.message).host == Some(b"vm"));
     }
     assert_eq!((start, count), (lines.len(), 2 * ROUNDS));
+    assert_eq!(thread_allocations() - before, 0);
+}
+
+/// Row 2.4: messages to and from subscribers over WebSocket and SSE, of every kind of payload.
+#[test]
+fn no_subscription_message_costs_an_allocation() {
+    let payloads: [&[u8]; 4] =
+        [b"{\"a\":[[1],\n\"\\u00e9\"]}", b"hello \"world\"\n", b"\xff\xfe", &[b'x'; 200]];
+    let objects = payloads.map(|payload| MessageObject { sequence: 17, subject: "a.b", time_ns: 5, payload });
+    let mut received = Vec::new();
+    for _ in 0..ROUNDS {
+        WebSocketFrame::text("h\u{e9}llo").masked([1, 2, 3, 4]).encode(&mut received);
+        let fragment = WebSocketFrame { is_final: false, ..WebSocketFrame::text("a").masked([1, 2, 3, 4]) };
+        fragment.encode(&mut received);
+        WebSocketFrame::ping(b"p").masked([1, 2, 3, 4]).encode(&mut received);
+        WebSocketFrame::new(Opcode::Continuation, b"b").masked([1, 2, 3, 4]).encode(&mut received);
+    }
+    let (mut frames, mut events) =
+        (Vec::with_capacity(ROUNDS * 4 * 500), Vec::with_capacity(ROUNDS * 4 * 500));
+    let mut unmasked = Vec::with_capacity(received.len());
+
+    let before = thread_allocations();
+    for object in (0..ROUNDS).flat_map(|_| &objects) {
+        encode_frame_around(&mut frames, Opcode::Text, |out| object.encode(out));
+        encode_frame_around(&mut frames, Opcode::Binary, |out| object.encode_binary(out));
+        encode_message(&mut events, 3, object);
+    }
+
+    let limits = WebSocketLimits::default();
+    for (mut decoder, input, expected) in [
+        (WebSocketDecoder::of_client(), &received, 2 * ROUNDS),
+        (WebSocketDecoder::of_server(), &frames, 8 * ROUNDS),
+    ] {
+        let (mut start, mut count) = (0, 0);
+        loop {
+            let step = decoder.decode(&limits, &input[start..]).expect("the frames are good");
+            start += step.consumed;
+            match step.event {
+                WebSocketEvent::NeedMore => break,
+                WebSocketEvent::Message { payload, .. } => {
+                    count += 1;
+                    unmasked.clear();
+                    payload.append_to(&mut unmasked);
+                }
+                WebSocketEvent::MessageEnd => count += 1,
+                event => {
+                    black_box(event);
+                }
+            }
+        }
+        assert_eq!((start, count), (input.len(), expected));
+    }
+
+    let (limits, mut decoder, mut start, mut count) = (SseLimits::default(), SseDecoder::default(), 0, 0);
+    loop {
+        let step = decoder.decode(&limits, &events[start..]).expect("the events are short");
+        start += step.consumed;
+        let Some(event) = step.event else { break };
+        count += usize::from(event.id() == Some(b"3-17") && event.data().is_some());
+    }
+    assert_eq!((start, count), (events.len(), 4 * ROUNDS));
     assert_eq!(thread_allocations() - before, 0);
 }

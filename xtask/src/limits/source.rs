@@ -28,7 +28,7 @@ pub(super) struct FlagLimit {
 }
 
 /// Structures with limits as fields.
-const STRUCTURES: [&str; 16] = [
+const STRUCTURES: [&str; 18] = [
     "BackoffConfig",
     "HttpLimits",
     "JournalLimits",
@@ -41,10 +41,12 @@ const STRUCTURES: [&str; 16] = [
     "QueueLimits",
     "RetryBudgetConfig",
     "ShardConfig",
+    "SseLimits",
     "SubjectLimits",
     "SubscriberConfig",
     "SyslogLimits",
     "Timeouts",
+    "WebSocketLimits",
 ];
 
 /// The constants of one file: all of them if the file is for limits, otherwise durations and constants named like a

@@ -73,6 +73,10 @@ fn http(config: &ServeConfig, sources: &SettingSources, output: &mut String) {
         if config.app.is_some() && config.publishes_at(*address) {
             let _ = writeln!(output, "publish    http://{address}/publish/* (answered here, not by the app)");
         }
+        if config.app.is_some() && config.subscribes_at(*address) {
+            let _ =
+                writeln!(output, "subscribe  http://{address}/subscribe/* (answered here, not by the app)");
+        }
     }
     if let Admin::At(address) = config.admin {
         let _ = writeln!(output, "admin      {address} ({})", sources.origin("admin"));

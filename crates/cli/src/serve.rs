@@ -138,8 +138,8 @@ impl ElasticArguments {
 #[derive(Args)]
 #[command(next_help_heading = "Worker processes")]
 struct AppArguments {
-    /// Start this command as worker processes that answer everything but /status, /metrics, /livez, /readyz and /publish/*. It must
-    /// serve HTTP/1.1 on the Unix socket at the path that replaces {socket} and is in STILLING_SOCKET
+    /// Start this command as worker processes that answer everything but /status, /metrics, /livez, /readyz, /publish/* and
+    /// /subscribe/*. It must serve HTTP/1.1 on the Unix socket at the path that replaces {socket} and is in STILLING_SOCKET
     #[arg(long, value_name = "COMMAND", conflicts_with_all = ["worker_threads", "demo", "accept_workers", "free_threshold"])]
     app: Option<String>,
     /// Number of worker processes

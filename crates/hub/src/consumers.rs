@@ -128,7 +128,7 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
     fn send_status(&mut self, to: &[u8], reply: &[u8], headers: &[u8]) {
         self.fan_out.send_by_subject(
             self.router,
-            &OutboundMessage { subject: to, reply, headers, payload: b"".into() },
+            &OutboundMessage { subject: to, reply, headers, payload: b"".into(), position: None },
         );
     }
 }

@@ -48,6 +48,8 @@ pub struct HubCounters {
     pub queued: Gauge,
     /// Current consumers.
     pub consumers: Gauge,
+    /// Subscriptions over WebSocket and SSE that catch up now.
+    pub catch_ups: Gauge,
     /// Number of times that a record was offered to a consumer, sent or not: a measure of the cost of consumers.
     pub offered: Gauge,
     /// Steps that removed registrations and consumers of disconnected clients.
@@ -68,6 +70,10 @@ pub struct HubCounters {
 pub struct ShardCounters {
     /// Messages sent to subscriptions.
     pub delivered: Gauge,
+    /// Those of them over SSE.
+    pub delivered_sse: Gauge,
+    /// Those of them over WebSocket.
+    pub delivered_websocket: Gauge,
     /// Current subscriptions.
     pub subscriptions: Gauge,
     /// Current feeds, each one copy of the messages for several subscriptions.

@@ -16,6 +16,7 @@ use std::ops::Range;
 
 use stilling_ring::SharedBlock;
 
+use crate::encoding::EncodingClass;
 use crate::limits::DELIVERY_BATCH_SIZE;
 use crate::payload::{Payload, add_block};
 
@@ -128,6 +129,8 @@ pub enum DeliveryItem<'a> {
     Pause,
     /// Read the connection again.
     Resume,
+    /// Close the connection: the hub has no room for its subscription.
+    Refused,
     /// Close the connection after what it was sent: it requested [`CloseAfterAcks`](crate::HubRequest::CloseAfterAcks),
     /// and all its publications are answered.
     Close,
@@ -139,9 +142,8 @@ pub struct DeliveryBatch {
     bytes: Vec<u8>,
     entries: Vec<DeliveryEntry>,
     next: usize,
-    /// Span and message number of the last body without headers, and of the last one with headers: subscribers with and
-    /// without headers may alternate.
-    bodies: [(ByteSpan, u64); 2],
+    /// Span and message number of the last body of each encoding: subscribers with different encodings may alternate.
+    bodies: [(ByteSpan, u64); EncodingClass::COUNT],
     /// Blocks of payloads passed by reference.
     blocks: Vec<SharedBlock>,
     shared_size: usize,
@@ -150,11 +152,11 @@ pub struct DeliveryBatch {
     is_mixed: bool,
 }
 
-/// The part after a message's line, shared by all subscribers with headers or all without.
+/// The part after a message's line, shared by all subscribers with the same encoding.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct MessageBody {
     pub(crate) message: u64,
-    pub(crate) has_headers: bool,
+    pub(crate) class: EncodingClass,
 }
 
 const MESSAGE_END: &[u8] = b"\r\n";
@@ -203,6 +205,7 @@ enum DeliveryKind {
     Mark(u64),
     Pause,
     Resume,
+    Refused,
     Close,
 }
 
@@ -255,14 +258,17 @@ impl DeliveryBatch {
         let start = self.bytes.len() as u32;
         line(&mut self.bytes);
         let end = self.bytes.len() as u32;
-        let (body_span, of) = self.bodies[usize::from(body.has_headers)];
+        let (body_span, of) = self.bodies[body.class.index()];
         if of == body.message && !body_span.is_empty() {
-            self.add_bytes(to, ByteSpan { start, end }, body_span);
-            return;
+            let line = ByteSpan { start, end };
+            return match line.is_empty() {
+                true => self.add_bytes(to, body_span, ByteSpan::default()),
+                false => self.add_bytes(to, line, body_span),
+            };
         }
         write(&mut self.bytes);
         let whole = ByteSpan { start, end: self.bytes.len() as u32 };
-        self.bodies[usize::from(body.has_headers)] = (ByteSpan { start: end, end: whole.end }, body.message);
+        self.bodies[body.class.index()] = (ByteSpan { start: end, end: whole.end }, body.message);
         self.add_bytes(to, whole, ByteSpan::default());
     }
 
@@ -340,6 +346,11 @@ impl DeliveryBatch {
         self.add(to, DeliveryKind::Resume);
     }
 
+    /// Refuses a connection's subscription.
+    pub(crate) fn refuse(&mut self, to: u64) {
+        self.add(to, DeliveryKind::Refused);
+    }
+
     /// Closes a connection.
     pub fn close(&mut self, to: u64) {
         self.add(to, DeliveryKind::Close);
@@ -413,6 +424,7 @@ impl DeliveryBatch {
             DeliveryKind::Mark(mark) => DeliveryItem::Mark(mark),
             DeliveryKind::Pause => DeliveryItem::Pause,
             DeliveryKind::Resume => DeliveryItem::Resume,
+            DeliveryKind::Refused => DeliveryItem::Refused,
             DeliveryKind::Close => DeliveryItem::Close,
         }
     }
@@ -437,7 +449,7 @@ mod tests {
     use super::*;
 
     fn plain(message: u64) -> MessageBody {
-        MessageBody { message, has_headers: false }
+        MessageBody { message, class: EncodingClass::Nats { has_headers: false } }
     }
 
     fn all(deliveries: &mut DeliveryBatch) -> Vec<(u64, String)> {
@@ -596,7 +608,8 @@ mod tests {
     fn a_message_is_there_and_counts_once_however_its_encodings_alternate() {
         let mut deliveries = DeliveryBatch::new();
         for number in 0..100_u64 {
-            let body = MessageBody { message: 1 + number / 50, has_headers: number % 2 == 0 };
+            let class = EncodingClass::Nats { has_headers: number % 2 == 0 };
+            let body = MessageBody { message: 1 + number / 50, class };
             deliveries.message(number, body, |_| (), |out| out.extend_from_slice(b"body"));
         }
         assert_eq!(deliveries.bytes.len(), 4 * "body".len(), "two messages in two encodings");

@@ -28,6 +28,7 @@ use crate::payload::Payload;
 use crate::publication_batch::{ClientId, RegistrationId};
 use crate::pull::EndedPull;
 use crate::registrations::SubscriberTarget;
+use crate::resume::SubscriptionNotice;
 use crate::routed_batch::{MarkTarget, RoutedBatch};
 use crate::router::Router;
 
@@ -258,6 +259,21 @@ impl<O: Outlets> FanOut<O> {
 
     pub(crate) fn close(&mut self, client: ClientId) {
         self.routed_batch(client).close(client.token);
+    }
+
+    /// Returns whether there is no unfinished work and a shard has room.
+    pub(crate) fn has_room_in(&mut self, shard: u32) -> bool {
+        !self.has_unfinished() && self.shards[shard as usize].has_room(&mut self.outlets)
+    }
+
+    /// Sends a record to a connection that catches up. The caller has checked for [room](Self::has_room_in).
+    pub(crate) fn record(&mut self, to: ClientId, message: &OutboundMessage<'_>) {
+        self.routed_batch(to).record(to.token, message);
+    }
+
+    /// Sends a notice to a subscription. The caller has checked for [room](Self::has_room_in).
+    pub(crate) fn notice(&mut self, to: ClientId, notice: SubscriptionNotice) {
+        self.routed_batch(to).notice(to.token, notice);
     }
 
     /// Appends a mark, after unfinished work.

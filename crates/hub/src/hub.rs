@@ -17,6 +17,7 @@ use std::sync::Arc;
 use stilling_wire::nats::{NO_RESPONDERS, PONG, strip_status};
 
 use self::api::ApiState;
+use crate::catch_ups::CatchUps;
 use crate::clients::ClosingClients;
 use crate::consumers::{ConsumerDelivery, Consumers};
 use crate::counters::HubCounters;
@@ -39,6 +40,7 @@ use crate::streams::StreamTable;
 use crate::time::{Now, UnixNanos};
 
 mod api;
+mod catching_up;
 mod markers;
 mod open_streams;
 mod parking;
@@ -79,6 +81,7 @@ pub struct Hub<S: Storage, O: Outlets> {
     clients: ClosingClients,
     parked: ParkedClients,
     consumers: Consumers,
+    catch_ups: CatchUps,
     api: ApiState,
     losses: LossTracker,
     counters: Arc<HubCounters>,
@@ -141,6 +144,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             clients: ClosingClients::new(key),
             parked: ParkedClients::new(key, streams.len()),
             consumers: Consumers::new(key, streams.len()),
+            catch_ups: CatchUps::new(key),
             api: ApiState::new(key),
             losses: LossTracker::new(streams.len()),
             streams,
@@ -182,6 +186,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             && !self.parked.is_exhausted()
             && !self.clients.has_cleanups()
             && !self.consumers.table.can_resume
+            && !self.catch_ups.can_resume()
     }
 
     /// Returns whether deliveries for a shard could not be handed out.
@@ -246,6 +251,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         self.api.begin_turn();
         self.parked.begin_turn();
         self.consumers.begin_turn();
+        self.catch_ups.begin_turn();
         self.streams.begin_turn(now.steady_ns);
         if !self.delivery().finish_unsent() {
             return;
@@ -268,6 +274,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             && let Some(chunk) = self.storage.next_chunk()
         {
             self.api.is_full = false;
+            let Some(chunk) = self.receive_catch_up_chunk(chunk) else { continue };
             let not_for_consumers = self.delivery().receive_chunk(chunk, now.steady_ns);
             if let Some(chunk) = not_for_consumers {
                 self.answer_read(chunk);
@@ -278,6 +285,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             self.delivery().run_maintenance(now.steady_ns);
         }
         self.resume_reads();
+        self.run_catch_ups(now.steady_ns);
         self.write_due_markers(now);
         self.unpark(now);
         self.check_disk_stalls(now.steady_ns);
@@ -308,6 +316,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             (&counters.parked_requests, self.parked.total()),
             (&counters.queued, self.fan_out.waiting_size() as u64),
             (&counters.consumers, self.consumers.table.len() as u64),
+            (&counters.catch_ups, self.catch_ups.len() as u64),
             (&counters.offered, self.consumers.offered()),
             (&counters.cleanup_steps, self.clients.steps_done() + removed),
             (&counters.stale_matches, stale_matches),
@@ -364,13 +373,13 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             HubRequest::Publish(publication) => self.publish(origin, &publication, now)?,
             HubRequest::Interest(change) => self.change_interest(client, change),
             HubRequest::Barrier => self.fan_out.bytes(client, |out| out.extend_from_slice(PONG)),
+            HubRequest::MarkReached { mark } if self.catch_ups.reached(mark) => {}
             HubRequest::MarkReached { mark } => self.delivery().reached(mark, now.steady_ns),
             HubRequest::LossReport(lost) => self.record_loss(&lost, now),
             HubRequest::CancelPulls => self.delivery().end_pulls_of(client),
             HubRequest::CloseAfterAcks => self.close_after_answers(client, now),
-            HubRequest::Disconnect => {
-                self.clients.disconnect(client, &mut self.consumers.table, &mut self.router);
-            }
+            HubRequest::CatchUp(catch_up) => self.begin_catch_up(client, &catch_up),
+            HubRequest::Disconnect => self.disconnect(client),
         }
         Ok(())
     }
@@ -420,7 +429,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                 outcome
             }
             None => {
-                let message = OutboundMessage { subject, reply, headers, payload };
+                let message = OutboundMessage { subject, reply, headers, payload, position: None };
                 let count = self.send(&matches, Some(origin.publisher()), &message);
                 if count == 0 {
                     self.totals.undelivered += 1;

@@ -12,6 +12,7 @@
 //! - **Every queue is bounded**: see [`limits`].
 #![forbid(unsafe_code)]
 
+mod catch_ups;
 mod clients;
 mod consumers;
 mod counted_ranges;
@@ -19,6 +20,7 @@ mod counters;
 mod dedup;
 mod deliveries;
 mod disk_stall;
+mod encoding;
 mod fan_out;
 mod filter_tree;
 mod hash_key;
@@ -36,6 +38,7 @@ mod publication_batch;
 mod pull;
 mod recovered_stream;
 mod registrations;
+mod resume;
 mod routed_batch;
 mod router;
 mod shard_table;
@@ -49,6 +52,7 @@ mod time;
 
 pub use counters::{Gauge, HubCounters, ShardCounters, StreamCounters};
 pub use deliveries::{DeliveryBatch, DeliveryItem, PublishOutcome, RefusalReason};
+pub use encoding::MessageFormat;
 pub use fan_out::Outlets;
 pub use filter_tree::FilterTree;
 pub use hash_key::HashKey;
@@ -61,6 +65,8 @@ pub use publication_batch::{
     RegistrationId,
 };
 pub use recovered_stream::RecoveredStream;
+pub use registrations::overlap as filters_overlap;
+pub use resume::{CatchUpRequest, ResetCause, StartFrom, SubscriptionNotice};
 pub use routed_batch::RoutedBatch;
 pub use shard_table::{ShardTable, SubscriptionLimit};
 pub use storage::{JournalStorage, Storage, StreamOpening};

@@ -221,6 +221,17 @@ pub const CHUNKS_PER_TURN: usize = 64;
 /// Filters compared with records of chunks in one turn of the hub. The rest of the chunks waits for the next turn.
 pub const FILTERS_COMPARED_PER_TURN: usize = 65_536;
 
+/// Subscriptions over WebSocket and SSE that catch up, in total. A further one is refused: SSE closes, WebSocket closes
+/// with 1013.
+pub const CATCH_UPS_MAX: usize = 65_536;
+
+/// Concurrent disk reads of subscriptions that catch up. Further ones wait in order.
+pub const CATCH_UP_READS_MAX: usize = 16;
+
+/// Nanoseconds after which a catch-up is tried again that found no free read, no room in its shard or a stream that is
+/// not open.
+pub const CATCH_UP_RETRY_NS: u64 = 50_000_000;
+
 /// Streams described per answer. The client requests the rest with an offset.
 pub const STREAMS_PER_PAGE: usize = 256;
 

@@ -106,6 +106,7 @@ fn cost(request: &HubRequest<'_>) -> usize {
             }
             HubRequest::LossReport(lost) => lost.subject.len(),
             HubRequest::Interest(_)
+            | HubRequest::CatchUp(_)
             | HubRequest::Barrier
             | HubRequest::MarkReached { .. }
             | HubRequest::CancelPulls
@@ -120,6 +121,7 @@ fn cost(request: &HubRequest<'_>) -> usize {
 fn is_ordered(request: &HubRequest<'_>) -> bool {
     match request {
         HubRequest::Interest(_)
+        | HubRequest::CatchUp(_)
         | HubRequest::MarkReached { .. }
         | HubRequest::CancelPulls
         | HubRequest::LossReport(_) => false,

@@ -13,6 +13,7 @@ use stilling_ring::SharedBlock;
 use crate::limits::PUBLICATION_BATCH_SIZE;
 use crate::loss::Loss;
 use crate::payload::{Payload, add_block};
+use crate::resume::{CatchUpRequest, StartFrom};
 use crate::time::UnixNanos;
 
 /// Identifies a connection in the hub: its shard and its token in that shard.
@@ -47,11 +48,14 @@ pub enum Ingress {
     Syslog,
     /// A protocol of the embedding program.
     Custom,
+    /// WebSocket.
+    WebSocket,
 }
 
 impl Ingress {
     /// All protocols in numeric order.
-    pub const ALL: [Ingress; 4] = [Ingress::Nats, Ingress::Http, Ingress::Syslog, Ingress::Custom];
+    pub const ALL: [Ingress; 5] =
+        [Ingress::Nats, Ingress::Http, Ingress::Syslog, Ingress::Custom, Ingress::WebSocket];
 
     /// Returns the protocol's name in metrics.
     #[must_use]
@@ -61,6 +65,7 @@ impl Ingress {
             Ingress::Http => "http",
             Ingress::Syslog => "syslog",
             Ingress::Custom => "custom",
+            Ingress::WebSocket => "websocket",
         }
     }
 }
@@ -89,6 +94,8 @@ pub enum HubRequest<'a> {
     Publish(Publication<'a>),
     /// Changes the subscriptions of the shard; made by its [`ShardTable`](crate::ShardTable).
     Interest(InterestChange<'a>),
+    /// Sends a subscription the records of a stream; follows the connection's [`InterestChange`].
+    CatchUp(CatchUpRequest<'a>),
     /// Requests a `PONG` after all earlier requests have been processed.
     Barrier,
     /// Continues the consumer that waits for this mark: its last messages have been sent.
@@ -230,6 +237,11 @@ enum RequestKind {
         after: Option<u32>,
         is_shared: bool,
     },
+    CatchUp {
+        stream: u32,
+        filter: u16,
+        from: StartFrom,
+    },
     Barrier,
     MarkReached {
         mark: u64,
@@ -336,6 +348,10 @@ impl PublicationBatch {
             HubRequest::Interest(InterestChange::Unregister { id, after, is_shared }) => {
                 RequestKind::Unregister { id, after, is_shared }
             }
+            HubRequest::CatchUp(CatchUpRequest { stream, filter, from }) => {
+                self.bytes.extend_from_slice(filter);
+                RequestKind::CatchUp { stream, filter: filter.len() as u16, from }
+            }
             HubRequest::Barrier => RequestKind::Barrier,
             HubRequest::MarkReached { mark } => RequestKind::MarkReached { mark },
             HubRequest::CancelPulls => RequestKind::CancelPulls,
@@ -402,6 +418,9 @@ impl PublicationBatch {
             RequestKind::Sync => HubRequest::Interest(InterestChange::Sync),
             RequestKind::Unregister { id, after, is_shared } => {
                 HubRequest::Interest(InterestChange::Unregister { id, after, is_shared })
+            }
+            RequestKind::CatchUp { stream, filter, from } => {
+                HubRequest::CatchUp(CatchUpRequest { stream, filter: part(filter.into()), from })
             }
             RequestKind::Barrier => HubRequest::Barrier,
             RequestKind::MarkReached { mark } => HubRequest::MarkReached { mark },

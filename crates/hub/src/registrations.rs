@@ -394,7 +394,8 @@ pub(crate) fn checked(filter: &[u8]) -> Option<Filter<'_>> {
 }
 
 /// Returns whether some subject matches both filters, which are not checked again.
-pub(crate) fn overlap(one: &[u8], other: &[u8]) -> bool {
+#[must_use]
+pub fn overlap(one: &[u8], other: &[u8]) -> bool {
     let is_dot = |byte: &u8| *byte == b'.';
     let (mut ones, mut others) = (one.split(is_dot), other.split(is_dot));
     loop {

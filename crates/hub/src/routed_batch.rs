@@ -15,9 +15,10 @@ use stilling_ring::SharedBlock;
 
 use crate::deliveries::PublishOutcome;
 use crate::limits::DELIVERY_BATCH_SIZE;
-use crate::message::OutboundMessage;
+use crate::message::{OutboundMessage, RecordPosition};
 use crate::payload::{Payload, add_block};
 use crate::publication_batch::RegistrationId;
+use crate::resume::SubscriptionNotice;
 
 /// Messages and other entries for one shard, in order.
 #[derive(Debug, Default)]
@@ -25,6 +26,10 @@ pub struct RoutedBatch {
     bytes: Vec<u8>,
     entries: Vec<RoutedEntry>,
     targets: Vec<RegistrationId>,
+    /// Positions of the messages that are records of streams.
+    positions: Vec<RecordPosition>,
+    /// Messages for single connections that catch up.
+    caught_up: Vec<MessageEntry>,
     /// Blocks of payloads passed by reference.
     blocks: Vec<SharedBlock>,
     shared_size: usize,
@@ -65,6 +70,15 @@ pub(crate) enum RoutedEntry {
     /// Number of the shard's requests that the hub had processed.
     Processed(u64),
     Refused(RegistrationId),
+    /// A record for a connection that catches up: an index of `caught_up`.
+    Record {
+        to: u64,
+        message: u32,
+    },
+    Notice {
+        to: u64,
+        notice: SubscriptionNotice,
+    },
     Pause {
         to: u64,
     },
@@ -86,6 +100,9 @@ pub(crate) enum MarkTarget {
 /// Block number of a payload in `bytes`.
 const NO_BLOCK: u32 = u32::MAX;
 
+/// Index of a message without a position.
+const NO_POSITION: u32 = u32::MAX;
+
 /// A message with its parts contiguous from `start`; a payload may be in a block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MessageEntry {
@@ -99,6 +116,8 @@ pub(crate) struct MessageEntry {
     block_start: u32,
     targets: u32,
     targets_end: u32,
+    /// Index of its position, or [`NO_POSITION`].
+    position: u32,
     /// Connection that does not get the message back.
     pub(crate) excluded: Option<u64>,
     /// Number of the shard's requests that the hub had processed when it sent the message.
@@ -125,6 +144,8 @@ impl RoutedBatch {
             + self.shared_size
             + self.entries.len() * size_of::<RoutedEntry>()
             + self.targets.len() * size_of::<RegistrationId>()
+            + self.positions.len() * size_of::<RecordPosition>()
+            + self.caught_up.len() * size_of::<MessageEntry>()
     }
 
     /// Returns whether no entries remain.
@@ -143,7 +164,8 @@ impl RoutedBatch {
         target: RegistrationId,
     ) {
         if self.last_message != Some(number) {
-            self.add_message(processed, excluded, message);
+            let entry = self.add_message(processed, excluded, message);
+            self.entries.push(RoutedEntry::Message(entry));
             self.last_message = Some(number);
         }
         self.targets.push(target);
@@ -158,8 +180,13 @@ impl RoutedBatch {
         self.last_message == Some(number)
     }
 
-    fn add_message(&mut self, processed: u64, excluded: Option<u64>, message: &OutboundMessage<'_>) {
-        let &OutboundMessage { subject, reply, headers, payload } = message;
+    fn add_message(
+        &mut self,
+        processed: u64,
+        excluded: Option<u64>,
+        message: &OutboundMessage<'_>,
+    ) -> MessageEntry {
+        let &OutboundMessage { subject, reply, headers, payload, position } = message;
         let start = self.bytes.len() as u32;
         for part in [subject, reply, headers] {
             self.bytes.extend_from_slice(part);
@@ -175,8 +202,12 @@ impl RoutedBatch {
                 (add_block(&mut self.blocks, block), range.start as u32)
             }
         };
+        let position = position.map_or(NO_POSITION, |position| {
+            self.positions.push(position);
+            (self.positions.len() - 1) as u32
+        });
         let targets = self.targets.len() as u32;
-        self.entries.push(RoutedEntry::Message(MessageEntry {
+        MessageEntry {
             start,
             subject: subject.len() as u16,
             reply: reply.len() as u16,
@@ -186,9 +217,21 @@ impl RoutedBatch {
             block_start,
             targets,
             targets_end: targets,
+            position,
             excluded,
             processed,
-        }));
+        }
+    }
+
+    /// Appends a record for the connection `to`, which catches up.
+    pub(crate) fn record(&mut self, to: u64, message: &OutboundMessage<'_>) {
+        let entry = self.add_message(0, None, message);
+        self.caught_up.push(entry);
+        self.add(RoutedEntry::Record { to, message: (self.caught_up.len() - 1) as u32 });
+    }
+
+    pub(crate) fn notice(&mut self, to: u64, notice: SubscriptionNotice) {
+        self.add(RoutedEntry::Notice { to, notice });
     }
 
     /// Appends bytes for the connection `to`, written by `write`.
@@ -259,6 +302,11 @@ impl RoutedBatch {
         &self.bytes[start as usize..end as usize]
     }
 
+    /// Returns the message of a [`RoutedEntry::Record`].
+    pub(crate) fn record_parts(&self, message: u32) -> OutboundMessage<'_> {
+        self.parts(&self.caught_up[message as usize])
+    }
+
     #[inline]
     pub(crate) fn parts(&self, entry: &MessageEntry) -> OutboundMessage<'_> {
         let mut rest = &self.bytes[entry.start as usize..];
@@ -278,6 +326,7 @@ impl RoutedBatch {
                 let range = entry.block_start as usize..entry.block_start as usize + payload_size;
                 Payload::shared(&self.blocks[entry.block as usize], range)
             },
+            position: self.positions.get(entry.position as usize).copied(),
         }
     }
 
@@ -288,6 +337,8 @@ impl RoutedBatch {
         self.entries.clear();
         self.bytes.clear();
         self.targets.clear();
+        self.positions.clear();
+        self.caught_up.clear();
         if self.bytes.capacity() > 4 * DELIVERY_BATCH_SIZE {
             self.bytes = Vec::new();
         }
@@ -307,7 +358,7 @@ mod tests {
     }
 
     fn message(payload: Payload<'_>) -> OutboundMessage<'_> {
-        OutboundMessage { subject: b"a.b", reply: b"r", headers: b"h", payload }
+        OutboundMessage { subject: b"a.b", reply: b"r", headers: b"h", payload, position: None }
     }
 
     #[test]

@@ -32,6 +32,7 @@ use std::sync::Arc;
 use stilling_ring::planted;
 
 use crate::counters::ShardCounters;
+use crate::encoding::MessageFormat;
 use crate::hash_key::HashKey;
 use crate::limits::{
     ENDED_SUBSCRIPTIONS_PER_SUB, FEED_SHARERS_MIN, FILTER_TOKENS_PER_CLIENT_MAX,
@@ -43,11 +44,13 @@ use crate::short_bytes::ShortBytes;
 
 use self::feeds::{FeedPosition, Feeds};
 use self::filter_subscriptions::FilterSubscriptions;
+use self::record_subscription::RecordSubscription;
 use self::subscription::{Sharing, Subscription};
 
 mod expand;
 mod feeds;
 mod filter_subscriptions;
+mod record_subscription;
 mod sharing;
 mod subscription;
 
@@ -147,6 +150,8 @@ pub struct ShardTable {
     /// Messages expanded, and deliveries to subscriptions.
     messages: u64,
     delivered: u64,
+    delivered_sse: u64,
+    delivered_websocket: u64,
     /// Ended subscriptions, which still receive what the hub sends before it processes their end.
     ended: VecDeque<u32>,
     is_syncing: bool,
@@ -196,6 +201,8 @@ impl ShardTable {
             requests: 0,
             messages: 0,
             delivered: 0,
+            delivered_sse: 0,
+            delivered_websocket: 0,
             ended: VecDeque::new(),
             is_syncing: false,
             processed: 0,
@@ -244,6 +251,8 @@ impl ShardTable {
         counters.feeds.set(self.feeds.len() as u64);
         counters.feed_sharers.set(self.feeds.sharers() as u64);
         counters.delivered.set(self.delivered);
+        counters.delivered_sse.set(self.delivered_sse);
+        counters.delivered_websocket.set(self.delivered_websocket);
     }
 
     /// Appends a request to a publication batch. All requests of the shard must pass through this method, which counts
@@ -299,7 +308,34 @@ impl ShardTable {
         &mut self,
         token: u64,
         client_options: ClientOptions,
+        subscription: (&[u8], &[u8], &[u8]),
+    ) -> Result<(), SubscriptionLimit> {
+        self.add(token, client_options, subscription, None)
+    }
+
+    /// Adds the only subscription of a connection, in another format than NATS'. With a `stream`, the only one that has
+    /// subjects of the filter, records of the stream are ignored until the connection has caught up: the caller pushes
+    /// a [`CatchUpRequest`](crate::CatchUpRequest) next.
+    ///
+    /// # Errors
+    /// A maximum is reached.
+    pub fn subscribe_in_format(
+        &mut self,
+        token: u64,
+        filter: &[u8],
+        format: MessageFormat,
+        stream: Option<u32>,
+    ) -> Result<(), SubscriptionLimit> {
+        let records = Box::new(RecordSubscription::new(format, stream));
+        self.add(token, ClientOptions::default(), (filter, b"", b""), Some(records))
+    }
+
+    fn add(
+        &mut self,
+        token: u64,
+        client_options: ClientOptions,
         (filter, queue, sid): (&[u8], &[u8], &[u8]),
+        records: Option<Box<RecordSubscription>>,
     ) -> Result<(), SubscriptionLimit> {
         self.make_room()?;
         let tokens = tokens(filter);
@@ -330,6 +366,7 @@ impl ShardTable {
             ends_after: None,
             sharing: Sharing::New,
             received: 0,
+            records,
         };
         match self.subscriptions.get_mut(slot as usize) {
             Some(free) => *free = Some(subscription),

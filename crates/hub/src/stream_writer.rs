@@ -40,6 +40,7 @@ use crate::limits::{
     DISK_SLOW_NS, DISK_STALL_TIMEOUT_NS, MEMORY_STREAM_SIZE, OPEN_REFERENCES_NS_MAX, REPLIES_SIZE_MAX,
     SEAL_SIZE,
 };
+use crate::message::RecordPosition;
 use crate::payload::Payload;
 use crate::publication_batch::{ClientId, Ingress, Publication};
 use crate::recovered_stream::RecoveredParts;
@@ -567,6 +568,16 @@ impl StreamWriter {
             GapCause::Torn => {}
         }
         self.health.skipped(gap);
+    }
+
+    /// Returns the position of a record, whose time is in nanoseconds of Unix time.
+    pub(crate) fn position(&self, sequence: u64, time_ns: u64) -> RecordPosition {
+        RecordPosition {
+            stream: self.number,
+            epoch: self.created_ns.as_nanos(),
+            sequence,
+            time_ns: UnixNanos::from_nanos(time_ns),
+        }
     }
 
     pub(crate) fn read_memory(&self, read_request: &ReadRequest) -> Chunk {

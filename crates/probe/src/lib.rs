@@ -212,6 +212,15 @@ impl TestPeer {
         self.buffer.drain(..count).collect()
     }
 
+    /// Reads what has arrived, at least one byte.
+    #[track_caller]
+    pub fn read_some(&mut self) -> Vec<u8> {
+        if self.buffer.is_empty() {
+            assert!(self.receive().expect("more bytes") > 0, "closed instead of more bytes");
+        }
+        std::mem::take(&mut self.buffer)
+    }
+
     /// Reads everything until the server closes cleanly.
     #[track_caller]
     pub fn rest(&mut self) -> Vec<u8> {

@@ -64,6 +64,13 @@ impl ServeConfig {
         self.hub.has_listeners() && (!self.hub.users.is_empty() || self.open_publish || is_loopback(address))
     }
 
+    /// Whether `/subscribe/*` is answered at an HTTP listener with this address. With users it requires credentials
+    /// everywhere; without users it is limited to loopback.
+    #[must_use]
+    pub fn subscribes_at(&self, address: SocketAddr) -> bool {
+        self.has_hub() && (!self.hub.users.is_empty() || is_loopback(address))
+    }
+
     pub(crate) fn exposures_of(&self, endpoints: impl Iterator<Item = ListeningAddress>) -> Vec<Exposure> {
         let mut exposures = Vec::new();
         for ListeningAddress { protocol, is_admin, address } in
@@ -234,6 +241,23 @@ mod tests {
         };
         assert_eq!(config(|_| ()), [true, false, false]);
         assert_eq!(config(|config| config.open_publish = true), [true; 3]);
+        assert_eq!(config(|config| config.hub.nats.clear()), [false; 3], "there is no hub");
+        let ann = |config: &mut ServeConfig| {
+            config.hub.users = vec![UserConfig::new("ann", Credential::Password(Secret::new("x")))];
+        };
+        assert_eq!(config(ann), [true; 3]);
+    }
+
+    /// Invariant 13: nothing that reads messages is reachable from elsewhere without credentials.
+    #[test]
+    fn without_users_subscriptions_are_for_this_machine() {
+        let config = |change: fn(&mut ServeConfig)| {
+            let mut config = ServeConfig { open_publish: true, ..ServeConfig::default() };
+            config.hub.nats = vec![at("127.0.0.1:4222")];
+            change(&mut config);
+            ["127.0.0.1:80", "0.0.0.0:80", "192.0.2.1:80"].map(|address| config.subscribes_at(at(address)))
+        };
+        assert_eq!(config(|_| ()), [true, false, false]);
         assert_eq!(config(|config| config.hub.nats.clear()), [false; 3], "there is no hub");
         let ann = |config: &mut ServeConfig| {
             config.hub.users = vec![UserConfig::new("ann", Credential::Password(Secret::new("x")))];

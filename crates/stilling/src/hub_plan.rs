@@ -15,16 +15,17 @@ use crate::config::{HubThread, ServeConfig, ServeError};
 use crate::data_folder::DataFolder;
 use crate::hub::{
     self, HubCloser, HubEnvironment, HubHandle, LazyJournal, OpeningThread, PreparedStreams, Runner,
-    SharedDisks, SimulatedStore, StartGate, SteppedHub, SteppedJournal, SteppedThreads, StreamFolder,
-    StreamStore,
+    SharedDisks, SimulatedStore, StartGate, SteppedHub, SteppedJournal, SteppedThreads, StreamDirectory,
+    StreamFolder, StreamStore,
 };
 use crate::lifecycle::{FailureGuard, Lifecycle, ReleaseOnDrop, WallClock};
 use crate::log::LogWriter;
-use crate::nats::{NatsShard, Users};
+use crate::nats::NatsShard;
 use crate::overview::Overview;
 use crate::settings::{self, StreamConfig};
 use crate::shard::ShardHub;
 use crate::syslog::{SyslogRules, SyslogShard};
+use crate::users::Users;
 
 /// A hub with its streams, opened, or only checked if a predecessor still has them.
 pub(crate) struct HubPlan<S: StreamStore = StreamFolder> {
@@ -33,6 +34,7 @@ pub(crate) struct HubPlan<S: StreamStore = StreamFolder> {
     opening_thread: OpeningThread,
     report: fn(&str),
     users: Arc<Users>,
+    directory: Arc<StreamDirectory>,
     syslog: Arc<SyslogRules>,
     payload_size_max: u32,
     has_thread: bool,
@@ -275,6 +277,7 @@ impl<S: StreamStore> HubPlan<S> {
             HubThread::Own => true,
         };
         let users = Arc::new(Users::new(config.users.clone()));
+        let directory = Arc::new(StreamDirectory::new(&config.streams));
         let (sources, subject) = (config.syslog_sources.clone(), config.syslog_subject.clone());
         let key = stilling_hub::HashKey(hub::random_number(), hub::random_number());
         let syslog = Arc::new(SyslogRules::new(sources, subject, &config.streams, key));
@@ -284,6 +287,7 @@ impl<S: StreamStore> HubPlan<S> {
             opening_thread,
             report,
             users,
+            directory,
             syslog,
             payload_size_max,
             has_thread,
@@ -320,8 +324,18 @@ impl<S: StreamStore> HubPlan<S> {
         now: Instant,
         hub_wake: Option<&Arc<Wake>>,
     ) -> Result<AssembledHub, ServeError> {
-        let HubPlan { opened, opening_thread, report, users, syslog, payload_size_max, secret, log, .. } =
-            self;
+        let HubPlan {
+            opened,
+            opening_thread,
+            report,
+            users,
+            directory,
+            syslog,
+            payload_size_max,
+            secret,
+            log,
+            ..
+        } = self;
         let [key, other_key, id] = secret;
         let wake = hub_wake.unwrap_or(&shards[0]);
         let key = stilling_hub::HashKey(key, other_key);
@@ -355,6 +369,7 @@ impl<S: StreamStore> HubPlan<S> {
             let runner = if hub_wake.is_some() { None } else { runner.take() };
             let counters = Arc::clone(&overview.hub_handles[number]);
             let handle = HubHandle::new(port, Arc::clone(&users), payload_size_max, counters, runner, number);
+            let handle = handle.with_streams(Arc::clone(&directory));
             let hub = match closer {
                 Some(closer) => handle.with_closer(closer.clone()),
                 None => handle,

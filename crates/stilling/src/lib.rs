@@ -53,9 +53,12 @@ mod server;
 pub mod settings;
 mod shard;
 mod socket_file;
+mod sse;
 mod syslog;
 pub mod upstream;
+mod users;
 mod volume_monitor;
+mod websocket;
 
 pub use config::{Admin, HubThread, ServeConfig, ServeError};
 pub use data_folder::DataFolder;

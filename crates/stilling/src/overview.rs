@@ -85,7 +85,10 @@ impl Overview {
             ("\u{2003}no memory for requests", self.http(|c| &c.requests_shed)),
             ("\u{2003}no memory for responses", self.http(|c| &c.responses_shed)),
             ("\u{2003}publications: no room in time", publications),
-            ("messages by NATS, syslog and custom protocols: refused, shed or lost", self.messages_lost()),
+            (
+                "messages by NATS, syslog, WebSocket and custom protocols: refused, shed or lost",
+                self.messages_lost(),
+            ),
         ]
     }
 
@@ -100,7 +103,8 @@ impl Overview {
         let Some(hub) = self.hub.get() else { return 0 };
         let losses_of =
             |ingress| Loss::ALL.into_iter().map(move |loss| hub.losses(ingress, loss)).sum::<u64>();
-        [Ingress::Nats, Ingress::Syslog, Ingress::Custom].into_iter().map(losses_of).sum()
+        let counted = [Ingress::Nats, Ingress::Syslog, Ingress::Custom, Ingress::WebSocket];
+        counted.into_iter().map(losses_of).sum()
     }
 
     /// A number that changes with the contents of streams.

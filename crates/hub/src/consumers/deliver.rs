@@ -147,7 +147,8 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
         let size = headers.len() + payload.len();
         let extra = record.subject.len() + reply.len();
         self.end_pulls_too_small_for(number, size + extra);
-        let message = OutboundMessage { subject: record.subject, reply: &reply, headers, payload };
+        let message =
+            OutboundMessage { subject: record.subject, reply: &reply, headers, payload, position: None };
         let target = self.consumers.table.get(number).and_then(Consumer::target);
         let recipient = target.and_then(|target| self.fan_out.send_to_subject(self.router, target, &message));
         if recipient.is_some() {

@@ -80,6 +80,12 @@ impl ClientConsumers {
     }
 }
 
+/// Bits of a generation in a reader id: the highest two belong to ids of single reads and catch-ups.
+const GENERATION_MASK: u32 = u32::MAX >> 2;
+
+/// Bits of the counter in a mark: the highest belongs to marks of catch-ups.
+const MARK_MASK: u32 = u32::MAX >> 1;
+
 /// A consumer's number and generation as the reader id of a read.
 pub(crate) type ReaderId = u64;
 
@@ -212,7 +218,7 @@ impl ConsumerTable {
     pub(crate) fn remove(&mut self, number: u32) -> Option<Consumer> {
         let (generation, slot) = self.slots.get_mut(number as usize)?;
         let consumer = slot.take()?;
-        *generation = generation.wrapping_add(1);
+        *generation = generation.wrapping_add(1) & GENERATION_MASK;
         self.free.push(number);
         if let Some(of) = self.streams.get_mut(consumer.spec.stream) {
             of.names.remove(&consumer.spec.name);
@@ -326,7 +332,7 @@ impl ConsumerTable {
 
     /// Makes a consumer wait until its messages have been sent. Returns the mark to await.
     pub(crate) fn wait_for(&mut self, number: u32, recipient: SubscriberTarget) -> u64 {
-        self.marks = self.marks.wrapping_add(1);
+        self.marks = self.marks.wrapping_add(1) & MARK_MASK;
         let mark = u64::from(self.marks) << 32 | u64::from(number);
         if let Some(consumer) = self.get_mut(number) {
             consumer.state = ConsumerState::AwaitingMark(recipient, mark);

@@ -57,7 +57,8 @@ fn fan_out(room: usize, bobs: &[u32]) -> (FanOut<LimitedOutlets>, Router) {
 fn send(out: &mut FanOut<LimitedOutlets>, router: &mut Router, payload: &[u8]) -> u32 {
     let mut found = Vec::new();
     router.find(b"a", &mut found);
-    let message = OutboundMessage { subject: b"a", reply: b"", headers: b"", payload: payload.into() };
+    let message =
+        OutboundMessage { subject: b"a", reply: b"", headers: b"", payload: payload.into(), position: None };
     out.send(router, &found, None, &message)
 }
 
@@ -81,6 +82,8 @@ fn outline(out: &mut FanOut<LimitedOutlets>, shard: usize) -> Vec<String> {
                 RoutedEntry::Processed(processed) => format!("processed {processed}"),
                 RoutedEntry::Refused(id) => format!("refused {}", id.number),
                 RoutedEntry::Pause { .. } | RoutedEntry::Resume { .. } => "pause".to_owned(),
+                RoutedEntry::Record { .. } => "record".to_owned(),
+                RoutedEntry::Notice { .. } => "notice".to_owned(),
                 RoutedEntry::Close { .. } => "close".to_owned(),
             });
             routed_batch.advance();
@@ -202,7 +205,8 @@ fn a_member_of_a_queue_ends_with_its_last_message() {
     router.find(b"a", &mut found);
     assert_eq!(send(&mut out, &mut router, b"x"), 4);
     assert_eq!(router.registrations(), 3);
-    let short = OutboundMessage { subject: b"a", reply: b"", headers: b"", payload: b"y".into() };
+    let short =
+        OutboundMessage { subject: b"a", reply: b"", headers: b"", payload: b"y".into(), position: None };
     let excluded = |client| Some(MessageSender { client, no_echo: true, position: None });
     assert_eq!(out.send(&mut router, &found, excluded(ALICE), &short), 2);
     assert_eq!(out.send(&mut router, &found, excluded(BOB), &short), 1);
@@ -213,7 +217,8 @@ fn a_member_of_a_queue_ends_with_its_last_message() {
 #[test]
 fn what_the_first_leaves_behind_waits_before_the_others() {
     let (mut out, _) = fan_out(1, &[]);
-    let message = OutboundMessage { subject: b"a", reply: b"r", headers: b"h", payload: b"x".into() };
+    let message =
+        OutboundMessage { subject: b"a", reply: b"r", headers: b"h", payload: b"x".into(), position: None };
     let ended = || VecDeque::new();
     assert!(out.take_unsent().is_none());
     out.queue_statuses(ended());
@@ -240,7 +245,8 @@ fn a_message_carries_the_position_of_its_publisher() {
     router.register(ClientId { shard: 1, token: 9 }, id(2), (b"a", b"")).expect("there is room");
     let mut found = Vec::new();
     router.find(b"a", &mut found);
-    let message = OutboundMessage { subject: b"a", reply: b"", headers: b"", payload: b"x".into() };
+    let message =
+        OutboundMessage { subject: b"a", reply: b"", headers: b"", payload: b"x".into(), position: None };
     let from = MessageSender { client: ALICE, no_echo: false, position: Some(3) };
     out.set_processed(0, 100);
     out.set_processed(1, 200);

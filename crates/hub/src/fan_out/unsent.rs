@@ -7,6 +7,7 @@ use stilling_journal::{Record, RecordKind};
 use stilling_ring::SharedBlock;
 
 use super::{MessageDispatch, OutboundMessage};
+use crate::message::RecordPosition;
 use crate::payload::Payload;
 use crate::pull::EndedPull;
 use crate::registrations::SubscriberTarget;
@@ -40,6 +41,7 @@ pub(crate) struct UnsentMessage {
     /// Offsets of reply subject, headers and payload.
     starts: [usize; 3],
     block: Option<(SharedBlock, Range<usize>)>,
+    position: Option<RecordPosition>,
 }
 
 impl UnsentItem {
@@ -57,14 +59,15 @@ impl UnsentItem {
         to: &[u32],
     ) -> UnsentItem {
         let &Record { kind, subject, headers, payload } = record;
-        let record = UnsentMessage::new(&OutboundMessage { subject, reply: b"", headers, payload });
+        let record =
+            UnsentMessage::new(&OutboundMessage { subject, reply: b"", headers, payload, position: None });
         UnsentItem::Record { visible, kind, record, to: to.to_vec() }
     }
 }
 
 impl UnsentMessage {
     pub(super) fn new(message: &OutboundMessage<'_>) -> UnsentMessage {
-        let OutboundMessage { subject, reply, headers, payload } = *message;
+        let OutboundMessage { subject, reply, headers, payload, position } = *message;
         let (headers_at, payload_at) =
             (subject.len() + reply.len(), subject.len() + reply.len() + headers.len());
         let block = payload.block().map(|(block, range)| (block.clone(), range));
@@ -73,6 +76,7 @@ impl UnsentMessage {
             bytes: [subject, reply, headers, copied].concat(),
             starts: [subject.len(), headers_at, payload_at],
             block,
+            position,
         }
     }
 
@@ -86,6 +90,7 @@ impl UnsentMessage {
                 Some((block, range)) => Payload::shared(block, range.clone()),
                 None => self.bytes[payload_at..].into(),
             },
+            position: self.position,
         }
     }
 }
@@ -105,6 +110,7 @@ mod tests {
             reply: b"r",
             headers: b"h",
             payload: Payload::shared(writer.shared(), range.clone()),
+            position: None,
         };
         let kept = UnsentMessage::new(&message);
         assert_eq!((kept.message(), kept.bytes.len()), (message, 3));
@@ -112,7 +118,13 @@ mod tests {
         assert!(!writer.reset());
         drop(kept);
         assert!(writer.reset());
-        let inline = OutboundMessage { subject: b"a", reply: b"", headers: b"", payload: b"payload".into() };
+        let inline = OutboundMessage {
+            subject: b"a",
+            reply: b"",
+            headers: b"",
+            payload: b"payload".into(),
+            position: None,
+        };
         assert_eq!(UnsentMessage::new(&inline).message(), inline);
     }
 }

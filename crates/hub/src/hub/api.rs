@@ -34,7 +34,7 @@ pub(super) const PREFIX: &[u8] = b"$JS.";
 const READS_MAX: usize = 256;
 
 /// Highest bit of a reader id: distinguishes single reads from consumers' reads.
-const SINGLE_READ_BIT: u64 = 1 << 63;
+pub(super) const SINGLE_READ_BIT: u64 = 1 << 63;
 
 /// Time that nats-server reports when a stream has no message. Clients reject a state without one.
 const NO_TIME: &str = "0001-01-01T00:00:00Z";
@@ -223,6 +223,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             reply: b"",
             headers: b"",
             payload: text.as_bytes().into(),
+            position: None,
         });
     }
 
@@ -380,6 +381,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             reply: b"",
             headers: &headers,
             payload,
+            position: None,
         });
     }
 

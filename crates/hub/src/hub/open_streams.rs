@@ -37,5 +37,6 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         // Existing consumers were not offered the recovered records.
         let next = self.streams[number].next;
         self.delivery().reread_before(number, next);
+        self.catch_ups.retry_all();
     }
 }

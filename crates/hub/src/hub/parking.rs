@@ -77,7 +77,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         true
     }
 
-    fn disconnect(&mut self, client: ClientId) {
+    pub(super) fn disconnect(&mut self, client: ClientId) {
+        self.catch_ups.remove(client);
         self.clients.disconnect(client, &mut self.consumers.table, &mut self.router);
     }
 }

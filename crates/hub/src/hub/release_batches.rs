@@ -134,7 +134,9 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                     let from = sender.map(message_sender);
                     let Record { subject, headers, payload, .. } = record;
                     let headers = strip_status(headers, &mut stripped);
-                    self.send(&matches, from, &OutboundMessage { subject, reply, headers, payload });
+                    let position = Some(self.streams[number].position(sequence, batch.time_ns()));
+                    let message = OutboundMessage { subject, reply, headers, payload, position };
+                    self.send(&matches, from, &message);
                 }
                 // Consumers skip records that do not match.
                 let time_ns = UnixNanos::from_nanos(batch.time_ns());

@@ -50,7 +50,13 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let mut json = std::mem::take(&mut self.scratch.json);
         json.clear();
         self.encode(outcome, &mut json);
-        let message = OutboundMessage { subject: reply, reply: b"", headers: b"", payload: json[..].into() };
+        let message = OutboundMessage {
+            subject: reply,
+            reply: b"",
+            headers: b"",
+            payload: json[..].into(),
+            position: None,
+        };
         self.fan_out.send_reply(&mut self.router, client, &message);
         self.scratch.json = json;
     }
@@ -90,7 +96,13 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     }
 
     pub(super) fn send_status(&mut self, to: &[u8], reply: &[u8], headers: &[u8]) {
-        self.send_by_subject(&OutboundMessage { subject: to, reply, headers, payload: b"".into() });
+        self.send_by_subject(&OutboundMessage {
+            subject: to,
+            reply,
+            headers,
+            payload: b"".into(),
+            position: None,
+        });
     }
 }
 

@@ -95,7 +95,11 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         if is_on_disk {
             stream.count_record(ingress);
             if planted!("early visibility") {
-                self.send(matches, None, &OutboundMessage { subject, reply: b"", headers, payload });
+                self.send(
+                    matches,
+                    None,
+                    &OutboundMessage { subject, reply: b"", headers, payload, position: None },
+                );
                 return Ok(());
             }
             if has_ack {
@@ -127,7 +131,9 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let payload = stored.as_ref().map_or(payload, |(block, range)| Payload::shared(block, range.clone()));
         let visible = VisibleRecord { stream: number, sequence, time_ns: now.unix_ns, now_ns: now.steady_ns };
         self.delivery().follow(visible, &Record { kind: RecordKind::Ordinary, subject, headers, payload });
-        self.send(matches, Some(origin.publisher()), &OutboundMessage { subject, reply, headers, payload });
+        let position = Some(self.streams[number].position(sequence, now.unix_ns.as_nanos()));
+        let message = OutboundMessage { subject, reply, headers, payload, position };
+        self.send(matches, Some(origin.publisher()), &message);
         if let Some((block, _)) = stored {
             self.streams[number].put_stored_back(block);
         }

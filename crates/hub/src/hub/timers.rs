@@ -12,7 +12,13 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     pub fn next_check_in(&self) -> Option<Duration> {
         let markers = self.losses.has_any_unmarked().then_some(MARKER_EVERY_NS);
         let stale = self.router.has_disconnected().then_some(STALE_REGISTRATIONS_EVERY_NS);
-        let all = [markers, stale, self.consumers.next_check_in(), self.streams.next_check_in()];
+        let all = [
+            markers,
+            stale,
+            self.consumers.next_check_in(),
+            self.catch_ups.next_check_in(),
+            self.streams.next_check_in(),
+        ];
         all.into_iter().flatten().min().map(Duration::from_nanos)
     }
 

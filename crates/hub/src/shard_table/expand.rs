@@ -3,12 +3,15 @@
 use stilling_ring::planted;
 use stilling_wire::nats::{Msg, encode_err};
 
+use super::record_subscription::RecordSubscription;
 use super::sharing::NoRoom;
 use super::{NO_OWNER, ShardTable, Sharing, Subscription};
 use crate::deliveries::{DeliveryBatch, MessageBody};
+use crate::encoding::EncodingClass;
 use crate::limits::{STALE_MATCHES_PER_STEP, STALE_REGISTRATIONS_PER_TURN};
 use crate::message::OutboundMessage;
 use crate::publication_batch::RegistrationId;
+use crate::resume::SubscriptionNotice;
 use crate::routed_batch::{MarkTarget, MessageEntry, RoutedBatch, RoutedEntry};
 
 impl ShardTable {
@@ -46,6 +49,14 @@ impl ShardTable {
                     if !self.expand_refusal(routed_batch, id, into) {
                         break false;
                     }
+                }
+                RoutedEntry::Record { to, message } => {
+                    self.hand_out_to(to, into);
+                    self.expand_record(to, &routed_batch.record_parts(message), into);
+                }
+                RoutedEntry::Notice { to, notice } => {
+                    self.hand_out_to(to, into);
+                    self.expand_notice(to, notice, into);
                 }
                 RoutedEntry::Processed(processed) => self.synced(processed),
                 RoutedEntry::Pause { to } => into.pause(to),
@@ -112,14 +123,46 @@ impl ShardTable {
                 routed_batch.position.age = age;
                 return false;
             }
-            let target = self.get(slot).map(|subscription| (subscription.token, subscription.owner));
-            if let Some((token, owner)) = target {
+            let target = self
+                .get(slot)
+                .map(|subscription| (subscription.token, subscription.owner, subscription.records.is_some()));
+            if let Some((token, owner, has_format)) = target {
                 self.feeds.hand_out(token, &mut self.owners[owner as usize], into);
-                into.bytes(token, |out| encode_err(out, "maximum subscriptions exceeded"));
+                match has_format {
+                    true => into.refuse(token),
+                    false => into.bytes(token, |out| encode_err(out, "maximum subscriptions exceeded")),
+                }
                 self.finished.push(slot);
             }
         }
         true
+    }
+
+    /// Delivers a record to the subscription of a connection that catches up.
+    fn expand_record(&mut self, to: u64, message: &OutboundMessage<'_>, into: &mut DeliveryBatch) {
+        let Some(records) = self.record_subscription(to) else { return };
+        into.bytes(to, |out| records.encode_alone(out, message));
+        let is_sse = records.format.is_sse();
+        self.delivered += 1;
+        self.delivered_sse += u64::from(is_sse);
+        self.delivered_websocket += u64::from(!is_sse);
+    }
+
+    fn expand_notice(&mut self, to: u64, notice: SubscriptionNotice, into: &mut DeliveryBatch) {
+        let Some(records) = self.record_subscription(to) else { return };
+        match notice {
+            SubscriptionNotice::Refused => return into.refuse(to),
+            SubscriptionNotice::CaughtUp { through, .. } => records.go_live(through),
+            SubscriptionNotice::Gap(_) | SubscriptionNotice::Reset { .. } => {}
+        }
+        into.bytes(to, |out| records.format.encode_notice(out, &notice));
+    }
+
+    /// Returns the subscription of a connection to one stream.
+    fn record_subscription(&mut self, token: u64) -> Option<&mut RecordSubscription> {
+        let owner = *self.clients.get(&token)?;
+        let slot = *self.owners[owner as usize].sids.get(b"".as_slice())?;
+        self.subscriptions[slot as usize].as_mut()?.records.as_deref_mut()
     }
 
     /// Removes stale subscriptions that a message would have matched, so that the next message does not match them.
@@ -208,7 +251,13 @@ impl ShardTable {
                 }
                 has_subscriber = true;
             }
-            if processed < subscription.from && !planted!("early subscription")
+            let is_next = match (&mut subscription.records, &message.position) {
+                (Some(records), Some(position)) if records.stream == Some(position.stream) => {
+                    records.advance(position.sequence)
+                }
+                _ => processed >= subscription.from || planted!("early subscription"),
+            };
+            if !is_next
                 || processed >= subscription.until
                 || excluded == Some(subscription.token)
                 || subscription.is_satisfied()
@@ -228,7 +277,16 @@ impl ShardTable {
             if is_shareable && subscription.sharing == Sharing::New {
                 self.joining.push(slot);
             }
-            encode(into, subscription, self.messages, message);
+            match &subscription.records {
+                None => encode(into, subscription, self.messages, message),
+                Some(records) => {
+                    records.encode(into, (subscription.token, self.messages), message);
+                    match records.format.is_sse() {
+                        true => self.delivered_sse += 1,
+                        false => self.delivered_websocket += 1,
+                    }
+                }
+            }
             self.delivered += 1;
             subscription.delivered += 1;
             if subscription.is_satisfied() {
@@ -245,7 +303,7 @@ impl ShardTable {
 
 #[inline]
 fn encode(into: &mut DeliveryBatch, to: &Subscription, number: u64, message: &OutboundMessage<'_>) {
-    let &OutboundMessage { subject, reply, headers, payload } = message;
+    let &OutboundMessage { subject, reply, headers, payload, .. } = message;
     let has_headers = to.supports_headers && !headers.is_empty();
     let headers = if has_headers { headers } else { b"" };
     let reply = (!reply.is_empty()).then_some(reply);
@@ -259,7 +317,7 @@ fn encode(into: &mut DeliveryBatch, to: &Subscription, number: u64, message: &Ou
     } else {
         into.message(
             to.token,
-            MessageBody { message: number, has_headers },
+            MessageBody { message: number, class: EncodingClass::Nats { has_headers } },
             |out| line.encode_line(out),
             |out| {
                 out.extend_from_slice(headers);

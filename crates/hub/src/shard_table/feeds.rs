@@ -20,14 +20,23 @@ use stilling_ring::{BlockWriter, planted};
 
 use super::SubscriptionOwner;
 use crate::deliveries::DeliveryBatch;
+use crate::encoding::MessageFormat;
 use crate::limits::{FEED_BLOCK_SIZE, FEED_BLOCK_SIZE_MIN, FEED_BLOCKS_SIZE_MAX};
 use crate::short_bytes::ShortBytes;
 
 /// What makes the bytes of a message equal for two subscriptions of one filter.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(super) struct Encoding {
-    pub(super) sid: ShortBytes,
-    pub(super) supports_headers: bool,
+pub(super) enum Encoding {
+    Nats {
+        sid: ShortBytes,
+        supports_headers: bool,
+    },
+    /// Over WebSocket or SSE.
+    Format {
+        format: MessageFormat,
+        /// The stream whose records have ids.
+        stream: Option<u32>,
+    },
 }
 
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 
 use stilling_wire::nats::Msg;
 
-use super::feeds::{Feed, FeedPosition, NoBlock};
+use super::feeds::{Encoding, Feed, FeedPosition, NoBlock};
 use super::{ShardTable, Sharing};
 use crate::deliveries::DeliveryBatch;
 use crate::message::OutboundMessage;
@@ -60,14 +60,23 @@ impl ShardTable {
         into: &mut DeliveryBatch,
     ) -> Result<(), NoRoom> {
         let Some(feed) = self.feeds.get(number) else { return Ok(()) };
-        let &OutboundMessage { subject, reply, headers, payload } = message;
-        let headers = if feed.encoding.supports_headers { headers } else { b"" };
-        let reply = (!reply.is_empty()).then_some(reply);
-        let sid = feed.encoding.sid.bytes();
+        let &OutboundMessage { subject, reply, headers, payload, position } = message;
         let mut line = std::mem::take(&mut self.line);
         line.clear();
-        Msg { subject, sid, reply, headers, payload: payload.bytes() }.encode_line(&mut line);
-        let parts = [&line, headers, payload.bytes(), b"\r\n"];
+        let parts = match &feed.encoding {
+            Encoding::Nats { sid, supports_headers } => {
+                let headers = if *supports_headers { headers } else { b"" };
+                let reply = (!reply.is_empty()).then_some(reply);
+                Msg { subject, sid: sid.bytes(), reply, headers, payload: payload.bytes() }
+                    .encode_line(&mut line);
+                [line.as_slice(), headers, payload.bytes(), b"\r\n"]
+            }
+            Encoding::Format { format, stream } => {
+                let has_id = position.is_some_and(|position| *stream == Some(position.stream));
+                format.encode(&mut line, message, has_id);
+                [line.as_slice(), b"", b"", b""]
+            }
+        };
         let appended = self.append_parts(number, parts, excluded, into);
         self.line = line;
         appended
@@ -96,7 +105,14 @@ impl ShardTable {
         } else {
             members.iter().filter(|&&slot| self.get(slot).is_some()).count()
         };
-        self.delivered += count.saturating_sub(usize::from(is_excluded)) as u64;
+        let count = count.saturating_sub(usize::from(is_excluded)) as u64;
+        self.delivered += count;
+        if let Some(Encoding::Format { format, .. }) = self.feeds.get(number).map(|feed| &feed.encoding) {
+            match format.is_sse() {
+                true => self.delivered_sse += count,
+                false => self.delivered_websocket += count,
+            }
+        }
         Ok(())
     }
 
@@ -379,8 +395,13 @@ mod tests {
         fn publish(&mut self, subject: &str, excluded: Option<u64>, payload: &[u8]) {
             self.message += 1;
             let headers = if self.message.is_multiple_of(3) { &b"NATS/1.0\r\nA: b\r\n\r\n"[..] } else { b"" };
-            let message =
-                OutboundMessage { subject: subject.as_bytes(), reply: b"", headers, payload: payload.into() };
+            let message = OutboundMessage {
+                subject: subject.as_bytes(),
+                reply: b"",
+                headers,
+                payload: payload.into(),
+                position: None,
+            };
             for (id, filter) in self.registrations.values() {
                 let first = subject.split('.').next().unwrap_or_default();
                 if filter == subject.as_bytes() || *filter == format!("{first}.*").into_bytes() {

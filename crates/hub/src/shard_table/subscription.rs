@@ -1,6 +1,7 @@
 //! One subscription of a connection.
 
 use super::feeds::Encoding;
+use super::record_subscription::RecordSubscription;
 use crate::short_bytes::ShortBytes;
 
 #[derive(Debug)]
@@ -20,6 +21,8 @@ pub(super) struct Subscription {
     pub(super) delivered: u64,
     pub(super) ends_after: Option<u32>,
     pub(super) sharing: Sharing,
+    /// State of a subscription over WebSocket or SSE.
+    pub(super) records: Option<Box<RecordSubscription>>,
     /// Number of the last message it received from a feed that it has left.
     pub(super) received: u64,
 }
@@ -39,7 +42,10 @@ pub(super) enum Sharing {
 
 impl Subscription {
     pub(super) fn encoding(&self) -> Encoding {
-        Encoding { sid: self.sid.clone(), supports_headers: self.supports_headers }
+        match &self.records {
+            None => Encoding::Nats { sid: self.sid.clone(), supports_headers: self.supports_headers },
+            Some(records) => Encoding::Format { format: records.format, stream: records.stream },
+        }
     }
 
     pub(super) fn is_satisfied(&self) -> bool {

@@ -71,7 +71,13 @@ impl TableFixture {
     /// Routes a message for which the hub has processed `processed` requests.
     fn route(&mut self, number: u32, processed: u64, excluded: Option<u64>, payload: &[u8]) {
         self.messages += 1;
-        let message = OutboundMessage { subject: b"a", reply: b"", headers: b"", payload: payload.into() };
+        let message = OutboundMessage {
+            subject: b"a",
+            reply: b"",
+            headers: b"",
+            payload: payload.into(),
+            position: None,
+        };
         self.routed_batch.message((self.messages, processed), excluded, &message, self.id(number));
     }
 
@@ -316,6 +322,7 @@ fn a_message_to_very_many_resumes_where_it_stopped() {
         reply: b"",
         headers: b"",
         payload: b"x".as_slice().into(),
+        position: None,
     };
     shard.routed_batch.message((1, shard.table.requests), None, &message, shard.id(0));
     let (mut received, mut deliveries, mut pieces) = (BTreeSet::new(), DeliveryBatch::new(), 0);
@@ -382,8 +389,13 @@ fn a_shared_filter_ends_with_the_first_message_after_its_connections_have_left()
         shard.table.remove_some();
     }
     assert_eq!(shard.sent_to_hub(), [""; 0]);
-    let message =
-        OutboundMessage { subject: b"a", reply: b"", headers: b"", payload: b"x".as_slice().into() };
+    let message = OutboundMessage {
+        subject: b"a",
+        reply: b"",
+        headers: b"",
+        payload: b"x".as_slice().into(),
+        position: None,
+    };
     shard.routed_batch.message((99, 999), None, &message, id);
     shard.route(number, 999, None, b"x");
     assert_eq!((shard.received(), shard.table.registrations()), (vec!["1".to_owned()], 1));

@@ -70,7 +70,11 @@ impl AnswerCounts {
                     self.refusals += u64::from(matches!(outcome, PublishOutcome::Refused(_)));
                 }
                 Some(
-                    DeliveryItem::Mark(_) | DeliveryItem::Pause | DeliveryItem::Resume | DeliveryItem::Close,
+                    DeliveryItem::Mark(_)
+                    | DeliveryItem::Pause
+                    | DeliveryItem::Resume
+                    | DeliveryItem::Refused
+                    | DeliveryItem::Close,
                 )
                 | None => {}
             }

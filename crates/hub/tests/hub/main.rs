@@ -3,6 +3,7 @@
 
 mod allocation_free;
 mod api_requests;
+mod catch_ups;
 mod clients;
 mod closed_streams;
 mod consumers;

@@ -57,7 +57,8 @@ impl HttpWorldParameters {
             drivers.into_iter().zip(submitters).zip(wakes).enumerate()
         {
             let counters = Arc::clone(&overview.http[number]);
-            let everything = HttpEndpoint { scope: HttpScope::Everything, demo: true, publishes: true };
+            let everything =
+                HttpEndpoint { scope: HttpScope::Everything, demo: true, publishes: true, subscribes: true };
             let service = ShardService::new(
                 vec![Endpoint::Http(everything), Endpoint::Nats],
                 self.http.clone(),

@@ -75,7 +75,8 @@ pub(super) fn listen(network: &Network, shards: usize) -> ListeningSockets {
 
 /// HTTP and NATS, in the order of [`listen`].
 fn endpoints() -> Vec<Endpoint> {
-    let everything = HttpEndpoint { scope: HttpScope::Everything, demo: false, publishes: true };
+    let everything =
+        HttpEndpoint { scope: HttpScope::Everything, demo: false, publishes: true, subscribes: true };
     vec![Endpoint::Http(everything), Endpoint::Nats]
 }
 

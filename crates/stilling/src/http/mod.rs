@@ -36,6 +36,7 @@ mod session;
 mod shard;
 mod status_page;
 mod stream;
+mod subscribe;
 mod unsent_body;
 
 pub use delegated_connection::DelegatedConnection;
@@ -47,6 +48,7 @@ pub(crate) use session::HttpSession;
 pub use shard::Timeouts;
 pub(crate) use shard::{HttpContext, HttpShard};
 pub use stilling_wire::http1::{Fields, HttpLimits, Method, RequestHead, Status};
+pub(crate) use subscribe::ProtocolSwitch;
 
 /// The items that `crate::parts` re-exports.
 pub(crate) mod parts {

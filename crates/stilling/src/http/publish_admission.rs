@@ -13,7 +13,7 @@ use stilling_wire::nats::{EXPECTED_LAST_SEQUENCE, MESSAGE_ID, Subject, encode_he
 
 use super::response::Response;
 use crate::hub::{HubHandle, RESERVED_SUBJECTS};
-use crate::nats::{UserAccess, Users};
+use crate::users::{UserAccess, Users};
 
 pub(super) const PUBLISH_PATH_PREFIX: &[u8] = b"/publish/";
 
@@ -94,6 +94,37 @@ pub(super) fn admit(head: &RequestHead<'_>, hub: &HubHandle, is_open: bool) -> R
     match head.body {
         BodyLength::Sized(size) if !publish_request.is_lines => check_size(size, hub, None),
         _ => Ok(()),
+    }
+}
+
+/// The permissions of a request to subscribe. `is_open`: its listener serves subscriptions. Reading needs no `Origin`, so
+/// the host of every request is checked: any site can let its name resolve to this address.
+pub(super) fn admit_reader(
+    head: &RequestHead<'_>,
+    hub: &HubHandle,
+    is_open: bool,
+) -> Result<UserAccess, PublishRejection> {
+    let forbid = |reason: &'static str| Err(PublishRejection::new(Status::Forbidden, reason));
+    if !is_open {
+        return forbid(
+            "subscribing at a non-loopback address requires users ([[user]]); loopback addresses need none",
+        );
+    }
+    if !is_same_origin(head) {
+        return forbid("cross-origin request refused: Origin differs from Host");
+    }
+    if has_host_name(head) && hub.users.initial_access() != UserAccess::Unauthenticated {
+        return forbid(
+            "a host name may be used for subscriptions only if users are configured ([[user]]), because any site can let \
+             its name resolve to this address (DNS rebinding); localhost and IP addresses are exempt",
+        );
+    }
+    match authenticate(head.header("Authorization"), &hub.users) {
+        UserAccess::Unauthenticated => {
+            let reason = "subscribing needs a known name and password (Basic) or token (Bearer)";
+            Err(PublishRejection::new(Status::Unauthorized, reason))
+        }
+        access => Ok(access),
     }
 }
 
@@ -189,7 +220,12 @@ fn is_same_origin(head: &RequestHead<'_>) -> bool {
 /// has the same origin as this server as soon as that name resolves to the server's address ("DNS rebinding").
 /// Addresses and `localhost` (RFC 6761 §6.3) cannot be rebound.
 fn is_rebindable(head: &RequestHead<'_>) -> bool {
-    let (Some(_), Some(host)) = (head.header("Origin"), head.host) else { return false };
+    head.header("Origin").is_some() && has_host_name(head)
+}
+
+/// Whether the request names its host by a name that may be under foreign control.
+fn has_host_name(head: &RequestHead<'_>) -> bool {
+    let Some(host) = head.host else { return false };
     let is_port = |port: &[u8]| port.iter().all(u8::is_ascii_digit);
     let name = match host.iter().rposition(|&byte| byte == b':') {
         Some(at) if is_port(&host[at + 1..]) => &host[..at],

@@ -96,7 +96,8 @@ impl HttpSession {
             | ActiveRequest::Submitted(_)
             | ActiveRequest::Forwarded(_)
             | ActiveRequest::Job(_)
-            | ActiveRequest::PendingPublication(_) => None,
+            | ActiveRequest::PendingPublication(_)
+            | ActiveRequest::Switch(_) => None,
         }
     }
 

@@ -7,6 +7,7 @@ use super::method_set::MethodSet;
 use super::publish_admission;
 use super::routes::{RouteMatch, Routes};
 use super::shard::HttpConfig;
+use super::subscribe;
 use crate::metrics::MetricsFormat;
 
 /// What an HTTP listener serves.
@@ -18,6 +19,8 @@ pub struct HttpEndpoint {
     pub demo: bool,
     /// Whether it accepts publications (`/publish/*`), if there is a hub.
     pub publishes: bool,
+    /// Whether it serves subscriptions (`/subscribe/*`), if there is a hub.
+    pub subscribes: bool,
 }
 
 /// Which of the server's content a listener serves.
@@ -61,6 +64,10 @@ pub(super) enum Route {
     App,
     /// `/publish/<subject>`: the hub.
     Publish,
+    /// `/subscribe/<filter>`: the hub, over SSE or WebSocket.
+    Subscribe,
+    /// `/test/echo`: a WebSocket that returns every message.
+    Echo,
 }
 
 impl Route {
@@ -73,12 +80,14 @@ impl Route {
         has_hub: bool,
     ) -> Route {
         let publishes = has_hub && head.target.path.starts_with(publish_admission::PUBLISH_PATH_PREFIX);
+        let subscribes = has_hub && head.target.path.starts_with(subscribe::SUBSCRIBE_PATH_PREFIX);
         match endpoint.scope {
             HttpScope::Pages => Route::built_in(head, endpoint),
             // Where publishing is disabled, the path belongs to the worker processes.
             _ if config.has_app && publishes && endpoint.publishes => Route::publish(head),
+            _ if config.has_app && subscribes && endpoint.subscribes => Route::subscribe(head),
             _ if config.has_app => Route::app_route(head, endpoint),
-            _ => Route::handler_route(head, &config.routes, endpoint, publishes),
+            _ => Route::handler_route(head, &config.routes, endpoint, (publishes, subscribes)),
         }
     }
 
@@ -97,7 +106,7 @@ impl Route {
         head: &RequestHead<'_>,
         routes: &Routes,
         endpoint: HttpEndpoint,
-        publishes: bool,
+        (publishes, subscribes): (bool, bool),
     ) -> Route {
         match routes.find(head) {
             RouteMatch::Handler(number) => Route::Handler(number),
@@ -106,6 +115,9 @@ impl Route {
             // with the reason.
             RouteMatch::Nothing if publishes && (endpoint.publishes || routes.fallback().is_none()) => {
                 Route::publish(head)
+            }
+            RouteMatch::Nothing if subscribes && (endpoint.subscribes || routes.fallback().is_none()) => {
+                Route::subscribe(head)
             }
             RouteMatch::Nothing => match (Route::built_in(head, endpoint), routes.fallback()) {
                 (Route::Refused(_), Some(number)) => Route::Handler(number),
@@ -129,11 +141,20 @@ impl Route {
         }
     }
 
+    fn subscribe(head: &RequestHead<'_>) -> Route {
+        match head.method {
+            Method::Get | Method::Head => Route::Subscribe,
+            Method::Other(_) | Method::Connect => Route::Refused(Status::NotImplemented),
+            _ => Route::MethodNotAllowed(MethodSet::GET),
+        }
+    }
+
     fn built_in(head: &RequestHead<'_>, endpoint: HttpEndpoint) -> Route {
         let route = match head.target.path {
             b"/test/fast" if endpoint.demo => Route::Fast,
             b"/test/slow" if endpoint.demo => Route::Slow,
             b"/test/panic" if endpoint.demo => Route::Panic,
+            subscribe::ECHO_PATH if endpoint.demo => Route::Echo,
             _ if !endpoint.has_pages() => Route::Refused(Status::NotFound),
             b"/" | b"/status" => Route::Status,
             b"/metrics" => Route::Metrics(metrics_format(head)),

@@ -26,6 +26,7 @@ use super::route::{HttpEndpoint, Route};
 use super::routes::Handler;
 use super::shard::{HttpContext, JobOutcome, JobOutput};
 use super::status_page;
+use super::subscribe::ProtocolSwitch;
 use super::unsent_body::UnsentBody;
 use crate::upstream::limits::CLIENT_CHECK_INTERVAL;
 use crate::upstream::{RequestId, UpstreamEvent, nominates_too_many};
@@ -77,6 +78,8 @@ pub(super) enum ActiveRequest {
     Forwarded(Box<ForwardedRequest>),
     /// Messages sent to the hub.
     PendingPublication(Box<PendingPublication>),
+    /// The protocol that the connection continues in.
+    Switch(Box<ProtocolSwitch>),
 }
 
 /// Whether part of the response has been sent. After that, 503 is no longer possible.
@@ -137,6 +140,11 @@ impl HttpSession {
         }
         if self.terms.route == Route::Publish && !self.admit(head, io, cx) {
             return;
+        }
+        match self.terms.route {
+            Route::Subscribe => return self.subscribe(head, io, cx),
+            Route::Echo => return self.echo(head, io, cx),
+            _ => {}
         }
         if head.body == BodyLength::None {
             return match self.terms.route {
@@ -243,6 +251,7 @@ impl HttpSession {
             Route::Handler(number) => return self.handle(number, io, cx),
             Route::App => return self.complete_forward_body(io, cx),
             Route::Publish => return self.publish(io, cx),
+            Route::Subscribe | Route::Echo => unreachable!("answered when the head is complete"),
             Route::Slow | Route::Panic if cx.http.config.has_workers => {
                 let (panics, span) = (terms.route == Route::Panic, cx.http.config.slow_duration);
                 return self.submit(io, cx, move |context| {
@@ -629,7 +638,8 @@ impl HttpSession {
             | ActiveRequest::Response(_)
             | ActiveRequest::Delegate(_)
             | ActiveRequest::Job(_)
-            | ActiveRequest::PendingPublication(_) => None,
+            | ActiveRequest::PendingPublication(_)
+            | ActiveRequest::Switch(_) => None,
         };
         if let Some((id, upstream)) = id.zip(cx.upstream.as_mut()) {
             upstream.abandon(id, false);
@@ -691,7 +701,10 @@ impl HttpSession {
 impl HttpSession {
     /// Whether the next request must wait for the response to the current one.
     pub(super) fn is_busy(&self, io: &Io<'_>) -> bool {
-        io.is_finishing() || io.is_paused() || self.waiting_for == HttpWait::SendRoom
+        io.is_finishing()
+            || io.is_paused()
+            || self.waiting_for == HttpWait::SendRoom
+            || matches!(self.active_request, ActiveRequest::Switch(_))
     }
 }
 

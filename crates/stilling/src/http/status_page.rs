@@ -11,6 +11,7 @@ use stilling_wire::http1::Status;
 use super::pages::uncached;
 use super::response::Response;
 use super::shard::HttpShard;
+use crate::hub::HubHandleCounters;
 use crate::overview::Overview;
 
 /// Seconds between reloads of the page.
@@ -176,6 +177,9 @@ fn connections(page: &mut String, overview: &Overview) {
 fn messages(page: &mut String, overview: &Overview) {
     let Some(hub) = overview.hub.get() else { return };
     let lost = |loss| Ingress::ALL.into_iter().map(|ingress| hub.losses(ingress, loss)).sum();
+    let subscribers = |open: fn(&HubHandleCounters) -> u64| {
+        overview.hub_handles.iter().map(|handle| open(handle)).sum::<u64>()
+    };
     let pending_peak = hub.streams.iter().map(|stream| stream.pending_peak.get()).max().unwrap_or(0);
     let mut rows = vec![
         ("messages".to_owned(), hub.messages.get()),
@@ -184,6 +188,9 @@ fn messages(page: &mut String, overview: &Overview) {
         ("delivered".to_owned(), hub.delivered()),
         ("duplicates".to_owned(), hub.duplicates.get()),
         ("subscriptions now".to_owned(), hub.subscriptions()),
+        ("subscribers by SSE now".to_owned(), subscribers(|handle| handle.sse.open())),
+        ("subscribers by WebSocket now".to_owned(), subscribers(|handle| handle.websocket.open())),
+        ("subscribers that catch up now".to_owned(), hub.catch_ups.get()),
         ("consumers now".to_owned(), hub.consumers.get()),
     ];
     rows.extend(Loss::ALL.map(|loss| (format!("lost: {}", loss.name()), lost(loss))));

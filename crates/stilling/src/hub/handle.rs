@@ -14,11 +14,13 @@ use super::lazy_journal::LazyJournal;
 use super::limits::REMOVAL_INTERVAL;
 use super::port::{HubMail, HubPort};
 use super::runner::Runner;
-use crate::nats::Users;
+use super::subscribe::StreamDirectory;
+use crate::users::Users;
 
 pub(crate) struct HubHandle {
     pub(crate) port: HubPort,
     pub(crate) users: Arc<Users>,
+    pub(crate) streams: Arc<StreamDirectory>,
     /// Limits of a message and its subject.
     pub(crate) limits: NatsLimits,
     pub(crate) counters: Arc<HubHandleCounters>,
@@ -47,6 +49,26 @@ pub struct HubHandleCounters {
     pub publications_shed: Counter,
     /// HTTP publications without an outcome in time.
     pub publications_unanswered: Counter,
+    /// Connections over SSE.
+    pub sse: ProtocolCounters,
+    /// Subscribers over WebSocket.
+    pub websocket: ProtocolCounters,
+}
+
+/// Counters of one shard's connections of a protocol.
+#[derive(Debug, Default)]
+pub struct ProtocolCounters {
+    /// Connections so far.
+    pub opened: Counter,
+    /// Connections that have ended.
+    pub closed: Counter,
+}
+
+impl ProtocolCounters {
+    /// Connections now.
+    pub fn open(&self) -> u64 {
+        self.opened.get().saturating_sub(self.closed.get())
+    }
 }
 
 impl HubHandle {
@@ -61,6 +83,7 @@ impl HubHandle {
         HubHandle {
             port,
             users,
+            streams: Arc::default(),
             limits: NatsLimits { payload_size_max, ..NatsLimits::default() },
             counters,
             runner,
@@ -70,6 +93,10 @@ impl HubHandle {
             last_publish_input: Time::ZERO,
             closer: None,
         }
+    }
+
+    pub(crate) fn with_streams(self, streams: Arc<StreamDirectory>) -> HubHandle {
+        HubHandle { streams, ..self }
     }
 
     /// Sets how the hub finishes if this shard leaves it early.

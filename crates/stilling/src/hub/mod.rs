@@ -15,6 +15,7 @@ use std::hash::BuildHasher;
 use stilling_wire::nats::Info;
 
 mod closing;
+mod feed_output;
 mod handle;
 mod lazy_journal;
 pub(crate) mod limits;
@@ -24,11 +25,13 @@ pub(crate) mod quiet_wait;
 mod runner;
 mod stepped;
 mod stream_opener;
+mod subscribe;
 #[cfg(test)]
 pub(crate) mod testing;
 mod wait_queue;
 
 pub(crate) use closing::{ClosingHub, HubCloser};
+pub(crate) use feed_output::send_feed;
 pub(crate) use handle::{HubHandle, HubHandleCounters};
 pub(crate) use lazy_journal::LazyJournal;
 pub(crate) use port::{HubMail, HubPort};
@@ -37,6 +40,7 @@ pub(crate) use runner::{Runner, StartGate, connect};
 pub(crate) use stepped::SimulatedStore;
 pub use stepped::{SharedDisks, SteppedHub, SteppedJournal, SteppedOpening, SteppedRelease, SteppedThreads};
 pub(crate) use stream_opener::{OpeningThread, StreamStore};
+pub(crate) use subscribe::{FilterStreams, StreamDirectory, SubscribeRequest};
 
 /// The nats-server version that clients see; they may expect its features.
 const NATS_VERSION: &str = "2.10.0";

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use stilling_engine::Token;
 use stilling_hub::limits::DELIVERY_BATCHES;
 use stilling_hub::{
-    ClientOptions, DeliveryBatch, DeliveryItem, HubCounters, HubRequest, PublicationBatch, RoutedBatch,
-    ShardTable, SubscriptionLimit,
+    CatchUpRequest, ClientOptions, DeliveryBatch, DeliveryItem, HubCounters, HubRequest, PublicationBatch,
+    RoutedBatch, ShardTable, SubscriptionLimit,
 };
 use stilling_ring::{Receiver, Sender, Wake, mailbox, planted};
 
+use super::subscribe::SubscribeRequest;
 use super::wait_queue::WaitQueue;
 
 /// The engine and the hub agree on the size from which a payload is passed by reference.
@@ -208,6 +209,28 @@ impl HubPort {
         let subscribed = self.table.subscribe(token.bits(), client_options, subscription);
         self.push_changes();
         subscribed
+    }
+
+    /// Adds the only subscription of a connection, over WebSocket or SSE. A connection makes one such request, whether
+    /// there is room or not.
+    ///
+    /// # Errors
+    /// The shard has too many subscriptions.
+    pub(crate) fn subscribe_to(
+        &mut self,
+        token: Token,
+        request: &SubscribeRequest,
+    ) -> Result<(), SubscriptionLimit> {
+        let SubscribeRequest { filter, format, start } = request;
+        self.prepare();
+        let stream = start.map(|(stream, _)| stream);
+        self.table.subscribe_in_format(token.bits(), filter, *format, stream)?;
+        self.push_changes();
+        if let &Some((stream, from)) = start {
+            let catch_up = HubRequest::CatchUp(CatchUpRequest { stream, filter, from });
+            self.push_request_over_limit(token, ClientOptions::default(), &catch_up);
+        }
+        Ok(())
     }
 
     /// Ends a subscription of a connection, at once or after a total of `after` messages.

@@ -6,7 +6,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Unit;
-use stilling_hub::{Ingress, Loss, StreamCounters};
+use stilling_hub::{Ingress, Loss, ShardCounters, StreamCounters};
 
 use super::{counter, counter_with_unit, gauge};
 use crate::hub::HubHandleCounters;
@@ -53,6 +53,9 @@ pub(super) fn encode(overview: &Overview, to: &mut DescriptorEncoder<'_>) -> fmt
     counter(to, "hub_parked_requests", "Requests that waited for a full stream", requests)?;
     gauge(to, "hub_queued_bytes", "Bytes of deliveries queued for late threads", hub.queued.get())?;
     gauge(to, "hub_consumers", "Consumers now", hub.consumers.get())?;
+    let catch_ups = hub.catch_ups.get();
+    gauge(to, "hub_catch_ups", "Subscriptions over WebSocket and SSE that catch up now", catch_ups)?;
+    encode_subscribers(overview, to)?;
     encode_losses(overview, to)?;
     encode_hub_handles(overview, to)?;
     encode_streams(&hub.streams, to)?;
@@ -134,11 +137,51 @@ fn encode_losses(overview: &Overview, to: &mut DescriptorEncoder<'_>) -> fmt::Re
     Ok(())
 }
 
+/// Connections and messages of the protocols for subscribers beside NATS.
+fn encode_subscribers(overview: &Overview, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let Some(hub) = overview.hub.get() else { return Ok(()) };
+    let handles = &overview.hub_handles;
+    let sum = |value: fn(&HubHandleCounters) -> u64| handles.iter().map(|handle| value(handle)).sum::<u64>();
+    let delivered = |value: fn(&ShardCounters) -> u64| hub.shards.iter().map(value).sum::<u64>();
+    let protocols = [
+        (
+            "sse",
+            sum(|handle| handle.sse.open()),
+            sum(|handle| handle.sse.opened.get()),
+            delivered(|shard| shard.delivered_sse.get()),
+        ),
+        (
+            "websocket",
+            sum(|handle| handle.websocket.open()),
+            sum(|handle| handle.websocket.opened.get()),
+            delivered(|shard| shard.delivered_websocket.get()),
+        ),
+    ];
+    let kind = ConstGauge::new(0_i64).metric_type();
+    let mut family = to.encode_descriptor("hub_subscribers", "Subscribers now, by protocol", None, kind)?;
+    for (protocol, open, ..) in protocols {
+        let value = ConstGauge::new(i64::try_from(open).unwrap_or(i64::MAX));
+        value.encode(family.encode_family(&[("protocol", protocol)])?)?;
+    }
+    let counter_kind = ConstCounter::new(0_u64).metric_type();
+    let help = "Subscribers so far, by protocol";
+    let mut family = to.encode_descriptor("hub_subscribers_opened", help, None, counter_kind)?;
+    for (protocol, _, opened, _) in protocols {
+        ConstCounter::new(opened).encode(family.encode_family(&[("protocol", protocol)])?)?;
+    }
+    let help = "Messages sent to subscribers, by protocol; also counted in hub_delivered";
+    let mut family = to.encode_descriptor("hub_subscribers_delivered", help, None, counter_kind)?;
+    for (protocol, .., sent) in protocols {
+        ConstCounter::new(sent).encode(family.encode_family(&[("protocol", protocol)])?)?;
+    }
+    Ok(())
+}
+
 fn encode_hub_handles(overview: &Overview, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
     let handles = &overview.hub_handles;
     let sum = |which: fn(&HubHandleCounters) -> u64| handles.iter().map(|handle| which(handle)).sum();
     let slow = sum(|handle| handle.slow_consumers.get());
-    counter(to, "hub_slow_consumers", "NATS clients disconnected as slow consumers", slow)?;
+    counter(to, "hub_slow_consumers", "Clients disconnected as slow consumers", slow)?;
     let unauthorized = sum(|handle| handle.unauthorized.get());
     counter(to, "hub_unauthorized", "Clients refused for lack of credentials or permission", unauthorized)?;
     let invalid = sum(|handle| handle.publications_invalid.get());

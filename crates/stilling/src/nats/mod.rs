@@ -4,11 +4,9 @@ mod assembly;
 pub(crate) mod limits;
 mod session;
 mod shard;
-mod users;
 
 pub(crate) use session::NatsSession;
 pub(crate) use shard::{NatsContext, NatsShard};
-pub(crate) use users::{UserAccess, Users};
 
 #[cfg(test)]
 mod tests;

@@ -26,9 +26,9 @@ use super::limits::{
     BLOCKED_CHECK_INTERVAL, PENDING_MAX, PING_INTERVAL, PINGS_MAX,
 };
 use super::shard::{NatsContext, NatsShard};
-use super::users::UserAccess;
-use crate::hub::HubMail;
 use crate::hub::quiet_wait::QuietWait;
+use crate::hub::{HubMail, send_feed};
+use crate::users::UserAccess;
 
 mod ending;
 
@@ -479,13 +479,16 @@ impl NatsSession {
                 });
             }
             DeliveryItem::Message(line, payload, end) => send_message(line, payload, end, io),
-            DeliveryItem::Feed(messages) => send_message(b"", messages, b"", io),
+            DeliveryItem::Feed(messages) => send_feed(messages, io),
             DeliveryItem::Mark(mark) if io.is_output_blocked() => {
                 self.marks.get_or_insert_with(Default::default).0.push(mark);
             }
             DeliveryItem::Mark(mark) => self.report_mark(mark, io, cx),
             DeliveryItem::Close => self.handle_acks_done(io, cx),
-            DeliveryItem::PublishOutcome { .. } | DeliveryItem::Pause | DeliveryItem::Resume => {}
+            DeliveryItem::PublishOutcome { .. }
+            | DeliveryItem::Refused
+            | DeliveryItem::Pause
+            | DeliveryItem::Resume => {}
         }
     }
 

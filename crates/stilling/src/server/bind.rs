@@ -371,7 +371,9 @@ fn endpoint(listener: &ListeningSocket, config: &ServeConfig, demo: DemoScope) -
     };
     let has_routes = scope != HttpScope::Pages;
     let publishes = has_routes && config.publishes_at(listener.address);
-    Endpoint::Http(HttpEndpoint { scope, demo: has_routes && demo.is_at(listener.address), publishes })
+    let subscribes = has_routes && config.subscribes_at(listener.address);
+    let demo = has_routes && demo.is_at(listener.address);
+    Endpoint::Http(HttpEndpoint { scope, demo, publishes, subscribes })
 }
 
 /// Lines that describe the started server.
@@ -393,7 +395,7 @@ fn banner(
         lines.push(format!("app {processes} processes with {slots} slots each: {}", app.command));
     }
     if let Some(plan) = plan {
-        lines.extend(publish_lines(config, &exposure::endpoints(&sockets.listeners)));
+        lines.extend(hub_path_lines(config, &exposure::endpoints(&sockets.listeners)));
         lines.extend(plan.banner());
     }
     lines.extend(listener_origin(sockets));
@@ -409,18 +411,21 @@ fn banner(
     lines
 }
 
-/// Listeners on which `/publish/*` is answered here instead of by the worker processes.
-fn publish_lines(config: &ServeConfig, endpoints: &[ListeningAddress]) -> Vec<String> {
-    let takes = |at: &&ListeningAddress| {
-        config.app.is_some()
-            && at.protocol == ListenerProtocol::Http
-            && !at.is_admin
-            && config.publishes_at(at.address)
+/// Paths of the hub that are answered here instead of by the worker processes.
+fn hub_path_lines(config: &ServeConfig, endpoints: &[ListeningAddress]) -> Vec<String> {
+    let is_app = |at: &&ListeningAddress| {
+        config.app.is_some() && at.protocol == ListenerProtocol::Http && !at.is_admin
     };
-    let line = |at: &ListeningAddress| {
-        format!("publish http://{}/publish/* (answered here, not by the app)", at.address)
+    let lines = |at: &ListeningAddress| {
+        let publish = config.publishes_at(at.address).then_some("publish");
+        let subscribe = config.subscribes_at(at.address).then_some("subscribe");
+        let address = at.address;
+        [publish, subscribe]
+            .into_iter()
+            .flatten()
+            .map(move |path| format!("{path} http://{address}/{path}/* (answered here, not by the app)"))
     };
-    endpoints.iter().filter(takes).map(line).collect()
+    endpoints.iter().filter(is_app).flat_map(lines).collect()
 }
 
 /// The origin of the listeners, unless this server has opened all of them.

@@ -23,10 +23,12 @@ use crate::lifecycle::Lifecycle;
 use crate::nats::{NatsContext, NatsSession, NatsShard};
 use crate::overview::Overview;
 use crate::protocol::{CustomConnection, CustomContext, CustomProtocol};
+use crate::sse::SseContext;
 use crate::syslog::{SyslogContext, SyslogSession, SyslogShard, SyslogTransport};
 use crate::upstream::{
     RequestId, UpstreamConnection, UpstreamContext, UpstreamDelivery, UpstreamHandle, UpstreamPool,
 };
+use crate::websocket::{WebSocketContext, WebSocketShard};
 
 pub use self::session::{ShardMail, ShardSession};
 
@@ -57,6 +59,7 @@ pub struct ShardService {
     http: HttpShard,
     nats: NatsShard,
     syslog: SyslogShard,
+    websocket: WebSocketShard,
     pub(super) hub: Option<Box<HubHandle>>,
     /// There was a hub, which a successor has taken over.
     hub_handed_over: bool,
@@ -88,6 +91,7 @@ impl ShardService {
             http: HttpShard::new(http, submitter, counters, http_overview, http_lifecycle),
             nats: NatsShard::default(),
             syslog: SyslogShard::default(),
+            websocket: WebSocketShard::default(),
             hub: None,
             hub_handed_over: false,
             upstream: None,
@@ -153,6 +157,18 @@ impl ShardService {
 
     pub(super) fn syslog(&mut self) -> SyslogContext<'_> {
         SyslogContext { syslog: &mut self.syslog, hub: self.hub.as_deref_mut(), lifecycle: &self.lifecycle }
+    }
+
+    pub(super) fn sse(&mut self) -> SseContext<'_> {
+        SseContext { hub: self.hub.as_deref_mut(), lifecycle: &self.lifecycle }
+    }
+
+    pub(super) fn websocket(&mut self) -> WebSocketContext<'_> {
+        WebSocketContext {
+            hub: self.hub.as_deref_mut(),
+            lifecycle: &self.lifecycle,
+            websocket: &mut self.websocket,
+        }
     }
 
     pub(super) fn custom(&mut self) -> CustomContext<'_> {

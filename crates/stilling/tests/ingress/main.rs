@@ -28,5 +28,7 @@ mod draining;
 mod isolation;
 mod metrics;
 mod publish;
+mod sse;
 mod support;
 mod syslog;
+mod websocket;

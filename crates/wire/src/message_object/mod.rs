@@ -35,7 +35,7 @@ pub struct MessageObject<'a> {
     pub sequence: u64,
     /// Its subject.
     pub subject: &'a str,
-    /// When it was stored, in nanoseconds of Unix time.
+    /// When it was stored, in nanoseconds of Unix time; 0 for a message without a stream, whose object has no `time`.
     pub time_ns: u64,
     /// Its payload.
     pub payload: &'a [u8],
@@ -53,9 +53,11 @@ impl MessageObject<'_> {
         }
         out.extend_from_slice(b"\"subject\":");
         json::push_string(out, self.subject);
-        out.extend_from_slice(b",\"time\":\"");
-        push_time(out, self.time_ns);
-        out.push(b'"');
+        if self.time_ns > 0 {
+            out.extend_from_slice(b",\"time\":\"");
+            push_time(out, self.time_ns);
+            out.push(b'"');
+        }
         self.encode_payload(out);
         out.push(b'}');
     }

@@ -42,6 +42,8 @@ enum LinePosition {
     Inside,
     /// Behind a CR, whose LF may follow.
     AfterCr,
+    /// Behind the CR of an empty line, which was consumed with its event.
+    AfterEvent,
     Failed,
 }
 
@@ -107,14 +109,10 @@ impl SseDecoder {
             let end = self.find_end(rest, size_max);
             meter.add(end.map_or(self.scanned as usize, |end| end + 1) - searched);
             match end {
-                // An empty line between events is no event, so the LF of a CR LF that ended one may count as another.
-                Some(0) => {
-                    self.line = LinePosition::Start;
-                    skipped += 1;
-                }
+                // Empty lines between events are no events.
+                Some(0) => skipped += self.end_event(rest, 0),
                 Some(end) if end <= size_max => {
-                    *self = Self { scanned: 0, line: LinePosition::Start };
-                    let consumed = skipped + end + 1;
+                    let consumed = skipped + self.end_event(rest, end);
                     return Ok(SseStep { consumed, event: Some(SseFields { lines: &rest[..end] }) });
                 }
                 None if self.line != LinePosition::Failed && self.scanned as usize <= size_max => {
@@ -128,16 +126,19 @@ impl SseDecoder {
         }
     }
 
-    /// Returns the length of the byte order mark at the beginning of the stream; `None` if more input decides.
+    /// Returns the bytes before the next event: a byte order mark, or the LF of the last empty line. `None` if more
+    /// input decides.
     fn skip_first(&mut self, input: &[u8]) -> Option<usize> {
-        if self.line != LinePosition::Beginning {
-            return Some(0);
-        }
-        if BYTE_ORDER_MARK.starts_with(input) && input.len() < BYTE_ORDER_MARK.len() {
-            return None;
-        }
+        let skipped = match self.line {
+            LinePosition::Beginning if BYTE_ORDER_MARK.starts_with(input) && input.len() < 3 => return None,
+            LinePosition::Beginning if input.starts_with(BYTE_ORDER_MARK) => BYTE_ORDER_MARK.len(),
+            LinePosition::AfterEvent if input.is_empty() => return None,
+            LinePosition::AfterEvent => usize::from(input[0] == b'\n'),
+            LinePosition::Beginning => 0,
+            _ => return Some(0),
+        };
         self.line = LinePosition::Start;
-        Some(if input.starts_with(BYTE_ORDER_MARK) { BYTE_ORDER_MARK.len() } else { 0 })
+        Some(skipped)
     }
 
     /// Returns the offset of the empty line that ends the event, searching on from `scanned`.
@@ -169,6 +170,23 @@ impl SseDecoder {
         }
         self.scanned = at as u32;
         None
+    }
+
+    /// Prepares for the next event; returns the bytes of this one and of the empty line at `end`.
+    fn end_event(&mut self, rest: &[u8], end: usize) -> usize {
+        self.scanned = 0;
+        self.line = LinePosition::Start;
+        if rest[end] == b'\n' {
+            return end + 1;
+        }
+        match rest.get(end + 1) {
+            Some(b'\n') => end + 2,
+            Some(_) => end + 1,
+            None => {
+                self.line = LinePosition::AfterEvent;
+                end + 1
+            }
+        }
     }
 }
 

@@ -106,9 +106,9 @@ fn what_a_server_sends() {
 #[test]
 fn a_message_is_one_event() {
     let mut out = Vec::new();
-    let message = MessageObject { sequence: 17, subject: "a", time_ns: 0, payload: b"{\n\"x\": 1\r\n}" };
+    let message = MessageObject { sequence: 17, subject: "a", time_ns: 1, payload: b"{\n\"x\": 1\r\n}" };
     encode_message(&mut out, 3, &message);
-    let expected = "id: 3-17\ndata: {\"seq\":17,\"subject\":\"a\",\"time\":\"1970-01-01T00:00:00.000000000Z\",\
+    let expected = "id: 3-17\ndata: {\"seq\":17,\"subject\":\"a\",\"time\":\"1970-01-01T00:00:00.000000001Z\",\
         \"data\":{ \"x\": 1  }}\n\n";
     assert_eq!(str::from_utf8(&out), Ok(expected));
 }

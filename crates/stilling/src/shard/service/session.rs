@@ -7,12 +7,14 @@ use stilling_wire::nats::server_operation_len;
 use stilling_workers::{JobPosition, JobResult};
 
 use super::ShardService;
-use crate::http::{HttpSession, JobOutcome};
+use crate::http::{HttpSession, JobOutcome, ProtocolSwitch};
 use crate::hub::HubMail;
 use crate::nats::NatsSession;
 use crate::protocol::CustomConnection;
+use crate::sse::SseSession;
 use crate::syslog::SyslogSession;
 use crate::upstream::{ConnectionCommand, RequestId, UpstreamConnection, UpstreamEvent};
+use crate::websocket::{WebSocketPurpose, WebSocketSession, frame_len};
 
 /// The session of a connection: with a client, or with a worker process.
 #[derive(Debug)]
@@ -26,6 +28,8 @@ pub(super) enum SessionKind {
     Nats(NatsSession),
     Syslog(SyslogSession),
     Custom(CustomConnection),
+    Sse(Box<SseSession>),
+    WebSocket(Box<WebSocketSession>),
 }
 
 // Other protocols cost an idle HTTP client nothing, and are accepted without an allocation.
@@ -44,18 +48,6 @@ pub(super) enum MailKind {
     Hub(HubMail),
 }
 
-impl ShardSession {
-    pub(super) fn into_http(self) -> Option<HttpSession> {
-        match self.0 {
-            SessionKind::Http(session) => Some(session),
-            SessionKind::Upstream(_)
-            | SessionKind::Nats(_)
-            | SessionKind::Syslog(_)
-            | SessionKind::Custom(_) => None,
-        }
-    }
-}
-
 /// Calls a method that all sessions have, with the protocol's context as its last argument.
 macro_rules! on_session {
     ($session:expr, $service:expr, $name:ident($($argument:expr),*)) => {
@@ -65,8 +57,42 @@ macro_rules! on_session {
             SessionKind::Nats(session) => session.$name($($argument,)* &mut $service.nats()),
             SessionKind::Syslog(session) => session.$name($($argument,)* &mut $service.syslog()),
             SessionKind::Custom(session) => session.$name($($argument,)* &mut $service.custom()),
+            SessionKind::Sse(session) => session.$name($($argument,)* &mut $service.sse()),
+            SessionKind::WebSocket(session) => session.$name($($argument,)* &mut $service.websocket()),
         }
     };
+}
+
+impl ShardSession {
+    pub(super) fn into_http(self) -> Option<HttpSession> {
+        match self.0 {
+            SessionKind::Http(session) => Some(session),
+            SessionKind::Upstream(_)
+            | SessionKind::Nats(_)
+            | SessionKind::Syslog(_)
+            | SessionKind::Custom(_)
+            | SessionKind::Sse(_)
+            | SessionKind::WebSocket(_) => None,
+        }
+    }
+
+    /// Continues the connection in another protocol if the HTTP session has switched to it. Returns whether it has.
+    fn switch_protocol(&mut self, io: &mut Io<'_>, service: &mut ShardService) -> bool {
+        let SessionKind::Http(session) = &mut self.0 else { return false };
+        let Some(switch) = session.take_switch() else { return false };
+        self.0 = match switch {
+            ProtocolSwitch::Sse(request) => SessionKind::Sse(Box::new(SseSession::new(request))),
+            ProtocolSwitch::WebSocket { request, access, may_publish } => {
+                let purpose = WebSocketPurpose::Subscriber { request, access, may_publish };
+                SessionKind::WebSocket(Box::new(WebSocketSession::new(purpose)))
+            }
+            ProtocolSwitch::Echo => {
+                SessionKind::WebSocket(Box::new(WebSocketSession::new(WebSocketPurpose::Echo)))
+            }
+        };
+        on_session!(self, service, opened(io));
+        true
+    }
 }
 
 impl Session for ShardSession {
@@ -77,7 +103,12 @@ impl Session for ShardSession {
     }
 
     fn received(&mut self, bytes: &[u8], io: &mut Io<'_>, service: &mut ShardService) -> usize {
-        on_session!(self, service, received(bytes, io))
+        let consumed = on_session!(self, service, received(bytes, io));
+        if self.switch_protocol(io, service) && !io.is_finishing() {
+            let rest = &bytes[consumed..];
+            return consumed + on_session!(self, service, received(rest, io));
+        }
+        consumed
     }
 
     fn ended(&mut self, io: &mut Io<'_>, service: &mut ShardService) {
@@ -93,7 +124,11 @@ impl Session for ShardSession {
             SessionKind::Http(session) => session.offer_sent(count, io, &mut service.http()),
             SessionKind::Custom(session) => session.offer_sent(count, io, &mut service.custom()),
             // These sessions offer nothing.
-            SessionKind::Upstream(_) | SessionKind::Nats(_) | SessionKind::Syslog(_) => {}
+            SessionKind::Upstream(_)
+            | SessionKind::Nats(_)
+            | SessionKind::Syslog(_)
+            | SessionKind::Sse(_) => {}
+            SessionKind::WebSocket(session) => session.offer_sent(count, io),
         }
     }
 
@@ -117,6 +152,12 @@ impl Session for ShardSession {
             (SessionKind::Syslog(session), MailKind::Hub(mail)) => {
                 session.delivered(mail, io, &mut service.syslog());
             }
+            (SessionKind::Sse(session), MailKind::Hub(mail)) => {
+                session.delivered(mail, io, &mut service.sse());
+            }
+            (SessionKind::WebSocket(session), MailKind::Hub(mail)) => {
+                session.delivered(mail, io, &mut service.websocket());
+            }
             (SessionKind::Custom(session), MailKind::Hub(HubMail::Room)) => {
                 session.room_available(io, &mut service.custom());
             }
@@ -127,7 +168,11 @@ impl Session for ShardSession {
             )
             | (SessionKind::Custom(_), MailKind::Hub(HubMail::Delivery))
             | (
-                SessionKind::Nats(_) | SessionKind::Syslog(_) | SessionKind::Custom(_),
+                SessionKind::Nats(_)
+                | SessionKind::Syslog(_)
+                | SessionKind::Custom(_)
+                | SessionKind::Sse(_)
+                | SessionKind::WebSocket(_),
                 MailKind::Job(..) | MailKind::UpstreamEvent(..) | MailKind::UpstreamCommand(_),
             ) => {}
         }
@@ -150,27 +195,37 @@ impl Session for ShardSession {
     fn send_error(&mut self, nothing_sent: bool) -> bool {
         match &mut self.0 {
             SessionKind::Upstream(session) => session.send_error(nothing_sent),
-            SessionKind::Http(_) | SessionKind::Nats(_) | SessionKind::Syslog(_) | SessionKind::Custom(_) => {
-                false
-            }
+            SessionKind::Http(_)
+            | SessionKind::Nats(_)
+            | SessionKind::Syslog(_)
+            | SessionKind::Custom(_)
+            | SessionKind::Sse(_)
+            | SessionKind::WebSocket(_) => false,
         }
     }
 
     fn message_len(&self, bytes: &[u8]) -> Option<usize> {
         match self.0 {
             SessionKind::Nats(_) => server_operation_len(bytes),
+            SessionKind::WebSocket(_) => frame_len(bytes),
             SessionKind::Http(_)
             | SessionKind::Upstream(_)
             | SessionKind::Syslog(_)
-            | SessionKind::Custom(_) => None,
+            | SessionKind::Custom(_)
+            | SessionKind::Sse(_) => None,
         }
     }
 
     fn slow_consumer(&mut self, service: &mut ShardService) -> &'static [u8] {
         match &mut self.0 {
             SessionKind::Nats(session) => session.slow_consumer(&mut service.nats()),
+            SessionKind::WebSocket(session) => session.slow_consumer(&mut service.websocket()),
             SessionKind::Custom(session) => {
                 session.slow_consumer(&mut service.custom());
+                b""
+            }
+            SessionKind::Sse(session) => {
+                session.slow_consumer(&mut service.sse());
                 b""
             }
             SessionKind::Http(_) | SessionKind::Upstream(_) | SessionKind::Syslog(_) => b"",

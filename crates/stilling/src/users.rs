@@ -46,38 +46,38 @@ impl Users {
         if self.0.is_empty() {
             return UserAccess::Everything;
         }
-        let mut access = UserAccess::Unauthenticated;
+        let mut found = UserAccess::Unauthenticated;
         for (number, user) in self.0.iter().enumerate() {
             // Compares with all users, so that the time does not reveal which users exist.
-            let is_match = match (&user.credential, name) {
+            let is_it = match (&user.credential, name) {
                 (Credential::Password(password), Some(name)) => {
                     password.matches(secret.as_bytes()) & (user.name == name)
                 }
                 (Credential::Token(token), None) => token.matches(secret.as_bytes()),
                 _ => false,
             };
-            if is_match {
-                let permits_all = |list: &[String]| list.iter().any(|filter| filter == ">");
-                access = match permits_all(&user.publish) && permits_all(&user.subscribe) {
+            if is_it {
+                let may_all = |list: &[String]| list.iter().any(|filter| filter == ">");
+                found = match may_all(&user.publish) && may_all(&user.subscribe) {
                     true => UserAccess::Everything,
                     false => UserAccess::User(u16::try_from(number).unwrap_or(u16::MAX)),
                 };
             }
         }
-        access
+        found
     }
 
     /// Whether a connection may publish to a subject. The subject of a consumer request may end with a filter; then
     /// every subject that the filter matches must be allowed.
     pub(crate) fn may_publish(&self, access: UserAccess, subject: &[u8]) -> bool {
-        self.is_permitted(access, |user| &user.publish, |allowed| is_allowed(subject, allowed))
+        self.may(access, |user| &user.publish, |allowed| is_allowed(subject, allowed))
     }
 
     pub(crate) fn may_subscribe(&self, access: UserAccess, filter: &[u8]) -> bool {
-        self.is_permitted(access, |user| &user.subscribe, |allowed| is_allowed(filter, allowed))
+        self.may(access, |user| &user.subscribe, |allowed| is_allowed(filter, allowed))
     }
 
-    fn is_permitted(
+    fn may(
         &self,
         access: UserAccess,
         list: impl Fn(&UserConfig) -> &[String],
@@ -172,7 +172,7 @@ mod tests {
     /// The only subject with wildcards for publishing: a request for a consumer, with its filter.
     #[test]
     fn a_user_may_request_consumers_with_filters_within_the_lists() {
-        let is_permitted = |allowed: &str, asked: &str| {
+        let may = |allowed: &str, asked: &str| {
             let user = UserConfig {
                 publish: vec![allowed.to_owned()],
                 ..UserConfig::new("reader", Credential::Password(Secret::new("s")))
@@ -193,7 +193,7 @@ mod tests {
             ("$JS.API.CONSUMER.CREATE.s.*.events.>", ">", false),
             ("events.>", "events.>", false),
         ] {
-            assert_eq!(is_permitted(allowed, asked), expected, "{allowed} {asked}");
+            assert_eq!(may(allowed, asked), expected, "{allowed} {asked}");
         }
     }
 }

@@ -1,0 +1,307 @@
+//! Subscriptions of single connections that read a stream from a position until they are up to date.
+//!
+//! ```text
+//!   due ──▶ reading ──chunk──▶ sending ──whole chunk──▶ awaiting mark ──mark reached──▶ due
+//!    │ ▲                          │ without room                                        │
+//!    │ └── waiting ◀──────────────┘                        nothing more is visible ─────┴──▶ CaughtUp, removed
+//!    └──without room, or the stream is not open─▶ waiting
+//! ```
+//!
+//! The shard ignores live records of the stream until it gets the notice `CaughtUp` with the last visible sequence,
+//! through the same queue as live records: each later record follows the notice, and the shard ignores those that the
+//! catch-up has sent. Marks set the pace, as for consumers: a slow connection occupies one chunk.
+
+use std::collections::{HashMap, VecDeque};
+
+use stilling_journal::{Chunk, Record, RecordKind};
+
+use crate::hash_key::HashKey;
+use crate::limits::{CATCH_UP_READS_MAX, CATCH_UP_RETRY_NS, CATCH_UPS_MAX, CHUNKS_PER_TURN};
+use crate::publication_batch::ClientId;
+use crate::registrations::overlap;
+use crate::resume::StartFrom;
+use crate::time::SteadyNanos;
+
+/// Distinguishes reader ids of catch-ups from those of consumers and single reads.
+pub(crate) const CATCH_UP_BIT: u64 = 1 << 62;
+
+/// Distinguishes marks of catch-ups from those of consumers.
+const CATCH_UP_MARK: u64 = 1 << 63;
+
+#[derive(Debug)]
+pub(crate) struct CatchUp {
+    pub(crate) client: ClientId,
+    pub(crate) stream: usize,
+    filter: Box<[u8]>,
+    pub(crate) from: StartFrom,
+    /// Next sequence, once known.
+    pub(crate) next: Option<u64>,
+    /// Records removed before `next` are a gap for the subscriber.
+    pub(crate) reports_removed: bool,
+    pub(crate) state: CatchUpState,
+    is_queued: bool,
+}
+
+#[derive(Debug, Default)]
+pub(crate) enum CatchUpState {
+    #[default]
+    Due,
+    /// A read is outstanding; the value is the last visible sequence at its start.
+    Reading(u64),
+    /// Chunk, number of its processed records, and the last visible sequence at the start of the read.
+    Sending(Box<Chunk>, usize, u64),
+    /// Waits until the connection has sent the messages and reports this mark.
+    AwaitingMark(u64),
+}
+
+impl CatchUp {
+    /// Returns whether a record is for the subscriber.
+    pub(crate) fn wants(&self, record: &Record<'_>) -> bool {
+        record.kind == RecordKind::Ordinary && overlap(&self.filter, record.subject)
+    }
+}
+
+/// All catch-ups; a reused number gets a new generation.
+#[derive(Debug)]
+pub(crate) struct CatchUps {
+    slots: Vec<(u32, Option<CatchUp>)>,
+    free: Vec<u32>,
+    clients: HashMap<ClientId, u32, HashKey>,
+    due: VecDeque<u32>,
+    /// Those that wait for room in a shard or the opening of their stream.
+    waiting: Vec<u32>,
+    /// Those that wait for a read, and the number of outstanding reads.
+    without_read: VecDeque<u32>,
+    reads: usize,
+    retried_ns: SteadyNanos,
+    marks: u32,
+    /// Chunks that may still be read or sent in this turn.
+    chunks_left: usize,
+    /// Filters compared with records in this turn.
+    pub(crate) compared: usize,
+}
+
+impl CatchUps {
+    pub(crate) fn new(key: HashKey) -> CatchUps {
+        CatchUps {
+            slots: Vec::new(),
+            free: Vec::new(),
+            clients: HashMap::with_hasher(key),
+            due: VecDeque::new(),
+            waiting: Vec::new(),
+            without_read: VecDeque::new(),
+            reads: 0,
+            retried_ns: SteadyNanos::START,
+            marks: 0,
+            chunks_left: CHUNKS_PER_TURN,
+            compared: 0,
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.clients.len()
+    }
+
+    /// Begins a turn with a new budget.
+    pub(crate) fn begin_turn(&mut self) {
+        (self.chunks_left, self.compared) = (CHUNKS_PER_TURN, 0);
+    }
+
+    /// Returns whether one can continue at once.
+    pub(crate) fn can_resume(&self) -> bool {
+        !self.due.is_empty()
+    }
+
+    /// Maximum nanoseconds until those that wait must be tried again.
+    pub(crate) fn next_check_in(&self) -> Option<u64> {
+        let is_any_waiting = !self.waiting.is_empty() || !self.without_read.is_empty();
+        is_any_waiting.then_some(CATCH_UP_RETRY_NS)
+    }
+
+    /// Adds the catch-up of a client. Returns `false` without room.
+    pub(crate) fn add(
+        &mut self,
+        client: ClientId,
+        (stream, filter): (usize, &[u8]),
+        from: StartFrom,
+    ) -> bool {
+        if self.len() >= CATCH_UPS_MAX {
+            return false;
+        }
+        self.remove(client);
+        let number = self.free.pop().unwrap_or_else(|| {
+            self.slots.push((0, None));
+            (self.slots.len() - 1) as u32
+        });
+        self.slots[number as usize].1 = Some(CatchUp {
+            client,
+            stream,
+            filter: filter.into(),
+            from,
+            next: None,
+            reports_removed: false,
+            state: CatchUpState::Due,
+            is_queued: false,
+        });
+        self.clients.insert(client, number);
+        self.make_due(number);
+        true
+    }
+
+    /// Removes the catch-up of a client that has disconnected.
+    pub(crate) fn remove(&mut self, client: ClientId) {
+        if let Some(number) = self.clients.remove(&client) {
+            let (generation, slot) = &mut self.slots[number as usize];
+            (*generation, *slot) = (generation.wrapping_add(1), None);
+            self.free.push(number);
+        }
+    }
+
+    pub(crate) fn get_mut(&mut self, number: u32) -> Option<&mut CatchUp> {
+        self.slots.get_mut(number as usize)?.1.as_mut()
+    }
+
+    /// Returns the reader id of a read.
+    pub(crate) fn reader_id(&self, number: u32) -> u64 {
+        let generation = self.slots[number as usize].0 & (u32::MAX >> 2);
+        CATCH_UP_BIT | u64::from(generation) << 32 | u64::from(number)
+    }
+
+    pub(crate) fn by_reader_id(&self, reader_id: u64) -> Option<u32> {
+        let number = reader_id as u32;
+        let is_there = self.slots.get(number as usize).is_some_and(|(_, catch_up)| catch_up.is_some());
+        (is_there && self.reader_id(number) == reader_id).then_some(number)
+    }
+
+    pub(crate) fn make_due(&mut self, number: u32) {
+        if let Some(catch_up) = self.get_mut(number)
+            && !std::mem::replace(&mut catch_up.is_queued, true)
+        {
+            self.due.push_back(number);
+        }
+    }
+
+    /// Tries a catch-up again when a shard has room again or the stream is open, and regularly.
+    pub(crate) fn wait(&mut self, number: u32) {
+        if let Some(catch_up) = self.get_mut(number)
+            && !std::mem::replace(&mut catch_up.is_queued, true)
+        {
+            self.waiting.push(number);
+        }
+    }
+
+    /// Returns whether a further disk read may begin.
+    pub(crate) fn may_read(&self) -> bool {
+        self.reads < CATCH_UP_READS_MAX
+    }
+
+    pub(crate) fn note_read(&mut self) {
+        self.reads += 1;
+    }
+
+    /// Continues the next one that waits for a read.
+    pub(crate) fn end_read(&mut self) {
+        self.reads -= 1;
+        self.due.extend(self.without_read.pop_front());
+    }
+
+    /// Tries a catch-up again when a read has ended, and regularly.
+    pub(crate) fn wait_for_read(&mut self, number: u32) {
+        if let Some(catch_up) = self.get_mut(number)
+            && !std::mem::replace(&mut catch_up.is_queued, true)
+        {
+            self.without_read.push_back(number);
+        }
+    }
+
+    pub(crate) fn retry_all(&mut self) {
+        self.due.extend(self.waiting.drain(..));
+    }
+
+    pub(crate) fn retry_if_due(&mut self, now_ns: SteadyNanos) {
+        if now_ns >= self.retried_ns.after(CATCH_UP_RETRY_NS) {
+            self.retried_ns = now_ns;
+            self.retry_all();
+            // Other readers may have used all reads before.
+            if self.may_read() {
+                self.due.extend(self.without_read.pop_front());
+            }
+        }
+    }
+
+    /// Takes the next one that can continue within this turn's budget.
+    pub(crate) fn next_due(&mut self) -> Option<u32> {
+        while self.chunks_left > 0 {
+            let number = self.due.pop_front()?;
+            // It may be removed and its number reused.
+            if let Some(catch_up) = self.get_mut(number)
+                && std::mem::take(&mut catch_up.is_queued)
+            {
+                self.chunks_left -= 1;
+                return Some(number);
+            }
+        }
+        None
+    }
+
+    /// Makes a catch-up wait for its connection. Returns the mark to send.
+    pub(crate) fn await_mark(&mut self, number: u32) -> u64 {
+        self.marks = self.marks.wrapping_add(1) & (u32::MAX >> 1);
+        let mark = CATCH_UP_MARK | u64::from(self.marks) << 32 | u64::from(number);
+        if let Some(catch_up) = self.get_mut(number) {
+            catch_up.state = CatchUpState::AwaitingMark(mark);
+        }
+        mark
+    }
+
+    /// Handles a reached mark. Returns whether it is one of a catch-up.
+    pub(crate) fn reached(&mut self, mark: u64) -> bool {
+        if mark & CATCH_UP_MARK == 0 {
+            return false;
+        }
+        let number = mark as u32;
+        if let Some(catch_up) = self.get_mut(number)
+            && matches!(catch_up.state, CatchUpState::AwaitingMark(awaited) if awaited == mark)
+        {
+            catch_up.state = CatchUpState::Due;
+            self.make_due(number);
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALICE: ClientId = ClientId { shard: 0, token: 1 };
+    const BOB: ClientId = ClientId { shard: 0, token: 2 };
+
+    #[test]
+    fn a_number_that_is_used_again_gets_neither_chunks_nor_marks_of_its_predecessor() {
+        let mut all = CatchUps::new(HashKey(1, 2));
+        assert!(all.add(ALICE, (0, b"a"), StartFrom::Sequence(1)));
+        let number = all.next_due().expect("it is due");
+        let (reader_id, mark) = (all.reader_id(number), all.await_mark(number));
+        all.remove(ALICE);
+        assert_eq!((all.by_reader_id(reader_id), all.len()), (None, 0));
+        assert!(all.add(BOB, (0, b"a"), StartFrom::Sequence(1)));
+        let next = all.next_due().expect("it is due");
+        assert_eq!((next, all.by_reader_id(reader_id)), (number, None));
+        let own = all.await_mark(next);
+        assert!(all.reached(mark) && !all.can_resume(), "a mark of the predecessor");
+        assert!(all.reached(own) && all.can_resume());
+        assert!(!all.reached(7), "a consumer's mark");
+    }
+
+    #[test]
+    fn a_second_catch_up_of_a_client_replaces_the_first() {
+        let mut all = CatchUps::new(HashKey(1, 2));
+        assert!(all.add(ALICE, (0, b"a"), StartFrom::New));
+        assert!(all.add(ALICE, (1, b"b"), StartFrom::New));
+        assert_eq!(all.len(), 1);
+        let number = all.next_due().expect("it is due");
+        assert_eq!(all.get_mut(number).map(|one| one.stream), Some(1));
+        assert_eq!(all.next_due(), None);
+    }
+}

@@ -1,0 +1,265 @@
+//! Catch-up of subscriptions over WebSocket and SSE: see [`catch_ups`](crate::catch_ups).
+
+use stilling_journal::{Chunk, Gap, GapCause, ReadRequest, StartAt};
+use stilling_wire::nats::strip_status;
+
+use super::{Hub, OutboundMessage, Outlets};
+use crate::catch_ups::{CATCH_UP_BIT, CatchUpState};
+use crate::limits::FILTERS_COMPARED_PER_TURN;
+use crate::publication_batch::ClientId;
+use crate::registrations::SubscriberTarget;
+use crate::resume::{CatchUpRequest, ResetCause, StartFrom, SubscriptionNotice};
+use crate::storage::Storage;
+use crate::stream::Durability;
+use crate::time::SteadyNanos;
+
+use super::api::SINGLE_READ_BIT;
+
+/// Records of one read.
+const RECORDS_PER_READ: u32 = 4096;
+
+impl<S: Storage, O: Outlets> Hub<S, O> {
+    pub(super) fn begin_catch_up(&mut self, client: ClientId, request: &CatchUpRequest<'_>) {
+        let &CatchUpRequest { stream, filter, from } = request;
+        let stream = stream as usize;
+        if stream >= self.streams.len() || !self.catch_ups.add(client, (stream, filter), from) {
+            self.fan_out.notice(client, SubscriptionNotice::Refused);
+        }
+    }
+
+    /// Continues those that can continue, within this turn's budget.
+    pub(super) fn run_catch_ups(&mut self, now_ns: SteadyNanos) {
+        if self.catch_ups.len() == 0 {
+            return;
+        }
+        self.catch_ups.retry_if_due(now_ns);
+        if self.fan_out.has_regained_room() {
+            self.catch_ups.retry_all();
+        }
+        while let Some(number) = self.catch_ups.next_due() {
+            self.advance_catch_up(number);
+        }
+    }
+
+    /// Returns whether a catch-up's shard has room. Without room the catch-up waits.
+    fn has_room_for_catch_up(&mut self, number: u32) -> bool {
+        let Some(catch_up) = self.catch_ups.get_mut(number) else { return false };
+        let shard = catch_up.client.shard;
+        if self.delivery().finish_unsent() && self.fan_out.has_room_in(shard) {
+            return true;
+        }
+        self.catch_ups.wait(number);
+        false
+    }
+
+    fn advance_catch_up(&mut self, number: u32) {
+        if !self.has_room_for_catch_up(number) {
+            return;
+        }
+        let Some(catch_up) = self.catch_ups.get_mut(number) else { return };
+        match catch_up.state {
+            CatchUpState::Due => {}
+            CatchUpState::Sending(..) => return self.send_catch_up_chunk(number),
+            CatchUpState::Reading(_) | CatchUpState::AwaitingMark(_) => return,
+        }
+        let (client, stream) = (catch_up.client, catch_up.stream);
+        let writer = &self.streams[stream];
+        if writer.closed.is_some() {
+            return self.catch_ups.wait(number);
+        }
+        if let Some(reset) = self.find_start(number) {
+            self.fan_out.notice(client, reset);
+        }
+        let Some(catch_up) = self.catch_ups.get_mut(number) else { return };
+        let writer = &self.streams[stream];
+        let from = match (catch_up.next, catch_up.from) {
+            (Some(next), _) if next > writer.visible => {
+                let (epoch, through) = (writer.created_ns.as_nanos(), writer.visible);
+                self.catch_ups.remove(client);
+                return self.fan_out.notice(client, SubscriptionNotice::CaughtUp { epoch, through });
+            }
+            (Some(next), _) => StartAt::Sequence(next.max(writer.first)),
+            (None, StartFrom::Time(time_ns)) => StartAt::Time(time_ns.as_nanos()),
+            (None, _) => StartAt::Sequence(writer.first),
+        };
+        self.read_for_catch_up(number, stream, from);
+    }
+
+    /// Determines the first sequence. Returns a notice if the requested position does not exist.
+    fn find_start(&mut self, number: u32) -> Option<SubscriptionNotice> {
+        let catch_up = self.catch_ups.get_mut(number)?;
+        if catch_up.next.is_some() {
+            return None;
+        }
+        let writer = &self.streams[catch_up.stream];
+        let (visible, current) = (writer.visible, writer.created_ns.as_nanos());
+        let reset = |cause, next| Some(SubscriptionNotice::Reset { cause, epoch: current, next });
+        let (next, notice) = match catch_up.from {
+            StartFrom::New => (visible + 1, None),
+            StartFrom::Time(_) => return None,
+            StartFrom::Sequence(sequence) if sequence > visible.saturating_add(1) => {
+                (visible + 1, reset(ResetCause::Ahead, visible + 1))
+            }
+            StartFrom::Sequence(sequence) => {
+                catch_up.reports_removed = sequence > 1;
+                (sequence.max(1), None)
+            }
+            StartFrom::After { epoch, .. } if epoch != current => {
+                (writer.first, reset(ResetCause::Epoch, writer.first))
+            }
+            StartFrom::After { sequence, .. } if sequence > visible => {
+                (visible + 1, reset(ResetCause::Ahead, visible + 1))
+            }
+            StartFrom::After { sequence, .. } => {
+                catch_up.reports_removed = true;
+                (sequence + 1, None)
+            }
+        };
+        catch_up.next = Some(next);
+        notice
+    }
+
+    fn read_for_catch_up(&mut self, number: u32, stream: usize, from: StartAt) {
+        let reader_id = self.catch_ups.reader_id(number);
+        let request = ReadRequest { reader_id, stream: stream as u32, from, records_max: RECORDS_PER_READ };
+        let writer = &self.streams[stream];
+        let visible = writer.visible;
+        let chunk = match writer.config.durability {
+            Durability::Disk => {
+                if !self.catch_ups.may_read() || !self.storage.read(request) {
+                    return self.catch_ups.wait_for_read(number);
+                }
+                self.catch_ups.note_read();
+                if let Some(catch_up) = self.catch_ups.get_mut(number) {
+                    catch_up.state = CatchUpState::Reading(visible);
+                }
+                return;
+            }
+            Durability::Memory => writer.read_memory(&request),
+            Durability::None => {
+                let mut chunk = Chunk::empty(&request);
+                chunk.next = writer.next;
+                chunk
+            }
+        };
+        self.receive_for_catch_up(number, chunk, visible);
+    }
+
+    /// Receives a chunk that a catch-up requested. Returns any other.
+    pub(super) fn receive_catch_up_chunk(&mut self, chunk: Chunk) -> Option<Chunk> {
+        if chunk.reader_id & SINGLE_READ_BIT != 0 || chunk.reader_id & CATCH_UP_BIT == 0 {
+            return Some(chunk);
+        }
+        let health = &mut self.streams[chunk.stream as usize].health;
+        match &chunk.failure {
+            Some(failure) => health.read_failed(failure),
+            None => health.read_succeeded(),
+        }
+        self.catch_ups.end_read();
+        if let Some(number) = self.catch_ups.by_reader_id(chunk.reader_id)
+            && let Some(catch_up) = self.catch_ups.get_mut(number)
+            && let CatchUpState::Reading(visible) = catch_up.state
+        {
+            self.receive_for_catch_up(number, chunk, visible);
+        }
+        None
+    }
+
+    fn receive_for_catch_up(&mut self, number: u32, chunk: Chunk, visible: u64) {
+        if let Some(catch_up) = self.catch_ups.get_mut(number) {
+            catch_up.state = CatchUpState::Sending(Box::new(chunk), 0, visible);
+        }
+        if self.has_room_for_catch_up(number) {
+            self.send_catch_up_chunk(number);
+        }
+    }
+
+    /// Reports the records before a chunk that retention has removed.
+    fn report_removed(&mut self, number: u32, chunk: &Chunk) {
+        let Some(catch_up) = self.catch_ups.get_mut(number) else { return };
+        let begin = chunk.get(0).map(|(sequence, ..)| sequence);
+        let begin = begin.or(chunk.gap.map(|gap| gap.first)).unwrap_or(chunk.next);
+        if let Some(first) = catch_up.next.filter(|&next| next < begin) {
+            let gap = Gap { first, last: begin - 1, cause: GapCause::Removed };
+            let (client, reports) = (catch_up.client, catch_up.reports_removed);
+            catch_up.next = Some(begin);
+            if reports {
+                self.streams[chunk.stream as usize].count_removed(gap.count());
+                self.fan_out.notice(client, SubscriptionNotice::Gap(gap));
+            }
+        }
+        if let Some(catch_up) = self.catch_ups.get_mut(number) {
+            catch_up.reports_removed = true;
+        }
+    }
+
+    /// Sends the rest of a chunk. The caller has checked for room.
+    fn send_catch_up_chunk(&mut self, number: u32) {
+        let Some(catch_up) = self.catch_ups.get_mut(number) else { return };
+        let CatchUpState::Sending(chunk, from, visible) = std::mem::take(&mut catch_up.state) else {
+            return;
+        };
+        if from == 0 && chunk.failure.is_none() {
+            self.report_removed(number, &chunk);
+        }
+        for at in from..chunk.len() {
+            if !self.send_catch_up_record(number, &chunk, at) {
+                if let Some(catch_up) = self.catch_ups.get_mut(number) {
+                    catch_up.state = CatchUpState::Sending(chunk, at, visible);
+                }
+                return;
+            }
+        }
+        self.end_catch_up_chunk(number, &chunk, visible);
+    }
+
+    /// Sends a record of a chunk if the subscriber wants it. Returns `false` if the rest of the chunk waits.
+    fn send_catch_up_record(&mut self, number: u32, chunk: &Chunk, at: usize) -> bool {
+        if self.catch_ups.compared >= FILTERS_COMPARED_PER_TURN {
+            self.catch_ups.make_due(number);
+            return false;
+        }
+        if !self.has_room_for_catch_up(number) {
+            return false;
+        }
+        self.catch_ups.compared += 1;
+        let Some(catch_up) = self.catch_ups.get_mut(number) else { return true };
+        let Some((sequence, time_ns, record)) = chunk.get(at) else { return true };
+        let client = catch_up.client;
+        catch_up.next = Some(sequence + 1);
+        if catch_up.wants(&record) {
+            let mut stripped = std::mem::take(&mut self.scratch.stripped);
+            let message = OutboundMessage {
+                subject: record.subject,
+                reply: b"",
+                headers: strip_status(record.headers, &mut stripped),
+                payload: record.payload.into(),
+                position: Some(self.streams[chunk.stream as usize].position(sequence, time_ns)),
+            };
+            self.fan_out.record(client, &message);
+            self.scratch.stripped = stripped;
+        }
+        true
+    }
+
+    /// Continues after a whole chunk, when the connection has sent it.
+    fn end_catch_up_chunk(&mut self, number: u32, chunk: &Chunk, visible: u64) {
+        let Some(catch_up) = self.catch_ups.get_mut(number) else { return };
+        let client = catch_up.client;
+        if chunk.failure.is_some() {
+            // Read again at the next check. After a failed read the next sequence may be unknown.
+            return self.catch_ups.wait(number);
+        }
+        let mut next = chunk.next.max(catch_up.next.unwrap_or(0));
+        if chunk.is_end {
+            next = next.max(visible + 1);
+        }
+        catch_up.next = Some(next);
+        if let Some(gap) = chunk.gap {
+            self.streams[chunk.stream as usize].note_skipped(gap);
+            self.fan_out.notice(client, SubscriptionNotice::Gap(gap));
+        }
+        let mark = self.catch_ups.await_mark(number);
+        self.fan_out.push_mark(SubscriberTarget::Single(client), mark);
+    }
+}

@@ -1,0 +1,79 @@
+//! Start positions of subscriptions to a stream, and notices about what they miss.
+
+use stilling_journal::Gap;
+
+use crate::time::UnixNanos;
+
+/// Where a subscription to a stream begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum StartFrom {
+    /// After the last visible record.
+    New,
+    /// At a sequence; 0 and 1 are the oldest record.
+    Sequence(u64),
+    /// At the first record of this time or later.
+    Time(UnixNanos),
+    /// After the last record that an earlier subscription received.
+    After {
+        /// Epoch of the stream.
+        epoch: u64,
+        /// Sequence of that record.
+        sequence: u64,
+    },
+}
+
+/// A request to send a subscription the records of a stream from a position on, until it is up to date.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CatchUpRequest<'a> {
+    /// Number of the stream.
+    pub stream: u32,
+    /// Checked filter of the subscription.
+    pub filter: &'a [u8],
+    /// Start position.
+    pub from: StartFrom,
+}
+
+/// A notice in the order of a subscription's messages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SubscriptionNotice {
+    /// Records of these sequences are missing.
+    Gap(Gap),
+    /// The requested position does not exist; the subscription continues at another one.
+    Reset {
+        /// Why the position does not exist.
+        cause: ResetCause,
+        /// Epoch of the stream.
+        epoch: u64,
+        /// The next sequence.
+        next: u64,
+    },
+    /// All earlier records have been sent. New ones follow as they become visible.
+    CaughtUp {
+        /// Epoch of the stream.
+        epoch: u64,
+        /// Last visible sequence.
+        through: u64,
+    },
+    /// There is no room for the subscription.
+    Refused,
+}
+
+/// Why a position does not exist.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ResetCause {
+    /// It belongs to another epoch of the stream: everything kept is new to the subscriber, and is sent.
+    Epoch,
+    /// The stream has not reached it: new records are sent.
+    Ahead,
+}
+
+impl ResetCause {
+    /// Returns the name in notices.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            ResetCause::Epoch => "epoch",
+            ResetCause::Ahead => "ahead",
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Subscriptions over WebSocket and SSE, and the streams that their filters concern.
+
+use stilling_hub::{MessageFormat, StartFrom, StreamConfig, filters_overlap};
+
+/// A checked request for a subscription: its connection has exactly one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SubscribeRequest {
+    pub(crate) filter: Box<[u8]>,
+    pub(crate) format: MessageFormat,
+    /// The stream and the start position in it, if the filter concerns exactly one stream.
+    pub(crate) start: Option<(u32, StartFrom)>,
+}
+
+/// The streams that have subjects of a filter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FilterStreams {
+    None,
+    One(u32),
+    Several,
+}
+
+/// Names and filters of the streams, by number.
+#[derive(Debug, Default)]
+pub(crate) struct StreamDirectory(Vec<(String, Vec<String>)>);
+
+impl StreamDirectory {
+    pub(crate) fn new(streams: &[StreamConfig]) -> StreamDirectory {
+        let entry = |stream: &StreamConfig| (stream.name.clone(), stream.subjects.clone());
+        StreamDirectory(streams.iter().map(entry).collect())
+    }
+
+    pub(crate) fn name(&self, stream: u32) -> &str {
+        self.0.get(stream as usize).map_or("", |(name, _)| name)
+    }
+
+    /// The streams that have subjects of a checked filter.
+    pub(crate) fn find(&self, filter: &[u8]) -> FilterStreams {
+        let has_any = |(_, (_, subjects)): &(u32, &(String, Vec<String>))| {
+            subjects.iter().any(|own| filters_overlap(own.as_bytes(), filter))
+        };
+        let mut found = (0..).zip(&self.0).filter(has_any).map(|(number, _)| number);
+        match (found.next(), found.next()) {
+            (None, _) => FilterStreams::None,
+            (Some(number), None) => FilterStreams::One(number),
+            (Some(_), Some(_)) => FilterStreams::Several,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_concerns_the_streams_that_have_one_of_its_subjects() {
+        let streams =
+            [StreamConfig::new("bids", ["auction.*.bid", "late"]), StreamConfig::new("lots", ["lots.>"])];
+        let directory = StreamDirectory::new(&streams);
+        for (filter, expected) in [
+            ("auction.>", FilterStreams::One(0)),
+            ("*", FilterStreams::One(0)),
+            ("lots.7", FilterStreams::One(1)),
+            ("lots", FilterStreams::None),
+            (">", FilterStreams::Several),
+        ] {
+            assert_eq!(directory.find(filter.as_bytes()), expected, "{filter}");
+        }
+        assert_eq!([0, 1, 2].map(|number| directory.name(number)), ["bids", "lots", ""]);
+    }
+}

@@ -1,0 +1,424 @@
+//! A WebSocket connection: frames, control frames, timeouts, and the close in either direction.
+
+use stilling_engine::{CloseReason, Io};
+use stilling_ring::Time;
+use stilling_wire::websocket::limits::CONTROL_SIZE_MAX;
+use stilling_wire::websocket::{
+    CloseCode, MaskedPayload, MessageKind, Opcode, WebSocketDecoder, WebSocketEvent, WebSocketFrameHeader,
+    WebSocketLimits, encode_close,
+};
+
+use super::WebSocketPurpose;
+use super::echo::Echo;
+use super::limits::{
+    ASSEMBLY_MAX, ASSEMBLY_TIMEOUT, ECHO_MESSAGE_SIZE_MAX, ENVELOPE_SIZE_MAX, PENDING_MAX, PING_EVERY,
+    PINGS_MAX, SCRATCH_KEPT_MAX,
+};
+use super::subscriber::Subscriber;
+use crate::hub::{HubHandle, HubMail};
+use crate::lifecycle::Lifecycle;
+
+/// The parts of its shard that a WebSocket session uses.
+pub(crate) struct WebSocketContext<'a> {
+    /// The hub; `None` when a successor has it.
+    pub(crate) hub: Option<&'a mut HubHandle>,
+    pub(crate) lifecycle: &'a Lifecycle,
+    pub(crate) websocket: &'a mut WebSocketShard,
+}
+
+/// State that the WebSocket sessions of one shard share.
+#[derive(Debug, Default)]
+pub(crate) struct WebSocketShard {
+    /// Bytes of incomplete messages.
+    assembled_bytes: usize,
+    /// Memory for whole messages.
+    scratch: Vec<u8>,
+}
+
+#[derive(Debug)]
+pub(crate) struct WebSocketSession {
+    decoder: WebSocketDecoder,
+    role: Role,
+    message: Option<Assembly>,
+    phase: Phase,
+    pings: u8,
+    last_input: Time,
+    /// The connection waits for room in the port, and has not been read since the last input.
+    waits_for_room: bool,
+}
+
+#[derive(Debug)]
+enum Role {
+    Subscriber(Subscriber),
+    Echo(Echo),
+}
+
+/// A message that arrives in pieces.
+#[derive(Debug)]
+struct Assembly {
+    kind: MessageKind,
+    bytes: Vec<u8>,
+    until: Time,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Open,
+    /// The server drains: the connection is closed when all its publications are answered.
+    AwaitingAcks,
+    /// A close frame was sent, or the connection ends without one.
+    Closed,
+}
+
+/// How the server closes a connection.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WebSocketClose {
+    pub(super) code: CloseCode,
+    pub(super) text: &'static str,
+    pub(super) reason: CloseReason,
+}
+
+/// Bytes of the longest control frame of a server.
+const CONTROL_FRAME_SIZE_MAX: usize = 2 + CONTROL_SIZE_MAX;
+
+/// The close frame of a slow consumer: code 4008.
+const SLOW_CONSUMER: &[u8] = &[0x88, 2, 0x0f, 0xa8];
+
+impl WebSocketSession {
+    pub(crate) fn new(purpose: WebSocketPurpose) -> WebSocketSession {
+        let role = match purpose {
+            WebSocketPurpose::Subscriber { request, access, may_publish } => {
+                Role::Subscriber(Subscriber::new(request, access, may_publish))
+            }
+            WebSocketPurpose::Echo => Role::Echo(Echo::default()),
+        };
+        WebSocketSession {
+            decoder: WebSocketDecoder::of_client(),
+            role,
+            message: None,
+            phase: Phase::Open,
+            pings: 0,
+            last_input: Time::ZERO,
+            waits_for_room: false,
+        }
+    }
+
+    pub(crate) fn opened(&mut self, io: &mut Io<'_>, cx: &mut WebSocketContext<'_>) {
+        self.last_input = io.now();
+        io.set_send_max(PENDING_MAX);
+        self.schedule(io);
+        if let Role::Subscriber(subscriber) = &mut self.role {
+            let Some(hub) = cx.hub.as_deref_mut() else { return self.go_away(io, cx) };
+            if !subscriber.open(io.token(), hub) {
+                let text = "too many subscriptions: connect again later";
+                let reason = CloseReason::Done;
+                return self.close(WebSocketClose { code: CloseCode::TRY_AGAIN_LATER, text, reason }, io, cx);
+            }
+        }
+        if cx.lifecycle.is_draining() {
+            // The other connections may have been notified already.
+            self.draining(io, cx);
+        }
+    }
+
+    pub(crate) fn received(&mut self, bytes: &[u8], io: &mut Io<'_>, cx: &mut WebSocketContext<'_>) -> usize {
+        (self.last_input, self.pings) = (io.now(), 0);
+        let limits = self.limits(cx);
+        let mut consumed = 0;
+        while self.can_decode(io, cx) {
+            let step = match self.decoder.decode(&limits, &bytes[consumed..]) {
+                Ok(step) => step,
+                Err(error) => {
+                    let (code, text) = (error.close_code(), error.reason());
+                    self.close(WebSocketClose { code, text, reason: CloseReason::ProtocolError }, io, cx);
+                    return bytes.len();
+                }
+            };
+            consumed += step.consumed;
+            if step.event == WebSocketEvent::NeedMore {
+                return consumed;
+            }
+            self.handle_event(step.event, io, cx);
+        }
+        if self.phase == Phase::Closed { bytes.len() } else { consumed }
+    }
+
+    fn limits(&self, cx: &WebSocketContext<'_>) -> WebSocketLimits {
+        let message_size_max = match &self.role {
+            Role::Echo(_) => ECHO_MESSAGE_SIZE_MAX,
+            Role::Subscriber(_) => {
+                let payload_size_max = cx.hub.as_deref().map_or(0, |hub| hub.limits.payload_size_max);
+                payload_size_max.saturating_mul(2).saturating_add(ENVELOPE_SIZE_MAX)
+            }
+        };
+        WebSocketLimits { message_size_max, ..WebSocketLimits::default() }
+    }
+
+    /// Whether the next frame may be decoded now.
+    fn can_decode(&mut self, io: &mut Io<'_>, cx: &mut WebSocketContext<'_>) -> bool {
+        if self.phase != Phase::Open || io.is_finishing() {
+            return false;
+        }
+        let subscriber = match &mut self.role {
+            Role::Echo(echo) => return !echo.is_busy(),
+            Role::Subscriber(subscriber) => subscriber,
+        };
+        let Some(hub) = cx.hub.as_deref_mut() else { return false };
+        if subscriber.is_full() {
+            io.pause();
+            return false;
+        }
+        if hub.port.has_room_for(io.token()) {
+            return true;
+        }
+        if !std::mem::replace(&mut self.waits_for_room, true) {
+            hub.port.wait(io.token());
+        }
+        io.pause();
+        false
+    }
+
+    fn handle_event(&mut self, event: WebSocketEvent<'_>, io: &mut Io<'_>, cx: &mut WebSocketContext<'_>) {
+        match event {
+            WebSocketEvent::NeedMore | WebSocketEvent::Pong(_) => {}
+            WebSocketEvent::Message { kind, payload } => {
+                let mut message = std::mem::take(&mut cx.websocket.scratch);
+                payload.append_to(&mut message);
+                self.handle_message(kind, &message, io, cx);
+                message.clear();
+                if message.capacity() <= SCRATCH_KEPT_MAX {
+                    cx.websocket.scratch = message;
+                }
+            }
+            WebSocketEvent::MessageStart { kind, .. } => {
+                let until = io.now().after(ASSEMBLY_TIMEOUT);
+                self.message = Some(Assembly { kind, bytes: Vec::new(), until });
+                self.schedule(io);
+            }
+            WebSocketEvent::Piece(piece) => self.add_piece(piece, io, cx),
+            WebSocketEvent::MessageEnd => {
+                if let Some(Assembly { kind, bytes, .. }) = self.take_assembly(cx) {
+                    self.handle_message(kind, &bytes, io, cx);
+                }
+            }
+            WebSocketEvent::Ping(payload) => {
+                let length = payload.len() as u64;
+                let header =
+                    WebSocketFrameHeader { opcode: Opcode::Pong, is_final: true, length, mask: None };
+                // Only the latest ping needs an answer (RFC 6455 §5.5.3).
+                if io.room() >= CONTROL_FRAME_SIZE_MAX {
+                    let _ = io.send_with(|out| {
+                        header.encode(out);
+                        payload.append_to(out);
+                    });
+                }
+            }
+            WebSocketEvent::Close { code, .. } => {
+                self.leave_hub(cx);
+                self.phase = Phase::Closed;
+                send_close(code, "", io);
+                io.finish(CloseReason::PeerClosed);
+            }
+        }
+    }
+
+    fn add_piece(&mut self, piece: MaskedPayload<'_>, io: &mut Io<'_>, cx: &mut WebSocketContext<'_>) {
+        let Some(message) = &mut self.message else { return };
+        if cx.websocket.assembled_bytes + piece.len() > ASSEMBLY_MAX {
+            let text = "too many incomplete messages: connect again later";
+            let reason = CloseReason::InputFull;
+            return self.close(WebSocketClose { code: CloseCode::TRY_AGAIN_LATER, text, reason }, io, cx);
+        }
+        cx.websocket.assembled_bytes += piece.len();
+        piece.append_to(&mut message.bytes);
+    }
+
+    fn take_assembly(&mut self, cx: &mut WebSocketContext<'_>) -> Option<Assembly> {
+        let message = self.message.take()?;
+        cx.websocket.assembled_bytes -= message.bytes.len();
+        Some(message)
+    }
+
+    fn handle_message(
+        &mut self,
+        kind: MessageKind,
+        message: &[u8],
+        io: &mut Io<'_>,
+        cx: &mut WebSocketContext<'_>,
+    ) {
+        match (&mut self.role, kind) {
+            (Role::Echo(echo), kind) => echo.send(kind, message, io),
+            (Role::Subscriber(subscriber), MessageKind::Text) => {
+                if let Some(hub) = cx.hub.as_deref_mut() {
+                    subscriber.publish(message, io, hub);
+                }
+            }
+            (Role::Subscriber(_), MessageKind::Binary) => {
+                let text = "expected text messages";
+                let reason = CloseReason::ProtocolError;
+                self.close(WebSocketClose { code: CloseCode::UNSUPPORTED_DATA, text, reason }, io, cx);
+            }
+        }
+    }
+
+    /// The peer has ended the connection without a close frame.
+    pub(crate) fn ended(&mut self, io: &mut Io<'_>, cx: &mut WebSocketContext<'_>) {
+        self.leave_hub(cx);
+        self.phase = Phase::Closed;
+        io.finish(CloseReason::PeerClosed);
+    }
+
+    pub(crate) fn flushed(&mut self, _: &mut Io<'_>, cx: &mut WebSocketContext<'_>) {
+        if let (Role::Subscriber(subscriber), Some(hub)) = (&mut self.role, cx.hub.as_deref_mut()) {
+            subscriber.report_marks(hub);
+        }
+    }
+
+    pub(crate) fn offer_sent(&mut self, count: usize, io: &mut Io<'_>) {
+        if let Role::Echo(echo) = &mut self.role {
+            echo.offer_sent(count, io);
+        }
+    }
+
+    pub(crate) fn delivered(&mut self, mail: HubMail, io: &mut Io<'_>, cx: &mut WebSocketContext<'_>) {
+        if mail == HubMail::Room {
+            if std::mem::take(&mut self.waits_for_room) && self.phase == Phase::Open {
+                // The client was not read meanwhile.
+                self.last_input = io.now();
+                io.resume();
+            }
+            return;
+        }
+        let Some(hub) = cx.hub.as_deref_mut() else { return };
+        let Some(deliveries) = hub.port.take_current() else { return };
+        let mut close = None;
+        if let Some(delivery) = deliveries.current()
+            && let Role::Subscriber(subscriber) = &mut self.role
+            && self.phase != Phase::Closed
+        {
+            close = subscriber.receive(delivery, io, hub);
+        }
+        hub.port.put_back(deliveries);
+        if let Some(close) = close {
+            self.close(close, io, cx);
+        }
+    }
+
+    /// Sets the deadline: of the message that arrives in pieces, or of the next ping.
+    fn schedule(&self, io: &mut Io<'_>) {
+        let ping = io.now().after(PING_EVERY);
+        io.set_deadline(Some(self.message.as_ref().map_or(ping, |message| message.until.min(ping))));
+    }
+
+    pub(crate) fn deadline(&mut self, io: &mut Io<'_>, cx: &mut WebSocketContext<'_>) {
+        let now = io.now();
+        if self.phase != Phase::Open {
+            return;
+        }
+        if io.is_paused() {
+            // Its input is unread: it can neither be silent nor late.
+            if let Some(message) = &mut self.message {
+                message.until = now.after(ASSEMBLY_TIMEOUT);
+            }
+            return self.schedule(io);
+        }
+        if self.message.as_ref().is_some_and(|message| now >= message.until) {
+            let text = "a message did not arrive in time";
+            let reason = CloseReason::BodyTimeout;
+            return self.close(WebSocketClose { code: CloseCode::POLICY_VIOLATION, text, reason }, io, cx);
+        }
+        if now >= self.last_input.after(PING_EVERY) {
+            if self.pings >= PINGS_MAX {
+                let text = "pings were not answered";
+                let reason = CloseReason::IdleTimeout;
+                return self.close(
+                    WebSocketClose { code: CloseCode::POLICY_VIOLATION, text, reason },
+                    io,
+                    cx,
+                );
+            }
+            self.pings += 1;
+            if io.room() < CONTROL_FRAME_SIZE_MAX {
+                return self.schedule(io);
+            }
+            let header = WebSocketFrameHeader { opcode: Opcode::Ping, is_final: true, length: 0, mask: None };
+            let _ = io.send_with(|out| header.encode(out));
+        }
+        self.schedule(io);
+    }
+
+    pub(crate) fn draining(&mut self, io: &mut Io<'_>, cx: &mut WebSocketContext<'_>) {
+        if self.phase != Phase::Open {
+            return;
+        }
+        match (&self.role, cx.hub.as_deref_mut()) {
+            (Role::Subscriber(_), Some(hub)) if !cx.lifecycle.hub_is_abandoned() => {
+                self.phase = Phase::AwaitingAcks;
+                // Later messages are not published. The client sends them again, with their ids.
+                io.pause();
+                hub.port.close_after_acks(io.token());
+            }
+            _ => self.go_away(io, cx),
+        }
+    }
+
+    fn go_away(&mut self, io: &mut Io<'_>, cx: &mut WebSocketContext<'_>) {
+        let text = "the server ends: connect again";
+        let reason = CloseReason::Drained;
+        self.close(WebSocketClose { code: CloseCode::GOING_AWAY, text, reason }, io, cx);
+    }
+
+    fn close(&mut self, close: WebSocketClose, io: &mut Io<'_>, cx: &mut WebSocketContext<'_>) {
+        let WebSocketClose { code, text, reason } = close;
+        self.leave_hub(cx);
+        if std::mem::replace(&mut self.phase, Phase::Closed) == Phase::Closed {
+            return;
+        }
+        send_close(Some(code), text, io);
+        io.finish_lingering(reason);
+    }
+
+    /// Leaves the hub and releases the memory of an incomplete message. Idempotent.
+    fn leave_hub(&mut self, cx: &mut WebSocketContext<'_>) {
+        self.take_assembly(cx);
+        if let (Role::Subscriber(subscriber), Some(hub)) = (&mut self.role, cx.hub.as_deref_mut()) {
+            subscriber.leave_hub(hub);
+        }
+    }
+
+    /// Ends the session of a slow consumer. Returns its last frame.
+    pub(crate) fn slow_consumer(&mut self, cx: &mut WebSocketContext<'_>) -> &'static [u8] {
+        if let Some(hub) = cx.hub.as_deref_mut() {
+            hub.counters.slow_consumers.add(1);
+        }
+        self.leave_hub(cx);
+        self.phase = Phase::Closed;
+        SLOW_CONSUMER
+    }
+
+    pub(crate) fn closed(&mut self, reason: CloseReason, cx: &mut WebSocketContext<'_>) {
+        if let Some(hub) = cx.hub.as_deref_mut()
+            && reason == CloseReason::WriteTimeout
+        {
+            hub.counters.slow_consumers.add(1);
+        }
+        self.leave_hub(cx);
+    }
+}
+
+/// Sends a close frame, unless the rest of another frame has to be sent first.
+fn send_close(code: Option<CloseCode>, text: &str, io: &mut Io<'_>) {
+    if io.room() >= CONTROL_FRAME_SIZE_MAX {
+        let _ = io.send_with(|out| encode_close(out, code, text, None));
+    }
+}
+
+/// Bytes of the frame of a server that `bytes` begin with, as far as its header is there.
+pub(crate) fn frame_len(bytes: &[u8]) -> Option<usize> {
+    let length = match bytes.get(1)? {
+        126 => usize::from(u16::from_be_bytes(*bytes.get(2..)?.first_chunk()?)) + 2,
+        127 => usize::try_from(u64::from_be_bytes(*bytes.get(2..)?.first_chunk()?)).ok()?.checked_add(8)?,
+        length => usize::from(*length),
+    };
+    length.checked_add(2)
+}

@@ -155,6 +155,12 @@ impl CatchUps {
             (*generation, *slot) = (generation.wrapping_add(1), None);
             self.free.push(number);
         }
+        if self.clients.is_empty() {
+            // Without catch-ups the queues are not processed.
+            self.due.clear();
+            self.waiting.clear();
+            self.without_read.clear();
+        }
     }
 
     pub(crate) fn get_mut(&mut self, number: u32) -> Option<&mut CatchUp> {

@@ -77,6 +77,9 @@ fn http(config: &ServeConfig, sources: &SettingSources, output: &mut String) {
             let _ =
                 writeln!(output, "subscribe  http://{address}/subscribe/* (answered here, not by the app)");
         }
+        if config.has_auction_page_at(*address) {
+            let _ = writeln!(output, "auction    http://{address}/auction (a page for bidders)");
+        }
     }
     if let Admin::At(address) = config.admin {
         let _ = writeln!(output, "admin      {address} ({})", sources.origin("admin"));
@@ -118,6 +121,9 @@ fn describe_stream(stream: &StreamConfig) -> String {
     }
     if let Some(age) = retention.age {
         let _ = write!(description, ", {}", write_seconds(age));
+    }
+    if let Some(gate) = &stream.gate {
+        let _ = write!(description, "; gate {gate}");
     }
     description
 }

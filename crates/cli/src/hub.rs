@@ -131,6 +131,7 @@ impl HubArguments {
                 WriteMethodOption::Buffered => WriteMethodChoice::Buffered,
             },
             streams: streams.items.clone(),
+            gates: defaults.gates,
             users: users.items.clone(),
         };
         if listens_by_default {

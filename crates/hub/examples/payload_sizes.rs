@@ -76,7 +76,7 @@ impl Storage for SteppedStorage {
         self.appended.push((stream, batch));
     }
 
-    fn retain(&mut self, _: StreamIndex, _: LogRetention, _: UnixNanos) -> bool {
+    fn retain(&mut self, _: StreamIndex, _: LogRetention, _: UnixNanos, _: u64) -> bool {
         true
     }
 

@@ -154,6 +154,24 @@ impl CatchUps {
             let (generation, slot) = &mut self.slots[number as usize];
             (*generation, *slot) = (generation.wrapping_add(1), None);
             self.free.push(number);
+            if self.clients.is_empty() {
+                // Nothing else empties the queues without catch-ups.
+                self.due.clear();
+                self.waiting.clear();
+                self.without_read.clear();
+            }
+        }
+        if self.clients.is_empty() {
+            // Without catch-ups the queues are not processed.
+            self.due.clear();
+            self.waiting.clear();
+            self.without_read.clear();
+        }
+        if self.clients.is_empty() {
+            // Without catch-ups the queues are not processed.
+            self.due.clear();
+            self.waiting.clear();
+            self.without_read.clear();
         }
         if self.clients.is_empty() {
             // Without catch-ups the queues are not processed.
@@ -298,6 +316,20 @@ mod tests {
         assert!(all.reached(mark) && !all.can_resume(), "a mark of the predecessor");
         assert!(all.reached(own) && all.can_resume());
         assert!(!all.reached(7), "a consumer's mark");
+    }
+
+    /// The hub sleeps, and ends, although a catch-up that could continue has gone.
+    #[test]
+    fn the_last_one_leaves_no_work_behind() {
+        let mut all = CatchUps::new(HashKey(1, 2));
+        assert!(all.add(ALICE, (0, b"a"), StartFrom::New) && all.can_resume());
+        all.remove(ALICE);
+        assert!(!all.can_resume() && all.next_check_in().is_none());
+        assert!(all.add(ALICE, (0, b"a"), StartFrom::New));
+        let number = all.next_due().expect("it is due");
+        all.wait(number);
+        all.remove(ALICE);
+        assert_eq!(all.next_check_in(), None);
     }
 
     #[test]

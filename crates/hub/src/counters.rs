@@ -58,6 +58,16 @@ pub struct HubCounters {
     pub stale_matches: Gauge,
     /// Log lines dropped because the log was written too slowly; counted by the thread that runs the hub.
     pub log_lines_dropped: Gauge,
+    /// Requests of the shards processed; like the four below counted by the thread that runs the hub.
+    pub requests: Gauge,
+    /// Most requests that waited for the hub at once.
+    pub queue_length_max: Gauge,
+    /// Requests with a measured wait for the hub: those handed over at the end of a shard's turn.
+    pub requests_timed: Gauge,
+    /// Nanoseconds that they waited together.
+    pub queue_wait_ns: Gauge,
+    /// Longest wait of one of them in nanoseconds.
+    pub queue_wait_ns_max: Gauge,
     /// Counters of the shards, by number.
     pub shards: Vec<ShardCounters>,
     losses: [[Gauge; Loss::ALL.len()]; Ingress::ALL.len()],
@@ -80,6 +90,8 @@ pub struct ShardCounters {
     pub feeds: Gauge,
     /// Subscriptions that read a feed.
     pub feed_sharers: Gauge,
+    /// Requests made to the hub.
+    pub requested: Gauge,
 }
 
 /// State of one stream.
@@ -101,6 +113,14 @@ pub struct StreamCounters {
     pub ids: Gauge,
     /// Message ids forgotten early because there were too many.
     pub ids_evicted: Gauge,
+    /// Messages rejected by the gate.
+    pub rejected: Gauge,
+    /// Panics and invalid decisions of the gate.
+    pub gate_failures: Gauge,
+    /// Sequence of the last durable snapshot of the gate's state; 0: none.
+    pub gate_snapshot: Gauge,
+    /// Snapshots of the gate's state that could not be written.
+    pub gate_snapshot_failures: Gauge,
     /// Records that consumers missed because retention had removed them.
     pub skipped_removed: Gauge,
     /// Records that consumers missed because their bytes are damaged.
@@ -148,6 +168,13 @@ impl HubCounters {
         let count =
             |gauge: fn(&ShardCounters) -> &Gauge| self.shards.iter().map(|shard| gauge(shard).get()).sum();
         (count(|shard| &shard.feeds), count(|shard| &shard.feed_sharers))
+    }
+
+    /// Returns the requests that wait for the hub.
+    #[must_use]
+    pub fn queue_length(&self) -> u64 {
+        let requested: u64 = self.shards.iter().map(|shard| shard.requested.get()).sum();
+        requested.saturating_sub(self.requests.get())
     }
 
     /// Returns the current subscriptions of all shards.

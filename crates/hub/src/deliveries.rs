@@ -87,6 +87,11 @@ pub enum RefusalReason {
         /// Number of the stream.
         stream: u32,
     },
+    /// The stream's gate rejects the message. The reason is separate: [`DeliveryItem::Rejection`].
+    Gate {
+        /// Number of the stream.
+        stream: u32,
+    },
 }
 
 impl RefusalReason {
@@ -101,7 +106,8 @@ impl RefusalReason {
             | RefusalReason::TooLarge { stream }
             | RefusalReason::WrongLastSequence { stream, .. }
             | RefusalReason::WrongStream { stream }
-            | RefusalReason::UnknownCondition { stream } => stream,
+            | RefusalReason::UnknownCondition { stream }
+            | RefusalReason::Gate { stream } => stream,
         }
     }
 }
@@ -121,6 +127,15 @@ pub enum DeliveryItem<'a> {
         ticket: u32,
         /// The result of the publication.
         outcome: PublishOutcome,
+    },
+    /// The message was rejected by its stream's gate ([`RefusalReason::Gate`]).
+    Rejection {
+        /// The publication's [ticket](crate::Publication::ticket).
+        ticket: u32,
+        /// Number of the stream.
+        stream: u32,
+        /// The gate's reason: UTF-8.
+        reason: &'a [u8],
     },
     /// Send [`HubRequest::MarkReached`](crate::HubRequest::MarkReached) to the hub when everything before has been
     /// sent.
@@ -201,6 +216,11 @@ enum DeliveryKind {
     PublishOutcome {
         ticket: u32,
         outcome: PublishOutcome,
+    },
+    Rejection {
+        ticket: u32,
+        stream: u32,
+        reason: ByteSpan,
     },
     Mark(u64),
     Pause,
@@ -331,6 +351,14 @@ impl DeliveryBatch {
         self.add(to, DeliveryKind::PublishOutcome { ticket, outcome });
     }
 
+    /// Appends the rejection of a message by a gate.
+    pub fn rejection(&mut self, to: u64, (ticket, stream): (u32, u32), reason: &[u8]) {
+        let start = self.bytes.len() as u32;
+        self.bytes.extend_from_slice(reason);
+        let reason = ByteSpan { start, end: self.bytes.len() as u32 };
+        self.add(to, DeliveryKind::Rejection { ticket, stream, reason });
+    }
+
     /// Appends a mark.
     pub fn mark(&mut self, to: u64, mark: u64) {
         self.add(to, DeliveryKind::Mark(mark));
@@ -420,6 +448,9 @@ impl DeliveryBatch {
             }
             DeliveryKind::PublishOutcome { ticket, outcome } => {
                 DeliveryItem::PublishOutcome { ticket, outcome }
+            }
+            DeliveryKind::Rejection { ticket, stream, reason } => {
+                DeliveryItem::Rejection { ticket, stream, reason: part(reason) }
             }
             DeliveryKind::Mark(mark) => DeliveryItem::Mark(mark),
             DeliveryKind::Pause => DeliveryItem::Pause,

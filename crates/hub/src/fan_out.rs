@@ -248,6 +248,11 @@ impl<O: Outlets> FanOut<O> {
         self.routed_batch(to).outcome(to.token, ticket, outcome);
     }
 
+    /// Sends the rejection of a message by a gate to the publisher with that ticket.
+    pub(crate) fn rejection(&mut self, to: ClientId, (ticket, stream): (u32, u32), reason: &[u8]) {
+        self.routed_batch(to).rejection(to.token, (ticket, stream), reason);
+    }
+
     /// Stops reading a connection until it is [resumed](Self::resume).
     pub(crate) fn pause(&mut self, client: ClientId) {
         self.routed_batch(client).pause(client.token);

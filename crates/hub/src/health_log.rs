@@ -24,9 +24,10 @@ enum LogTopic {
     Damage,
     Reading,
     Retention,
+    Gate,
 }
 
-const LOG_TOPICS: usize = 8;
+const LOG_TOPICS: usize = 9;
 
 #[derive(Debug, Default)]
 pub(crate) struct HealthLog {
@@ -70,6 +71,20 @@ impl HealthLog {
         let reason = format!("{reason}; {what_to_do} and restart the server");
         self.log(LogTopic::Freeze, format!("is frozen and refuses messages until the next start: {reason}"));
         self.set(StreamCondition::Frozen, Some(reason));
+    }
+
+    /// Notes that the state of the stream's gate is unknown and publications are refused.
+    pub(crate) fn freeze_for_gate(&mut self, reason: &str) {
+        if self.health.condition == StreamCondition::Frozen {
+            return;
+        }
+        self.log(LogTopic::Freeze, format!("is frozen and refuses messages until the next start: {reason}"));
+        self.set(StreamCondition::Frozen, Some(reason.to_owned()));
+    }
+
+    /// Notes a failure of the stream's gate that changes nothing else.
+    pub(crate) fn gate_failed(&mut self, what: String) {
+        self.log(LogTopic::Gate, what);
     }
 
     /// Notes that the stream's directory is not open and publications are refused.

@@ -23,6 +23,7 @@ use crate::consumers::{ConsumerDelivery, Consumers};
 use crate::counters::HubCounters;
 use crate::deliveries::PublishOutcome;
 use crate::fan_out::{FanOut, MessageSender, Outlets};
+use crate::gate::GateRegistry;
 use crate::hash_key::HashKey;
 use crate::limits::SHARD_QUEUE_SIZE_MAX;
 use crate::loss_tracking::LossTracker;
@@ -60,6 +61,8 @@ pub struct HubConfig {
     pub memory_batch_size: usize,
     /// Bytes that may wait for a shard that holds all its routed batches ([`SHARD_QUEUE_SIZE_MAX`]).
     pub shard_queue_size_max: usize,
+    /// Gates that streams may have.
+    pub gates: GateRegistry,
 }
 
 impl Default for HubConfig {
@@ -68,6 +71,7 @@ impl Default for HubConfig {
             streams: vec![StreamConfig::default()],
             memory_batch_size: 2 * 1024 * 1024,
             shard_queue_size_max: SHARD_QUEUE_SIZE_MAX,
+            gates: GateRegistry::default(),
         }
     }
 }
@@ -107,6 +111,8 @@ impl RequestOrigin {
 #[derive(Debug, Default)]
 struct HubScratch {
     matches: Vec<u32>,
+    /// Registrations of the records of a gate.
+    gate_found: Vec<u32>,
     stripped: Vec<u8>,
     /// Answer to a publisher; reused buffer.
     json: Vec<u8>,
@@ -136,7 +142,9 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let router = Router::new(key, filters);
         let counters =
             Arc::new(HubCounters::new(config.streams.iter().map(|stream| stream.name.clone()), shards));
-        let streams = StreamTable::new(config.streams, resumed, config.memory_batch_size, (key, started_ns));
+        let mut streams =
+            StreamTable::new(config.streams, resumed, config.memory_batch_size, (key, started_ns));
+        streams.set_gates(&config.gates);
         Hub {
             storage,
             fan_out: FanOut::new(outlets, shards, config.shard_queue_size_max),
@@ -297,6 +305,13 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         self.storage.publish();
         self.fan_out.flush();
         self.publish_metrics();
+    }
+
+    /// Hands the states of gates that have changed since their last snapshots to the storage: called once, before the
+    /// hub is dropped.
+    pub fn write_final_snapshots(&mut self) {
+        self.streams.write_final_snapshots(&mut self.storage);
+        self.storage.publish();
     }
 
     fn publish_metrics(&mut self) {

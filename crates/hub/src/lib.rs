@@ -9,6 +9,7 @@
 //!   sync.
 //! - **The hub never waits.** Without room for deliveries or without a free batch it stops between two requests. A
 //!   shard whose publication batches are all in the hub stops reading publishers.
+//! - **A [`Gate`] decides** what enters its stream. Only stored records change its state, live and on replay.
 //! - **Every queue is bounded**: see [`limits`].
 #![forbid(unsafe_code)]
 
@@ -23,6 +24,7 @@ mod disk_stall;
 mod encoding;
 mod fan_out;
 mod filter_tree;
+mod gate;
 mod hash_key;
 mod health_log;
 mod hub;
@@ -55,6 +57,10 @@ pub use deliveries::{DeliveryBatch, DeliveryItem, PublishOutcome, RefusalReason}
 pub use encoding::MessageFormat;
 pub use fan_out::Outlets;
 pub use filter_tree::FilterTree;
+pub use gate::{
+    AuctionGate, Gate, GateMessage, GateRecord, GateRecords, GateRegistry, RejectReason, StatelessGate,
+    StreamGate, Verdict,
+};
 pub use hash_key::HashKey;
 pub use hub::{Hub, HubConfig, describe};
 pub use loss::Loss;

@@ -290,3 +290,39 @@ pub const AGES_EVERY_NS: u64 = 10_000_000_000;
 
 /// Minimum nanoseconds between two loss markers in one stream. The next marker includes the losses in between.
 pub const MARKER_EVERY_NS: u64 = 1_000_000_000;
+
+/// Bytes of the reason that a gate gives for a rejection. Longer text is cut.
+pub const REJECT_REASON_SIZE_MAX: usize = 128;
+
+/// Records that a gate may store instead of one message. More, or together more than a batch: the message is rejected,
+/// counted as a failure of the gate.
+pub const GATE_RECORDS_MAX: usize = 64;
+
+/// Bytes of the name of a gate. A longer one is refused at the start.
+pub const GATE_NAME_SIZE_MAX: usize = 64;
+
+/// Bytes of records after which the state of a gate is written to a snapshot; fewer if the stream keeps less than eight
+/// times as many bytes, and at least [`GATE_SNAPSHOT_RATIO`] times the bytes of the last snapshot. A restart replays
+/// about as many. Retention removes only records that a snapshot covers, so a stream may exceed its bounds by as many
+/// bytes.
+pub const GATE_SNAPSHOT_EVERY_SIZE: u64 = 16 * 1024 * 1024;
+
+/// Bytes of records per byte of a gate's snapshot, at least: snapshots add at most this part to what is written.
+pub const GATE_SNAPSHOT_RATIO: u64 = 4;
+
+/// Auctions that the gate `auction` keeps, up to 160 bytes of memory and 154 bytes of a snapshot each. Full: the one
+/// that was closed first is forgotten; if all are open, a further one is rejected.
+pub const AUCTIONS_MAX: usize = 10_000;
+
+/// Bytes of an auction's name. Messages with a longer one are rejected.
+pub const AUCTION_NAME_SIZE_MAX: usize = 64;
+
+/// Bytes of a bidder's name. Bids with a longer one are rejected.
+pub const AUCTION_BIDDER_SIZE_MAX: usize = 64;
+
+/// Bytes of a message to an auction. Longer ones are rejected.
+pub const AUCTION_BODY_SIZE_MAX: usize = 4096;
+
+/// Highest price in minor units: the largest integer that JavaScript represents exactly. Bids with a higher one are
+/// rejected.
+pub const AUCTION_PRICE_MAX: u64 = (1 << 53) - 1;

@@ -21,11 +21,13 @@ pub enum Loss {
     NoRoom,
     /// The connection ended inside the message. The received part is stored, unless the connection failed.
     Truncated,
+    /// The gate of the stream rejected the message.
+    Rejected,
 }
 
 impl Loss {
     /// All reasons in numeric order.
-    pub const ALL: [Loss; 9] = [
+    pub const ALL: [Loss; 10] = [
         Loss::Frozen,
         Loss::TooLarge,
         Loss::Condition,
@@ -35,6 +37,7 @@ impl Loss {
         Loss::Hung,
         Loss::NoRoom,
         Loss::Truncated,
+        Loss::Rejected,
     ];
 
     /// Returns the reason's name in metrics and loss markers.
@@ -50,6 +53,7 @@ impl Loss {
             Loss::Hung => "hung",
             Loss::NoRoom => "no_room",
             Loss::Truncated => "truncated",
+            Loss::Rejected => "rejected",
         }
     }
 }

@@ -181,6 +181,8 @@ pub struct LossReport<'a> {
 pub struct PublicationBatch {
     /// Number of the shard's requests before the first one here.
     first: u64,
+    /// When the shard handed it over; `None` if it was handed over within a turn.
+    sent: Option<UnixNanos>,
     bytes: Vec<u8>,
     entries: Vec<EncodedRequest>,
     /// Blocks of payloads passed by reference.
@@ -290,6 +292,17 @@ impl PublicationBatch {
 
     pub(crate) fn set_first(&mut self, first: u64) {
         self.first = first;
+    }
+
+    /// Returns the time at which the shard handed it over at the end of a turn.
+    #[must_use]
+    pub fn sent(&self) -> Option<UnixNanos> {
+        self.sent
+    }
+
+    /// Sets the [time](Self::sent) of the handover.
+    pub fn set_sent(&mut self, sent: Option<UnixNanos>) {
+        self.sent = sent;
     }
 
     /// Returns the number of requests.
@@ -444,7 +457,7 @@ impl PublicationBatch {
     /// Empties the batch and releases the blocks of its payloads; keeps its memory except after an unusual burst.
     pub fn clear(&mut self) {
         self.blocks.clear();
-        (self.first, self.shared_size) = (0, 0);
+        (self.first, self.shared_size, self.sent) = (0, 0, None);
         self.entries.clear();
         self.bytes.clear();
         // Only the lines of one HTTP body exceed this.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use stilling_journal::{BatchView, Gap, LogStats};
 
 use crate::dedup::DedupWindow;
+use crate::gate::StreamGate;
 use crate::hash_key::HashKey;
 use crate::health_log::HealthLog;
 use crate::stream::{ResumePoint, StreamConfig};
@@ -22,6 +23,8 @@ pub(crate) struct RecoveredParts {
     pub(crate) newest_ns: Option<UnixNanos>,
     pub(crate) health: HealthLog,
     pub(crate) log_stats: Option<Arc<LogStats>>,
+    /// Its gate after all records; `None`: in its initial state, or there is none.
+    pub(crate) gate: Option<Box<StreamGate>>,
 }
 
 impl RecoveredStream {
@@ -34,7 +37,13 @@ impl RecoveredStream {
             newest_ns: None,
             health: HealthLog::default(),
             log_stats: None,
+            gate: None,
         }))
+    }
+
+    /// Sets the gate with the state that all recovered records have produced.
+    pub fn set_gate(&mut self, gate: StreamGate) {
+        self.0.gate = Some(Box::new(gate));
     }
 
     /// Sets the journal's counts of the stream's records on disk.

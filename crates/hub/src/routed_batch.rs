@@ -63,6 +63,14 @@ pub(crate) enum RoutedEntry {
         ticket: u32,
         outcome: PublishOutcome,
     },
+    /// The rejection of a message by a gate; the reason is a range of the bytes.
+    Rejection {
+        to: u64,
+        ticket: u32,
+        stream: u32,
+        start: u32,
+        end: u32,
+    },
     Mark {
         to: MarkTarget,
         mark: u64,
@@ -242,6 +250,14 @@ impl RoutedBatch {
         write(&mut self.bytes);
         let end = self.bytes.len() as u32;
         self.add(RoutedEntry::Bytes { to, start, end });
+    }
+
+    /// Appends the rejection of a message by a gate.
+    pub(crate) fn rejection(&mut self, to: u64, (ticket, stream): (u32, u32), reason: &[u8]) {
+        let start = self.bytes.len() as u32;
+        self.bytes.extend_from_slice(reason);
+        let end = self.bytes.len() as u32;
+        self.add(RoutedEntry::Rejection { to, ticket, stream, start, end });
     }
 
     /// Appends a publish outcome.

@@ -253,6 +253,7 @@ impl ShardTable {
         counters.delivered.set(self.delivered);
         counters.delivered_sse.set(self.delivered_sse);
         counters.delivered_websocket.set(self.delivered_websocket);
+        counters.requested.set(self.requests);
     }
 
     /// Appends a request to a publication batch. All requests of the shard must pass through this method, which counts

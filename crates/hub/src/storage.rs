@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use stilling_journal::{
-    Batch, Chunk, IdleBatches, Journal, JournalAnswer, LogRetention, ReadRequest, Replay, StreamIndex,
+    Batch, Chunk, IdleBatches, Journal, JournalAnswer, LogRetention, ReadRequest, Replay, Snapshot,
+    StreamIndex,
 };
 
 use crate::recovered_stream::RecoveredStream;
@@ -31,8 +32,20 @@ pub trait Storage {
     /// this stream. Records from `deduplicate_from` on are needed for the de-duplication window after a restart.
     fn append(&mut self, stream: StreamIndex, batch: Batch, deduplicate_from: u64);
 
-    /// Requests the removal of old records. Returns whether there was room.
-    fn retain(&mut self, stream: StreamIndex, retention: LogRetention, now_ns: UnixNanos) -> bool;
+    /// Requests the removal of old records, of none from `keep_from` on. Returns whether there was room.
+    fn retain(
+        &mut self,
+        stream: StreamIndex,
+        retention: LogRetention,
+        now_ns: UnixNanos,
+        keep_from: u64,
+    ) -> bool;
+
+    /// Requests a snapshot, to be written once the records that it includes, all appended before, are durable. Returns
+    /// whether there was room.
+    fn write_snapshot(&mut self, _: StreamIndex, _: Snapshot) -> bool {
+        false
+    }
 
     /// Requests records. Returns whether there was room.
     fn read(&mut self, read_request: ReadRequest) -> bool;
@@ -102,9 +115,19 @@ impl Storage for JournalStorage {
         }
     }
 
-    fn retain(&mut self, stream: StreamIndex, retention: LogRetention, now_ns: UnixNanos) -> bool {
+    fn retain(
+        &mut self,
+        stream: StreamIndex,
+        retention: LogRetention,
+        now_ns: UnixNanos,
+        keep_from: u64,
+    ) -> bool {
         let Some((journal, _)) = &mut self.0 else { return false };
-        journal.retain(stream, retention, now_ns.as_nanos(), u64::MAX)
+        journal.retain(stream, retention, now_ns.as_nanos(), keep_from)
+    }
+
+    fn write_snapshot(&mut self, stream: StreamIndex, snapshot: Snapshot) -> bool {
+        self.0.as_mut().is_some_and(|(journal, _)| journal.write_snapshot(stream, snapshot))
     }
 
     fn read(&mut self, read_request: ReadRequest) -> bool {

@@ -11,7 +11,8 @@
 //! ```
 //!
 //! [`decide`](StreamWriter::decide) decides about a message; only [`apply`](StreamWriter::apply) assigns a sequence and
-//! adds the id to the de-duplication window: a rejected message changes nothing.
+//! adds the id to the de-duplication window, and only it changes the state of the stream's gate: a rejected message
+//! changes nothing.
 
 use std::collections::VecDeque;
 use std::io;
@@ -20,26 +21,25 @@ use std::sync::Arc;
 
 use stilling_journal::limits::BLOCK_SIZE;
 use stilling_journal::{
-    Batch, BatchPushError, BatchView, Chunk, Frozen, Gap, GapCause, IdleBatches, LogConfig, LogStats,
-    ReadRequest, Record,
+    Batch, BatchView, Chunk, Frozen, Gap, GapCause, LogConfig, LogStats, ReadRequest, Record, RecordKind,
 };
-use stilling_ring::SharedBlock;
+use stilling_ring::{SharedBlock, planted};
 use stilling_wire::nats::{EXPECTED_LAST_SEQUENCE, Headers, MESSAGE_ID};
 
+pub(crate) use self::decision::{ApplyError, StoreDecision};
 use self::memory_log::{MemoryLimits, MemoryLog};
+use self::open_batch::OpenBatch;
 use self::pending_acks::AckQueue;
-pub(crate) use self::pending_acks::{AckTarget, PendingAck};
+pub(crate) use self::pending_acks::{AckTarget, AckedOutcome, PendingAck};
 pub(crate) use self::release::Release;
 use crate::counters::StreamCounters;
 use crate::dedup::DedupWindow;
 use crate::deliveries::RefusalReason;
 use crate::disk_stall::DiskStallTimer;
+use crate::gate::{GateRecords, StreamGate, Verdict};
 use crate::hash_key::HashKey;
 use crate::health_log::HealthLog;
-use crate::limits::{
-    DISK_SLOW_NS, DISK_STALL_TIMEOUT_NS, MEMORY_STREAM_SIZE, OPEN_REFERENCES_NS_MAX, REPLIES_SIZE_MAX,
-    SEAL_SIZE,
-};
+use crate::limits::{DISK_SLOW_NS, DISK_STALL_TIMEOUT_NS, MEMORY_STREAM_SIZE, REPLIES_SIZE_MAX};
 use crate::message::RecordPosition;
 use crate::payload::Payload;
 use crate::publication_batch::{ClientId, Ingress, Publication};
@@ -48,26 +48,11 @@ use crate::storage::Storage;
 use crate::stream::{Durability, ResumePoint, StreamConfig};
 use crate::time::{Now, SteadyNanos, UnixNanos};
 
+mod decision;
 mod memory_log;
+mod open_batch;
 mod pending_acks;
 mod release;
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum StoreDecision {
-    /// Stores it, with this message id.
-    Accept(Option<u128>),
-    /// It is stored already, under this sequence.
-    Duplicate(u64),
-    Reject(RefusalReason),
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum ApplyError {
-    /// No batch is free: the message must wait.
-    NoBatch,
-    /// It is longer than a batch.
-    TooLarge,
-}
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WriterLimits {
@@ -87,15 +72,7 @@ pub(crate) struct StreamWriter {
     pub(crate) visible: u64,
     /// Time of the last visible record, if known.
     pub(crate) newest_ns: Option<UnixNanos>,
-    open: Option<Batch>,
-    /// Time since which the open batch refers to payloads in the blocks of shards.
-    unbuilt_since: Option<SteadyNanos>,
-    turn_ns: SteadyNanos,
-    /// A record found no batch in this turn because deliveries refer to the idle ones.
-    waits_for_references: bool,
-    /// Maximum bytes of a filled batch: a batch fits into a segment, so that retention never removes more than a
-    /// segment at once. A longer record gets its own batch.
-    batch_limit: usize,
+    open: OpenBatch,
     acks: AckQueue,
     /// Batches answered by the journal and not yet completely released.
     releases: VecDeque<Release>,
@@ -115,6 +92,7 @@ pub(crate) struct StreamWriter {
     /// The journal's counts of its records, once its directory is open.
     pub(crate) log_stats: Option<Arc<LogStats>>,
     memory: MemoryLog,
+    gate: Option<Box<StreamGate>>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -136,18 +114,14 @@ impl StreamWriter {
         StreamWriter {
             number,
             limits,
-            // A segment is at most 64 MiB long, and its header takes one block.
-            batch_limit: segment_size as usize - BLOCK_SIZE,
             dedup: DedupWindow::new(key, config.dedup_time_ns()),
             config,
             next,
             first,
             visible: next - 1,
             newest_ns: None,
-            open: None,
-            unbuilt_since: None,
-            turn_ns: SteadyNanos::START,
-            waits_for_references: false,
+            // A segment is at most 64 MiB long, and its header takes one block.
+            open: OpenBatch::new(segment_size as usize - BLOCK_SIZE),
             acks: AckQueue::default(),
             releases: VecDeque::new(),
             pending_peak: 0,
@@ -161,11 +135,18 @@ impl StreamWriter {
             skipped: SkippedRecords::default(),
             log_stats: None,
             memory: MemoryLog::default(),
+            gate: None,
         }
     }
 
+    /// Sets the gate. An unknown state freezes the stream.
+    pub(crate) fn set_gate(&mut self, gate: Option<Box<StreamGate>>) {
+        self.gate = gate;
+        self.freeze_if_gate_failed();
+    }
+
     /// Decides about a message without changing the stream.
-    pub(crate) fn decide(&mut self, publication: &Publication<'_>, now_ns: SteadyNanos) -> StoreDecision {
+    pub(crate) fn decide(&mut self, publication: &Publication<'_>, now: Now) -> StoreDecision {
         let &Publication { headers, payload, .. } = publication;
         let stream = self.number;
         if self.closed.is_some() {
@@ -178,15 +159,27 @@ impl StreamWriter {
             return StoreDecision::Reject(RefusalReason::TooLarge { stream });
         }
         let (id, refusal) = if headers.is_empty() { (None, None) } else { self.conditions(headers) };
-        if let Some(sequence) = id.and_then(|id| self.dedup.find(id, now_ns)) {
+        if let Some(sequence) = id.and_then(|id| self.dedup.find(id, now.steady_ns)) {
             return StoreDecision::Duplicate(sequence);
         }
         // After the duplicates: a repeated message names the last sequence of its first attempt.
         if let Some(refusal) = refusal {
             return StoreDecision::Reject(refusal);
         }
-        // A gate decides here, on the state that all earlier records have produced.
-        StoreDecision::Accept(id)
+        // On the state that all earlier records have produced.
+        let Some(gate) = &mut self.gate else { return StoreDecision::Accept(id) };
+        match gate.judge(publication, &self.config, now.unix_ns) {
+            Verdict::Accept => StoreDecision::Accept(id),
+            Verdict::AcceptAs(records) => StoreDecision::AcceptAs(id, records),
+            Verdict::Reject(reason) => {
+                if planted!("rejected id remembered")
+                    && let Some(id) = id
+                {
+                    self.dedup.note(id, self.next - 1, now.steady_ns);
+                }
+                StoreDecision::RejectByGate(reason)
+            }
+        }
     }
 
     /// Evaluates the headers of a message: the hash of its id, and a refusal if a condition does not hold.
@@ -245,7 +238,59 @@ impl StreamWriter {
         if self.config.durability != Durability::Disk {
             (self.visible, self.newest_ns) = (sequence, Some(now.unix_ns));
         }
+        if let Some(gate) = &mut self.gate
+            && record.kind == RecordKind::Ordinary
+        {
+            // The time that a replay of the record finds.
+            let time = self.open.time().unwrap_or(now.unix_ns);
+            gate.apply((sequence, time), (record.subject, record.headers), record.payload.bytes());
+            self.freeze_if_gate_failed();
+        }
         Ok(sequence)
+    }
+
+    /// Stores the records of a gate instead of a message, consecutively in one batch: all or none. The last one, whose
+    /// sequence is returned, gets the headers of the message.
+    pub(crate) fn apply_all<S: Storage>(
+        &mut self,
+        records: &GateRecords,
+        (headers, id): (&[u8], Option<u128>),
+        storage: &mut S,
+        now: Now,
+    ) -> Result<u64, ApplyError> {
+        let last = records.len() - 1;
+        let all = || {
+            records.iter().enumerate().map(|(at, (subject, payload))| {
+                let headers = if at == last { headers } else { b"" };
+                (at == last, Record { headers, ..Record::new(subject, payload) })
+            })
+        };
+        let sizes = all().map(|(_, record)| record.size().ok_or(ApplyError::TooLarge));
+        match self.config.durability {
+            Durability::Disk => self.ensure_room(sizes.sum::<Result<usize, _>>()?, storage, now)?,
+            Durability::Memory => {
+                let size_max = self.limits.memory_batch_size.saturating_sub(BLOCK_SIZE);
+                if sizes.collect::<Result<Vec<usize>, _>>()?.iter().any(|size| *size > size_max) {
+                    return Err(ApplyError::TooLarge);
+                }
+            }
+            Durability::None => {}
+        }
+        let mut sequence = self.next;
+        for (is_last, record) in all() {
+            let record = record.with_payload(Payload::from(record.payload));
+            sequence = self.apply(&record, id.filter(|_| is_last), storage, now)?;
+        }
+        Ok(sequence)
+    }
+
+    fn freeze_if_gate_failed(&mut self) {
+        if let Some(reason) = self.gate.as_ref().and_then(|gate| gate.failure())
+            && self.frozen.is_none()
+        {
+            self.health.freeze_for_gate(reason);
+            self.frozen = Some(Arc::clone(reason));
+        }
     }
 
     /// Adds a record to the open batch; a full batch goes to the journal.
@@ -255,45 +300,29 @@ impl StreamWriter {
         storage: &mut S,
         now: Now,
     ) -> Result<(), ApplyError> {
-        let plain = record.with_payload(record.payload.bytes());
-        for _ in 0..2 {
-            let batch = match &mut self.open {
-                Some(batch) => batch,
-                None => {
-                    self.waits_for_references = false;
-                    if self.acks.under_way() + self.releases.len() >= self.limits.batches_max {
-                        return Err(ApplyError::NoBatch);
-                    }
-                    let Some(mut batch) = storage.batch(self.number) else {
-                        self.waits_for_references = storage.idle(self.number) != IdleBatches::None;
-                        return Err(ApplyError::NoBatch);
-                    };
-                    batch.begin_within(self.next, now.unix_ns.as_nanos(), self.batch_limit);
-                    self.open.insert(batch)
-                }
-            };
-            let outcome = match record.payload.block() {
-                Some((block, range)) => batch.push_shared(&plain, block, range),
-                None => batch.push(&plain),
-            };
-            match outcome {
-                Ok(_) => {
-                    if batch.unbuilt_size() > 0 {
-                        self.unbuilt_since.get_or_insert(now.steady_ns);
-                    }
-                    return Ok(());
-                }
-                Err(BatchPushError::TooLarge) => return Err(ApplyError::TooLarge),
-                Err(BatchPushError::Full) => self.seal(storage),
-            }
+        let size = record.with_payload(record.payload.bytes()).size().ok_or(ApplyError::TooLarge)?;
+        self.ensure_room(size, storage, now)?;
+        self.open.push(record, now.steady_ns)
+    }
+
+    /// Makes room in the open batch for records of `size` bytes in total; a full batch goes to the journal.
+    fn ensure_room<S: Storage>(&mut self, size: usize, storage: &mut S, now: Now) -> Result<(), ApplyError> {
+        if self.open.is_full_for(size) {
+            self.seal(storage);
         }
-        Err(ApplyError::TooLarge)
+        if !self.open.is_some() {
+            if self.acks.under_way() + self.releases.len() >= self.limits.batches_max {
+                self.open.note_no_batch();
+                return Err(ApplyError::NoBatch);
+            }
+            self.open.begin((self.number, self.next), storage, now)?;
+        }
+        if self.open.has_room(size, self.number, storage) { Ok(()) } else { Err(ApplyError::TooLarge) }
     }
 
     /// Hands the open batch to the journal; its acknowledgements wait for the answer.
     fn seal<S: Storage>(&mut self, storage: &mut S) {
         if let Some(batch) = self.open.take() {
-            self.unbuilt_since = None;
             self.acks.seal();
             storage.append(self.number, batch, self.dedup.first(self.next));
         }
@@ -302,29 +331,20 @@ impl StreamWriter {
     /// Begins a turn: frees memory of expired message ids, and copies payloads that the open batch has referred to for
     /// too long.
     pub(crate) fn begin_turn(&mut self, now_ns: SteadyNanos) {
-        self.turn_ns = now_ns;
         self.dedup.sweep(now_ns);
-        self.waits_for_references = false;
-        let is_due = |since| now_ns.since(since) >= OPEN_REFERENCES_NS_MAX;
-        if self.unbuilt_since.is_some_and(is_due)
-            && let Some(batch) = &mut self.open
-        {
-            batch.build();
-            self.unbuilt_since = None;
-        }
+        self.open.begin_turn(now_ns);
     }
 
     /// Returns the nanoseconds from the begin of the turn until the open batch must copy payloads from the blocks of
     /// shards, if it refers to some.
     pub(crate) fn builds_in(&self) -> Option<u64> {
-        let left = |since| OPEN_REFERENCES_NS_MAX.saturating_sub(self.turn_ns.since(since));
-        self.unbuilt_since.map(left)
+        self.open.builds_in()
     }
 
     /// Returns whether a record found no batch in this turn because deliveries refer to the idle ones: it waits for
     /// shards, not for the disk.
     pub(crate) fn waits_for_references(&self) -> bool {
-        self.waits_for_references
+        self.open.waits_for_references()
     }
 
     /// Takes the payload of the last record in a memory stream's log, to be [put back](Self::put_stored_back). `None`
@@ -340,18 +360,54 @@ impl StreamWriter {
     /// Ends a turn: hands over the open batch if the journal has none of this stream, or if it has reached
     /// [`SEAL_SIZE`]. While one batch is written the next one grows (group commit).
     pub(crate) fn flush<S: Storage>(&mut self, storage: &mut S) {
-        let is_due =
-            |batch: &Batch| !batch.is_empty() && (self.acks.under_way() == 0 || batch.size() >= SEAL_SIZE);
-        if self.open.as_ref().is_some_and(is_due) {
+        if self.open.has_records() && (self.acks.under_way() == 0 || self.open.is_long()) {
             self.seal(storage);
+        }
+        if self.gate.as_ref().is_some_and(|gate| gate.is_snapshot_due()) {
+            self.write_snapshot(storage);
         }
     }
 
-    /// Returns whether a further message with an answer to `reply` may wait for the disk. If not, its connection is
-    /// parked.
-    pub(crate) fn has_room_for(&self, reply: &[u8], now_ns: SteadyNanos) -> bool {
+    /// Hands the state of the gate to the journal, behind the records that produced it.
+    fn write_snapshot<S: Storage>(&mut self, storage: &mut S) {
+        if self.config.durability != Durability::Disk || self.frozen.is_some() {
+            return;
+        }
+        if self.open.has_records() {
+            self.seal(storage);
+        }
+        let sequence = self.next - 1;
+        let Some(gate) = &mut self.gate else { return };
+        if let Some(snapshot) = gate.snapshot_at(sequence) {
+            let is_requested = storage.write_snapshot(self.number, snapshot);
+            gate.note_requested(is_requested.then_some(sequence));
+        }
+        self.freeze_if_gate_failed();
+    }
+
+    /// Hands the state of the gate to the journal if it has changed since the last snapshot: the last act of a stream.
+    pub(crate) fn write_final_snapshot<S: Storage>(&mut self, storage: &mut S) {
+        if self.gate.as_ref().is_some_and(|gate| gate.has_unwritten_state()) {
+            self.write_snapshot(storage);
+        }
+    }
+
+    pub(crate) fn note_snapshot(&mut self, sequence: u64, outcome: &io::Result<()>) {
+        if let Some(gate) = &mut self.gate {
+            gate.note_written(sequence, outcome);
+        }
+    }
+
+    /// Returns the first sequence that retention must keep for the gate.
+    pub(crate) fn keep_from(&self) -> u64 {
+        self.gate.as_ref().map_or(u64::MAX, |gate| gate.keep_from())
+    }
+
+    /// Returns whether a further message may wait for the disk, with an answer of `answer_size` bytes: reply subject and
+    /// reason. If not, its connection is parked.
+    pub(crate) fn has_room_for(&self, answer_size: usize, now_ns: SteadyNanos) -> bool {
         self.pending() < self.config.pending_max as usize
-            && self.acks.replies_size() + reply.len() <= REPLIES_SIZE_MAX
+            && self.acks.replies_size() + answer_size <= REPLIES_SIZE_MAX
             && !self.has_waited_too_long(now_ns)
     }
 
@@ -361,7 +417,7 @@ impl StreamWriter {
 
     /// Adds an acknowledgement, due when the last record is durable. Requires [room](Self::has_room_for).
     pub(crate) fn push_ack(&mut self, ack: PendingAck, reply: &[u8]) {
-        self.acks.push(self.open.is_some(), ack, reply);
+        self.acks.push(self.open.is_some(), ack, reply, "");
     }
 
     /// Returns whether a record is not durable yet, or releases wait: then its answers must wait too.
@@ -369,14 +425,15 @@ impl StreamWriter {
         sequence > self.visible || self.is_releasing()
     }
 
-    /// Adds an acknowledgement of a duplicate, after the first answer to the message. Requires
-    /// [room](Self::has_room_for) and a [pending](Self::is_pending) record.
-    pub(crate) fn push_duplicate(&mut self, ack: PendingAck, reply: &[u8]) {
+    /// Adds an answer that is not about a new record, due when record `ack.sequence` is durable and after the answers
+    /// to that: of a duplicate, or of a rejection with its reason. Requires [room](Self::has_room_for) and a
+    /// [pending](Self::is_pending) record.
+    pub(crate) fn push_answer(&mut self, ack: PendingAck, reply: &[u8], reason: &str) {
         match self.releases.back_mut() {
             Some(last) if ack.sequence <= last.watermark => {
-                self.acks.push_released(&mut last.acks, ack, reply);
+                self.acks.push_released(&mut last.acks, ack, reply, reason);
             }
-            _ => self.acks.push(self.open.is_some(), ack, reply),
+            _ => self.acks.push(self.open.is_some(), ack, reply, reason),
         }
     }
 
@@ -385,9 +442,9 @@ impl StreamWriter {
     pub(crate) fn push_close(&mut self, client: ClientId, now_ns: SteadyNanos) -> bool {
         let ack = PendingAck::close(client);
         if self.has_unwritten() && !self.is_overdue(now_ns) {
-            self.acks.push(self.open.is_some(), ack, b"");
+            self.acks.push(self.open.is_some(), ack, b"", "");
         } else if let Some(last) = self.releases.back_mut() {
-            self.acks.push_released(&mut last.acks, ack, b"");
+            self.acks.push_released(&mut last.acks, ack, b"", "");
         } else {
             return false;
         }
@@ -404,7 +461,7 @@ impl StreamWriter {
         let clients = self.acks.take_closing();
         let Some(last) = self.releases.back_mut() else { return clients };
         for client in clients {
-            self.acks.push_released(&mut last.acks, PendingAck::close(client), b"");
+            self.acks.push_released(&mut last.acks, PendingAck::close(client), b"", "");
         }
         Vec::new()
     }
@@ -468,7 +525,7 @@ impl StreamWriter {
     /// Continues at the end of the opened directory. Any records stored before (none are expected) keep their
     /// sequences.
     pub(crate) fn open(&mut self, recovered: RecoveredParts) {
-        let RecoveredParts { resumed, dedup, newest_ns, health, log_stats } = recovered;
+        let RecoveredParts { resumed, dedup, newest_ns, health, log_stats, gate } = recovered;
         self.log_stats = log_stats;
         self.closed = None;
         self.health.open(health);
@@ -476,6 +533,11 @@ impl StreamWriter {
             let ResumePoint { first, next, created_ns } = resumed;
             (self.dedup, self.newest_ns, self.created_ns) = (dedup, newest_ns, created_ns);
             (self.first, self.next, self.visible) = (first, next, next - 1);
+            if let Some(mut gate) = gate {
+                // It may have rejected messages before the directory was open.
+                gate.add_counts(self.gate.as_deref());
+                self.set_gate(Some(gate));
+            }
         }
     }
 
@@ -608,6 +670,12 @@ impl StreamWriter {
         to.frozen.set(self.frozen.is_some().into());
         to.closed.set(self.closed.is_some().into());
         to.waiting.set(self.waiting_since.is_some().into());
+        if let Some(gate) = &mut self.gate {
+            gate.publish_metrics(to);
+            if let Some(notice) = gate.take_notice() {
+                self.health.gate_failed(notice);
+            }
+        }
         self.health.publish_metrics(to);
     }
 }

@@ -7,6 +7,7 @@ use stilling_journal::{Batch, IdleBatches, LogRetention, StreamIndex};
 
 use crate::counters::StreamCounters;
 use crate::disk_stall::WriterStalls;
+use crate::gate::{GateRegistry, StreamGate};
 use crate::hash_key::HashKey;
 use crate::limits::{
     AGES_EVERY_NS, BATCHES_PER_STREAM_MAX, DISK_CHECK_EVERY_NS, NOTICE_EVERY_NS, REFERENCES_CHECK_EVERY_NS,
@@ -150,22 +151,36 @@ impl StreamTable {
         }
     }
 
+    pub(crate) fn set_gates(&mut self, gates: &GateRegistry) {
+        for stream in &mut self.writers {
+            stream.set_gate(StreamGate::new(gates, &stream.config).map(Box::new));
+        }
+    }
+
+    /// Hands the states of gates to the storage that have changed since their last snapshots.
+    pub(crate) fn write_final_snapshots<S: Storage>(&mut self, storage: &mut S) {
+        for stream in &mut self.writers {
+            stream.write_final_snapshot(storage);
+        }
+    }
+
     pub(crate) fn publish_metrics(&mut self, to: &[StreamCounters]) {
         for (stream, counters) in self.writers.iter_mut().zip(to) {
             stream.publish_metrics(counters);
         }
     }
 
-    pub(crate) fn next_retention(&mut self, now_ns: SteadyNanos) -> Option<(StreamIndex, LogRetention)> {
+    pub(crate) fn next_retention(&mut self, now_ns: SteadyNanos) -> Option<(StreamIndex, LogRetention, u64)> {
         if self.writers.is_empty() || now_ns < self.retain_at_ns {
             return None;
         }
         self.retain_at_ns = now_ns.after(RETAIN_EVERY_NS);
         self.retained = (self.retained + 1) % self.writers.len();
-        let config = &self.writers[self.retained].config;
+        let stream = &self.writers[self.retained];
+        let config = &stream.config;
         let retention = config.retention.for_journal();
         let has_any = config.durability == Durability::Disk && retention != LogRetention::default();
-        has_any.then_some((self.retained as StreamIndex, retention))
+        has_any.then_some((self.retained as StreamIndex, retention, stream.keep_from()))
     }
 
     /// Returns the maximum nanoseconds until timed work must be checked.
@@ -248,7 +263,7 @@ mod tests {
         let mut rounds = Vec::new();
         for now_ns in 1..=6 {
             let round = streams.next_retention(at(now_ns * RETAIN_EVERY_NS));
-            rounds.push(round.map(|(stream, _)| stream));
+            rounds.push(round.map(|(stream, ..)| stream));
             assert_eq!(streams.next_retention(at((now_ns + 1) * RETAIN_EVERY_NS - 1)), None, "once per span");
         }
         assert_eq!(rounds, [None, Some(2), Some(0), None, Some(2), Some(0)]);

@@ -4,22 +4,34 @@
 
 mod fixture;
 
+use fixture::bid_simulation::simulate_bids;
 use fixture::crash_simulation::simulate_runs;
 use stilling_ring::planted;
 
-fn is_found(bug: Option<&'static str>) -> bool {
+fn is_found(bug: Option<&'static str>, is_wrong: impl FnMut(u64) -> bool) -> bool {
     planted::choose(bug);
-    let is_found = (0..1000).any(|seed| simulate_runs(seed).is_err());
+    let is_found = (0..1000).any(is_wrong);
     planted::choose(None);
     is_found
 }
 
+fn are_runs_wrong(seed: u64) -> bool {
+    simulate_runs(seed).is_err()
+}
+
+fn are_bids_wrong(seed: u64) -> bool {
+    simulate_bids(seed).is_err()
+}
+
 #[test]
 fn planted_bugs_are_found() {
-    assert!(!is_found(None));
+    assert!(!is_found(None, are_runs_wrong) && !is_found(None, are_bids_wrong));
     let syncs = ["missing sync", "early watermark", "double acknowledgement", "early visibility"];
     let others = ["overtaken publication", "dropped delivery", "early subscription", "early unsubscription"];
     for bug in syncs.into_iter().chain(others) {
-        assert!(is_found(Some(bug)), "{bug}");
+        assert!(is_found(Some(bug), are_runs_wrong), "{bug}");
+    }
+    for bug in ["early rejection", "rejected id remembered"] {
+        assert!(is_found(Some(bug), are_bids_wrong), "{bug}");
     }
 }

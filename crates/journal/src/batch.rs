@@ -154,13 +154,22 @@ impl Batch {
         Ok(self.next() - 1)
     }
 
-    fn reserve(&mut self, record: &Record<'_>) -> Result<&mut [u8], BatchPushError> {
-        let size = record.size().ok_or(BatchPushError::TooLarge)?;
+    /// Whether there is room for records of `size` bytes in total ([`Record::size`]).
+    ///
+    /// # Errors
+    /// As [`push`](Batch::push).
+    pub fn check_room(&self, size: usize) -> Result<(), BatchPushError> {
         let is_within = self.count == 0 || self.used + size <= self.limit;
         if !is_within || self.used + size > self.size_max {
             let fits_alone = size <= self.size_max - BATCH_HEADER_SIZE;
             return Err(if fits_alone { BatchPushError::Full } else { BatchPushError::TooLarge });
         }
+        Ok(())
+    }
+
+    fn reserve(&mut self, record: &Record<'_>) -> Result<&mut [u8], BatchPushError> {
+        let size = record.size().ok_or(BatchPushError::TooLarge)?;
+        self.check_room(size)?;
         let at = self.used;
         self.used += size;
         self.count += 1;

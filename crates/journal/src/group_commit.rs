@@ -13,6 +13,7 @@ use crate::batch::Batch;
 use crate::batch_builder::RequestReceiver;
 use crate::disk::Disk;
 use crate::failure::{AppendError, Frozen};
+use crate::format::snapshot::Snapshot;
 use crate::limits::{NOTICES_PER_STREAM, RETRY_DELAY_MS_MAX, RETRY_DELAY_MS_MIN};
 use crate::log::Log;
 use crate::request::{JournalAnswer, JournalReply, JournalRequest, StreamIndex};
@@ -30,12 +31,16 @@ struct PendingBatches {
     /// When a stream that waits for space is retried, and the delay before that.
     retry: Option<(Instant, Duration)>,
     is_frozen: bool,
+    /// Written once the records that it includes are durable.
+    snapshot: Option<Snapshot>,
 }
 
 pub(crate) struct GroupCommit {
     streams: Vec<PendingBatches>,
     /// Streams with pending batches, in the order in which their first batches arrived.
     dirty: VecDeque<StreamIndex>,
+    /// Number of unwritten snapshots.
+    snapshots: usize,
     capacity: usize,
     done: Sender<JournalReply>,
     notices: Sender<JournalAnswer>,
@@ -50,11 +55,17 @@ impl GroupCommit {
         done: Sender<JournalReply>,
         notices: Sender<JournalAnswer>,
     ) -> GroupCommit {
-        let pending =
-            || PendingBatches { batches: Vec::new(), dedup_start: None, retry: None, is_frozen: false };
+        let pending = || PendingBatches {
+            batches: Vec::new(),
+            dedup_start: None,
+            retry: None,
+            is_frozen: false,
+            snapshot: None,
+        };
         GroupCommit {
             streams: (0..streams).map(|_| pending()).collect(),
             dirty: VecDeque::with_capacity(streams),
+            snapshots: 0,
             capacity,
             done,
             notices,
@@ -92,6 +103,12 @@ impl GroupCommit {
                         None => (Err(io::ErrorKind::NotFound.into()), 0),
                     };
                     self.reply(JournalAnswer::Retained { stream, removed, first }, None);
+                }
+                JournalRequest::Snapshot { stream, snapshot } => {
+                    // The hub waits for the answer to one before it requests the next.
+                    if let Some(pending) = self.streams.get_mut(stream as usize) {
+                        self.snapshots += usize::from(pending.snapshot.replace(snapshot).is_none());
+                    }
                 }
             }
         }
@@ -153,6 +170,29 @@ impl GroupCommit {
                 self.answer_frozen(stream, watermark, &frozen);
                 false
             }
+        }
+    }
+
+    /// Writes the snapshots whose records are durable. Those of frozen streams fail.
+    pub(crate) fn write_snapshots<D: Disk>(&mut self, logs: &mut [Log<D>]) {
+        if self.snapshots == 0 {
+            return;
+        }
+        for (number, log) in logs.iter_mut().enumerate() {
+            let Some(pending) = self.streams.get_mut(number) else { continue };
+            let Some(snapshot) = pending.snapshot.take() else { continue };
+            let sequence = snapshot.sequence;
+            let outcome = match log.frozen() {
+                _ if sequence <= log.durable() => log.write_snapshot(&snapshot),
+                Some(frozen) => Err(io::Error::new(frozen.kind, frozen.reason.to_string())),
+                None => {
+                    pending.snapshot = Some(snapshot);
+                    continue;
+                }
+            };
+            self.snapshots -= 1;
+            let stream = number as StreamIndex;
+            self.reply(JournalAnswer::SnapshotWritten { stream, sequence, outcome }, None);
         }
     }
 

@@ -20,6 +20,7 @@ use crate::batch::Batch;
 use crate::batch_builder::{BatchBuilder, RequestSender, request_channel};
 use crate::disk::Disk;
 use crate::failure::Frozen;
+use crate::format::snapshot::Snapshot;
 use crate::group_commit::GroupCommit;
 use crate::limits::{
     BATCH_SIZE_DEFAULT, HUB_BUILD_BUSY_SIZE_MAX, HUB_BUILD_IDLE_SIZE_MAX, NOTICES_PER_STREAM, STREAMS_MAX,
@@ -51,6 +52,8 @@ struct StreamProgress {
     unanswered: usize,
     /// The stream was reported as frozen after the thread's panic.
     is_reported_frozen: bool,
+    /// A snapshot is with the thread.
+    has_snapshot: bool,
 }
 
 impl StreamProgress {
@@ -187,15 +190,17 @@ impl Journal {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }
         let batches = limits.batches.max(1);
-        let (requests, builder, request_receiver) = request_channel(batches + 1, wakes);
-        // At most `batches` batches and one retention request are unanswered, so there is always room for one more
-        // answer.
-        let (done, replies) = mailbox(batches + 1);
+        // At most `batches` batches, one retention request, and one snapshot per stream are unanswered, so there is
+        // always room for one more answer.
+        let unanswered_max = batches + 1 + logs.len();
+        let (requests, builder, request_receiver) = request_channel(unanswered_max, wakes);
+        let (done, replies) = mailbox(unanswered_max);
         let (notice_sender, notices) = mailbox(NOTICES_PER_STREAM * logs.len().max(1));
         let streams = logs.iter().map(|log| StreamProgress {
             watermark: log.durable(),
             unanswered: 0,
             is_reported_frozen: false,
+            has_snapshot: false,
         });
         let streams = streams.collect();
         let group_commit = GroupCommit::new(logs.len(), batches, done, notice_sender);
@@ -298,7 +303,7 @@ impl Journal {
                 Ok(())
             }
             Err(JournalRequest::Append { batch, .. }) => Err(batch),
-            Err(JournalRequest::Retain { .. }) => Ok(()),
+            Err(JournalRequest::Retain { .. } | JournalRequest::Snapshot { .. }) => Ok(()),
         }
     }
 
@@ -314,6 +319,17 @@ impl Journal {
         let is_queued = !self.is_retaining && self.requests.push(request).is_ok();
         self.is_retaining |= is_queued;
         is_queued
+    }
+
+    /// Requests a snapshot, to be written once the records that it includes, all queued before, are durable. Returns
+    /// whether it was queued: one per stream at a time.
+    pub fn write_snapshot(&mut self, stream: StreamIndex, snapshot: Snapshot) -> bool {
+        let Some(progress) = self.streams.get_mut(stream as usize) else { return false };
+        if progress.has_snapshot || self.replies.is_closed() {
+            return false;
+        }
+        progress.has_snapshot = self.requests.push(JournalRequest::Snapshot { stream, snapshot }).is_ok();
+        progress.has_snapshot
     }
 
     /// Makes all queued requests visible to the thread; call it once per turn.
@@ -355,6 +371,11 @@ impl Journal {
         }
         self.outstanding -= usize::from(batch.is_some());
         self.is_retaining &= !matches!(answer, JournalAnswer::Retained { .. });
+        if let JournalAnswer::SnapshotWritten { stream, .. } = answer
+            && let Some(progress) = self.streams.get_mut(stream as usize)
+        {
+            progress.has_snapshot = false;
+        }
         Some((answer, batch))
     }
 

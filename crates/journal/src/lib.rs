@@ -17,6 +17,8 @@
 //!   Damage costs the batch that contains it. Records cut off by a crash never come back, and their sequences are not
 //!   used again.
 //! - **Bounded.** All memory is allocated at the start and reused; a record costs no allocation.
+//! - **Snapshots** of the state that a stream's records produce are files beside the segments, named by sequence. They
+//!   have a checksum, and a newer one replaces the others once it is durable.
 //!
 //! [`mod@format`] describes the bytes on disk. [`Disk`] documents what a disk guarantees;
 //! [`SimulatedDisk`](disk::simulated::SimulatedDisk) simulates every crash and error that this permits.
@@ -70,9 +72,10 @@ pub use disk::{Disk, DiskFile, FileStatus, LockError, WriteMethod};
 pub use failure::{AppendError, Frozen};
 pub use finding::{Finding, Findings, OpenError};
 pub use format::record::{Record, RecordKind, Records};
+pub use format::snapshot::Snapshot;
 pub use inspect::Preview;
 pub use journal::{IdleBatches, Journal, JournalLimits, JournalThreads};
-pub use log::{Log, LogConfig, LogRetention, RemovedSegments};
+pub use log::{FoundSnapshots, Log, LogConfig, LogRetention, RemovedSegments};
 pub use reader::{BatchView, Gap, GapCause, LogSource, ReadOutcome, Reader, StartAt};
 pub use recovery::Recovery;
 pub use replay::{Chunk, ReadRequest, Replay, ReplayThread, ReplayWorker, read_chunk};

@@ -96,6 +96,13 @@ pub const STREAMS_MAX: usize = 1024;
 /// Bytes of records per chunk that the replay thread reads. A single record may exceed it.
 pub const CHUNK_SIZE: usize = 256 * 1024;
 
+/// Bytes of the state in a snapshot; writing it takes as much memory again. A longer one is refused, and a file that
+/// claims a larger size is ignored.
+pub const SNAPSHOT_SIZE_MAX: usize = 64 * 1024 * 1024;
+
+/// Bytes of the name of a gate in a snapshot. A longer one is cut.
+pub const SNAPSHOT_GATE_SIZE_MAX: usize = 255;
+
 /// Readers that the replay thread keeps open between two requests. More: the least recently used one is closed, and
 /// its next request searches its position again.
 pub const OPEN_READERS_MAX: usize = 64;

@@ -12,6 +12,7 @@
 
 mod file_check;
 mod retention;
+mod snapshots;
 
 use std::fmt;
 use std::io::{self, IoSlice};
@@ -35,6 +36,7 @@ use crate::segments::{LogStats, PreviousSegment, Segment, SharedLog};
 use crate::unsynced_tail;
 
 pub use self::retention::{LogRetention, RemovedSegments};
+pub use self::snapshots::FoundSnapshots;
 
 use self::retention::PendingRemovals;
 

@@ -15,6 +15,7 @@ use crate::disk::{DirectoryEntry, Disk, DiskFile};
 use crate::finding::{Finding, Findings, OpenError};
 use crate::format::record::RECORD_HEADER_SIZE;
 use crate::format::segment::{FirstBlock, SegmentHeader, first_of, read};
+use crate::format::snapshot;
 use crate::limits::{BLOCK_SIZE, SEQUENCE_MAX};
 use crate::scan::{ExpectedSegment, ReadError, ScannedRange, SegmentAnalysis, analyze_segment, scan};
 use crate::segments::{PreviousSegment, Segment};
@@ -292,6 +293,9 @@ fn find_segment_files<D: Disk>(
         outcome => outcome.map_err(cannot_read(disk.location()))?,
     };
     for entry in entries {
+        if snapshot::sequence_of(&entry.name).is_some() {
+            continue;
+        }
         let Some(first) = first_of(&entry.name) else {
             findings.add(Finding::Foreign { file: entry.name, reason: "its name is not that of a segment" });
             continue;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::batch::Batch;
 use crate::failure::Frozen;
+use crate::format::snapshot::Snapshot;
 use crate::log::{LogRetention, RemovedSegments};
 
 /// Index of a stream among those passed to [`Journal::start`](crate::Journal::start).
@@ -64,6 +65,15 @@ pub enum JournalAnswer {
         /// The first stored sequence; the next one if there is none.
         first: u64,
     },
+    /// The result of writing a snapshot.
+    SnapshotWritten {
+        /// The stream.
+        stream: StreamIndex,
+        /// The sequence of the snapshot.
+        sequence: u64,
+        /// The error, if it is not durable.
+        outcome: io::Result<()>,
+    },
 }
 
 impl JournalAnswer {
@@ -75,14 +85,43 @@ impl JournalAnswer {
             | JournalAnswer::Waiting { stream, .. }
             | JournalAnswer::WriteFailed { stream, .. }
             | JournalAnswer::Resumed { stream }
-            | JournalAnswer::Retained { stream, .. } => stream,
+            | JournalAnswer::Retained { stream, .. }
+            | JournalAnswer::SnapshotWritten { stream, .. } => stream,
         }
+    }
+
+    /// Replaces the number of the stream.
+    #[must_use]
+    pub fn with_stream(mut self, number: StreamIndex) -> JournalAnswer {
+        let (JournalAnswer::Durable { stream, .. }
+        | JournalAnswer::Frozen { stream, .. }
+        | JournalAnswer::Waiting { stream, .. }
+        | JournalAnswer::WriteFailed { stream, .. }
+        | JournalAnswer::Resumed { stream }
+        | JournalAnswer::Retained { stream, .. }
+        | JournalAnswer::SnapshotWritten { stream, .. }) = &mut self;
+        *stream = number;
+        self
     }
 }
 
 pub(crate) enum JournalRequest {
-    Append { stream: StreamIndex, batch: Batch, deduplicate_from: Option<u64> },
-    Retain { stream: StreamIndex, retention: LogRetention, now_ns: u64, keep_from: u64 },
+    Append {
+        stream: StreamIndex,
+        batch: Batch,
+        deduplicate_from: Option<u64>,
+    },
+    Retain {
+        stream: StreamIndex,
+        retention: LogRetention,
+        now_ns: u64,
+        keep_from: u64,
+    },
+    /// Written when all records up to its sequence are durable.
+    Snapshot {
+        stream: StreamIndex,
+        snapshot: Snapshot,
+    },
 }
 
 pub(crate) struct JournalReply {

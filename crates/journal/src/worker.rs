@@ -85,6 +85,7 @@ impl<D: Disk> JournalWorker<D> {
         self.build();
         let has_any = self.group_commit.receive_requests(&mut self.requests, &mut self.logs);
         self.group_commit.write(&mut self.logs, now, &self.consumer);
+        self.group_commit.write_snapshots(&mut self.logs);
         if now >= self.check_at {
             self.group_commit.check_files(&mut self.logs);
             self.check_at = now + CHECK_INTERVAL;
@@ -116,6 +117,7 @@ impl<D: Disk> JournalWorker<D> {
     /// Freezes streams that still cannot be written, and closes all streams. Returns the reasons of frozen streams.
     pub fn close(mut self) -> Vec<Frozen> {
         self.group_commit.give_up(&mut self.logs);
+        self.group_commit.write_snapshots(&mut self.logs);
         self.group_commit.publish();
         self.consumer.notify();
         self.logs.into_iter().filter_map(|log| log.close().err()).collect()

@@ -92,7 +92,8 @@ pub struct ServeConfig {
 /// Where the hub runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HubThread {
-    /// On its own thread if the process may use more than two cores, else in the first shard.
+    /// On its own thread if the process may use more than two cores or a stream has a gate that is not built in, else
+    /// in the first shard.
     #[default]
     Auto,
     /// In the first shard.

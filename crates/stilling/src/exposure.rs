@@ -6,6 +6,7 @@
 use std::net::SocketAddr;
 
 use crate::config::{Admin, ServeConfig};
+use crate::http::auction_filters;
 use crate::listeners::{ListenerProtocol, Listeners};
 use crate::settings::{PROTOCOLS, SourceRange};
 use crate::syslog::SyslogTransport;
@@ -69,6 +70,13 @@ impl ServeConfig {
     #[must_use]
     pub fn subscribes_at(&self, address: SocketAddr) -> bool {
         self.has_hub() && (!self.hub.users.is_empty() || is_loopback(address))
+    }
+
+    /// Whether the page `/auction` is answered at an HTTP listener with this address: where `/subscribe/*` is, if a
+    /// stream has the gate `auction`.
+    #[must_use]
+    pub fn has_auction_page_at(&self, address: SocketAddr) -> bool {
+        self.subscribes_at(address) && !auction_filters(&self.hub.streams).is_empty()
     }
 
     pub(crate) fn exposures_of(&self, endpoints: impl Iterator<Item = ListeningAddress>) -> Vec<Exposure> {

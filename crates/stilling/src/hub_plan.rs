@@ -265,14 +265,15 @@ impl<S: StreamStore> HubPlan<S> {
         let payload_size_max =
             config.streams.iter().map(|stream| stream.message_size_max).max().unwrap_or(1 << 20);
         let (streams, count) = (config.streams.clone(), config.streams.len());
-        let mut hub = stilling_hub::HubConfig { streams, ..stilling_hub::HubConfig::default() };
+        let gates = config.gates.clone();
+        let mut hub = stilling_hub::HubConfig { streams, gates, ..stilling_hub::HubConfig::default() };
         let batch_size = payload_size_max as usize + hub::RECORD_EXTRA_MAX;
         hub.memory_batch_size = hub.memory_batch_size.max(batch_size);
         let opened = open(hub, payload_size_max as usize)?;
         let opening_thread = OpeningThread::default();
         let report: fn(&str) = |_| ();
         let has_thread = match hub_thread {
-            HubThread::Auto => cores::usable_cores().len() > 2,
+            HubThread::Auto => cores::usable_cores().len() > 2 || config.has_custom_gate(),
             HubThread::Shard => false,
             HubThread::Own => true,
         };

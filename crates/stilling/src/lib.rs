@@ -23,6 +23,8 @@
 //! `examples/` has more: slow work, a JSON API, a socket handed to a worker, and custom protocols on the [`engine`]'s
 //! sessions and datagrams.
 //!
+//! A [`gate`] decides which messages enter a stream.
+//!
 //! A custom [`protocol`] has its own listener beside those for HTTP, NATS and syslog. Its sessions run in the same
 //! shards and can publish messages.
 //!
@@ -71,6 +73,16 @@ pub use stilling_engine as engine;
 pub use stilling_engine::driver::choice::DriverChoice;
 pub use stilling_workers::processes::ProcessLimits;
 pub use stilling_workers::{PoolScaling, QueueTarget};
+
+/// Gates: business logic that decides what enters a stream. Register one in
+/// [`MessagingConfig::gates`](settings::MessagingConfig::gates), and name it in
+/// [`StreamConfig::gate`](settings::StreamConfig::gate); `examples/gate.rs` is one.
+pub mod gate {
+    pub use stilling_hub::{
+        AuctionGate, Gate, GateMessage, GateRecord, GateRecords, GateRegistry, RejectReason, StatelessGate,
+        UnixNanos, Verdict,
+    };
+}
 
 /// Parts of a server, for programs that assemble their own, such as the simulator. A program that only reads an
 /// [`Overview`] needs [`HttpCounters`](parts::HttpCounters).

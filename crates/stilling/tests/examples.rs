@@ -276,3 +276,15 @@ fn own_datagrams_counts() {
         assert_eq!(ask(question), answer, "{}", question.escape_ascii());
     }
 }
+
+/// Issue 13: a gate of a program.
+#[test]
+fn gate_sells_no_more_than_there_is() {
+    let example = Example::start("gate", &[]);
+    let buy = |count: &str| example.curl("/publish/tickets.ann", &["--data", count]);
+    assert_eq!(buy("60"), ("{\"stream\":\"tickets\",\"first\":1,\"last\":1}\n".to_owned(), 200));
+    assert_eq!(buy("60"), ("40 tickets are left\n".to_owned(), 422));
+    assert_eq!(buy("many"), ("send the number of tickets\n".to_owned(), 422));
+    assert_eq!(buy("40").1, 200);
+    assert_eq!(buy("1"), ("0 tickets are left\n".to_owned(), 422));
+}

@@ -70,9 +70,10 @@ pub(super) struct StreamDraft {
     dedup_time: Option<Duration>,
     message_size_max: Option<u32>,
     pending_max: Option<u32>,
+    gate: Option<String>,
 }
 
-pub(super) const STREAM_KEYS: [TableKey<StreamDraft>; 9] = [
+pub(super) const STREAM_KEYS: [TableKey<StreamDraft>; 10] = [
     TableKey {
         name: "name",
         value: "NAME",
@@ -143,6 +144,16 @@ pub(super) const STREAM_KEYS: [TableKey<StreamDraft>; 9] = [
         default: "262144",
         description: "Maximum messages that wait for the disk; then publishers to the stream are not read until it has written",
         set: |stream, entry| entry.number().map(|messages| stream.pending_max = Some(messages)),
+    },
+    TableKey {
+        name: "gate",
+        value: "accept-all|auction",
+        default: "none",
+        description: "Logic that decides what enters the stream; a rejected message is answered with the reason",
+        set: |stream, entry| {
+            stream.gate = Some(entry.one()?.to_owned());
+            Ok(())
+        },
     },
 ];
 
@@ -348,6 +359,7 @@ pub(crate) fn streams(tables: &[SettingTable], wrong: &mut Vec<Diagnostic>) -> P
         stream.dedup_time = draft.dedup_time.unwrap_or(stream.dedup_time);
         stream.message_size_max = draft.message_size_max.unwrap_or(stream.message_size_max);
         stream.pending_max = draft.pending_max.unwrap_or(stream.pending_max);
+        stream.gate = draft.gate;
         streams.push(table, stream);
     }
     streams
@@ -487,7 +499,8 @@ mod tests {
         all.retention =
             Retention { bytes: 1 << 30, records: Some(10), age: Some(Duration::from_secs(172_800)) };
         (all.dedup_time, all.message_size_max, all.pending_max) = (Duration::from_secs(30), 65_536, 1000);
-        let word = "o=orders.>,returns.*:memory:retention-bytes=1GiB:retention-records=10:retention-age=2d:dedup-time=30s:max-message-size=64KiB:max-pending=1000";
+        all.gate = Some("auction".to_owned());
+        let word = "o=orders.>,returns.*:memory:retention-bytes=1GiB:retention-records=10:retention-age=2d:dedup-time=30s:max-message-size=64KiB:max-pending=1000:gate=auction";
         assert_eq!(stream(word), Ok(all));
         assert_eq!(stream("a=b:none").map(|stream| stream.retention.bytes), Ok(64 << 20));
         for (word, reason) in [

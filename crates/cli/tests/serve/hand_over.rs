@@ -1,5 +1,6 @@
 //! Hand-over from one server to another: under load, with other numbers of shards, and with either side dying.
 
+mod auctions;
 mod before_release;
 mod chains;
 mod hung_disks;

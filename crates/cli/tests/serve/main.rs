@@ -39,6 +39,7 @@ macro_rules! on_every_driver {
 mod accepts;
 mod answers;
 mod app;
+mod auction;
 mod burst;
 mod capacity;
 mod clients;

@@ -186,7 +186,7 @@ fn the_status_page_shows_operators_what_they_need(driver: DriverUnderTest) {
         "<p>up ",
         "<td>200 OK<td>",
         "<td>404 Not Found<td>1",
-        "<th>on disk<th>free on its volume",
+        "<th>on disk<th>free on its volume<th>rejected by its gate",
     ] {
         assert!(page.contains(text), "{text} is not in {page}");
     }

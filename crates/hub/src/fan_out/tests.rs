@@ -78,6 +78,7 @@ fn outline(out: &mut FanOut<LimitedOutlets>, shard: usize) -> Vec<String> {
                     String::from_utf8_lossy(routed_batch.part(start, end)).into_owned()
                 }
                 RoutedEntry::PublishOutcome { ticket, .. } => format!("outcome {ticket}"),
+                RoutedEntry::Rejection { ticket, .. } => format!("rejection {ticket}"),
                 RoutedEntry::Mark { mark, .. } => format!("mark {mark}"),
                 RoutedEntry::Processed(processed) => format!("processed {processed}"),
                 RoutedEntry::Refused(id) => format!("refused {}", id.number),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use stilling_journal::{BatchView, Gap};
 
 use super::{Hub, Outlets};
+use crate::gate::StreamGate;
 use crate::recovered_stream::RecoveredStream;
 use crate::storage::Storage;
 
@@ -22,6 +23,11 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     /// Restores a batch from before the start, in order: its message ids for the de-duplication window, and its time.
     pub fn restore_ids(&mut self, stream: usize, batch: BatchView<'_>) {
         self.streams[stream].restore_ids(batch);
+    }
+
+    /// Sets the gate of a stream, with the state that its records from before the start have produced.
+    pub fn set_gate(&mut self, stream: usize, gate: StreamGate) {
+        self.streams[stream].set_gate(Some(Box::new(gate)));
     }
 
     /// Makes a disk stream refuse publications with this reason until it is [opened](Hub::open).

@@ -24,7 +24,7 @@ use crate::loss::Loss;
 use crate::payload::Payload;
 use crate::publication_batch::Ingress;
 use crate::storage::Storage;
-use crate::stream_writer::{AckTarget, PendingAck, Release};
+use crate::stream_writer::{AckTarget, AckedOutcome, PendingAck, Release};
 use crate::time::{SteadyNanos, UnixNanos};
 
 impl<S: Storage, O: Outlets> Hub<S, O> {
@@ -60,6 +60,9 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             JournalAnswer::Resumed { .. } => return stream.resume(now_ns),
             JournalAnswer::Retained { first, removed, .. } => {
                 return stream.retained(first, removed.as_ref().err());
+            }
+            JournalAnswer::SnapshotWritten { sequence, outcome, .. } => {
+                return stream.note_snapshot(sequence, &outcome);
             }
         };
         // A batch that does not return was lost with the journal.
@@ -159,7 +162,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     fn send_acks(&mut self, number: usize, release: &mut Release) -> bool {
         let stream = number as u32;
         while let Some(ack) = release.acks.get(release.next_ack) {
-            let PendingAck { client, sequence, is_duplicate, to, .. } = ack;
+            let PendingAck { client, sequence, outcome, to, .. } = ack;
             if matches!(to, AckTarget::Reply(_, 0)) {
                 // No answer: the entry only identifies the sender of a record.
                 release.next_ack += 1;
@@ -175,10 +178,21 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                 return false;
             }
             release.next_ack += 1;
-            let outcome = if sequence <= release.watermark {
-                PublishOutcome::Stored { stream, sequence, duplicate: is_duplicate }
-            } else {
-                PublishOutcome::Refused(RefusalReason::Frozen { stream })
+            let outcome = match outcome {
+                _ if sequence > release.watermark => {
+                    PublishOutcome::Refused(RefusalReason::Frozen { stream })
+                }
+                AckedOutcome::Stored => PublishOutcome::Stored { stream, sequence, duplicate: false },
+                AckedOutcome::Duplicate => PublishOutcome::Stored { stream, sequence, duplicate: true },
+                AckedOutcome::Rejected(start, size) => {
+                    let answer = match to {
+                        AckTarget::Reply(start, size) => (None, release.acks.reply(start, size)),
+                        AckTarget::Ticket(ticket) => (Some(ticket), &b""[..]),
+                        AckTarget::Close => continue,
+                    };
+                    self.answer_rejection(client, answer, stream, release.acks.reason(start, size));
+                    continue;
+                }
             };
             match to {
                 AckTarget::Close => self.note_answered(client),

@@ -19,6 +19,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             RefusalReason::WrongLastSequence { .. }
             | RefusalReason::WrongStream { .. }
             | RefusalReason::UnknownCondition { .. } => Loss::Condition,
+            RefusalReason::Gate { .. } => Loss::Rejected,
         };
         self.losses.count(publication.ingress, loss, 1);
         self.answer(client, publication.ticket, publication.reply, PublishOutcome::Refused(refusal));
@@ -50,6 +51,40 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let mut json = std::mem::take(&mut self.scratch.json);
         json.clear();
         self.encode(outcome, &mut json);
+        let message = OutboundMessage {
+            subject: reply,
+            reply: b"",
+            headers: b"",
+            payload: json[..].into(),
+            position: None,
+        };
+        self.fan_out.send_reply(&mut self.router, client, &message);
+        self.scratch.json = json;
+    }
+
+    /// Answers a publication that the gate of its stream has rejected: to its ticket, or to its reply subject.
+    pub(super) fn answer_rejection(
+        &mut self,
+        client: ClientId,
+        (ticket, reply): (Option<u32>, &[u8]),
+        stream: u32,
+        reason: &[u8],
+    ) {
+        if let Some(ticket) = ticket {
+            self.totals.publish_outcomes += 1;
+            return self.fan_out.rejection(client, (ticket, stream), reason);
+        }
+        if reply.is_empty() {
+            return;
+        }
+        self.totals.publish_outcomes += 1;
+        let mut json = std::mem::take(&mut self.scratch.json);
+        json.clear();
+        let text = std::str::from_utf8(reason).unwrap_or_default();
+        let (code, error_code, description) = describe(RefusalReason::Gate { stream }, Some(text));
+        let name = self.streams[stream as usize].config.name.as_str();
+        PubAckError { stream: name.into(), code, error_code, description: description.into() }
+            .encode(&mut json);
         let message = OutboundMessage {
             subject: reply,
             reply: b"",
@@ -106,6 +141,9 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     }
 }
 
+/// Error code of a rejection by a gate: beyond those of nats-server.
+const GATE_ERROR_CODE: u32 = 20_422;
+
 /// Returns the status code, nats-server's error code and the description of a refusal.
 #[must_use]
 pub fn describe(refusal: RefusalReason, reason: Option<&str>) -> (u16, u32, String) {
@@ -122,5 +160,6 @@ pub fn describe(refusal: RefusalReason, reason: Option<&str>) -> (u16, u32, Stri
         RefusalReason::WrongLastSequence { last, .. } => (400, 10071, format!("wrong last sequence: {last}")),
         RefusalReason::WrongStream { .. } => (400, 10060, "expected stream does not match".to_owned()),
         RefusalReason::UnknownCondition { .. } => (400, 10052, "unknown condition in the headers".to_owned()),
+        RefusalReason::Gate { .. } => (422, GATE_ERROR_CODE, reason.unwrap_or("").to_owned()),
     }
 }

@@ -6,12 +6,14 @@ use stilling_ring::planted;
 use super::{Hub, Now, OutboundMessage, Outlets, RequestOrigin, StallReason};
 use crate::deliveries::{PublishOutcome, RefusalReason};
 use crate::fan_out::VisibleRecord;
+use crate::gate::{GateRecords, RejectReason};
 use crate::limits::SHARED_PAYLOAD_SIZE_MIN;
+use crate::loss::Loss;
 use crate::payload::Payload;
 use crate::publication_batch::{ClientId, Publication};
 use crate::storage::Storage;
 use crate::stream::Durability;
-use crate::stream_writer::{AckTarget, ApplyError, PendingAck, StoreDecision};
+use crate::stream_writer::{AckTarget, AckedOutcome, ApplyError, PendingAck, StoreDecision};
 
 /// Deliveries may refer to the payloads that batches refer to.
 const _: () = assert!(SHARED_PAYLOAD_SIZE_MIN == stilling_journal::limits::DEFERRED_COPY_SIZE_MIN);
@@ -60,17 +62,34 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         publication: &Publication<'_>,
         now: Now,
     ) -> Result<(), StallReason> {
-        let RequestOrigin { client, client_options, .. } = origin;
-        let id = match self.streams[number].decide(publication, now.steady_ns) {
-            StoreDecision::Accept(id) => id,
+        match self.streams[number].decide(publication, now) {
+            StoreDecision::Accept(id) => {
+                self.store_accepted(origin, (number, matches), publication, (id, None), now)
+            }
+            StoreDecision::AcceptAs(id, records) => {
+                self.store_accepted(origin, (number, matches), publication, (id, Some(&records)), now)
+            }
             StoreDecision::Duplicate(sequence) => {
-                return self.acknowledge_duplicate(origin, (number, sequence), publication, now);
+                self.acknowledge_duplicate(origin, (number, sequence), publication, now)
             }
             StoreDecision::Reject(refusal) => {
-                self.refuse(client, publication, refusal);
-                return Ok(());
+                self.refuse(origin.client, publication, refusal);
+                Ok(())
             }
-        };
+            StoreDecision::RejectByGate(reason) => self.reject(origin, number, publication, &reason, now),
+        }
+    }
+
+    /// Stores an accepted message, or the records that its gate stores instead.
+    fn store_accepted(
+        &mut self,
+        origin: RequestOrigin,
+        (number, matches): (usize, &[u32]),
+        publication: &Publication<'_>,
+        (id, records): (Option<u128>, Option<&GateRecords>),
+        now: Now,
+    ) -> Result<(), StallReason> {
+        let RequestOrigin { client, client_options, .. } = origin;
         let &Publication { ingress, subject, reply, headers, payload, ticket } = publication;
         let Hub { streams, storage, router, .. } = self;
         let stream = &mut streams[number];
@@ -80,11 +99,15 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let has_ack = ticket.is_some()
             || !reply.is_empty()
             || client_options.no_echo && router.matching_registrations(number) > 0;
-        if is_on_disk && !stream.has_room_for(if has_ack { reply } else { b"" }, now.steady_ns) {
+        if is_on_disk && !stream.has_room_for(if has_ack { reply.len() } else { 0 }, now.steady_ns) {
             return Err(StallReason::Stream(number));
         }
         let record = Record { kind: RecordKind::Ordinary, subject, headers, payload };
-        let sequence = match stream.apply(&record, id, storage, now) {
+        let outcome = match records {
+            None => stream.apply(&record, id, storage, now),
+            Some(records) => stream.apply_all(records, (headers, id), storage, now),
+        };
+        let sequence = match outcome {
             Ok(sequence) => sequence,
             Err(ApplyError::NoBatch) => return Err(StallReason::Stream(number)),
             Err(ApplyError::TooLarge) => {
@@ -103,16 +126,75 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                 return Ok(());
             }
             if has_ack {
-                stream.push_ack(pending_ack(origin, ticket, (sequence, false)), reply);
+                stream.push_ack(pending_ack(origin, ticket, (sequence, AckedOutcome::Stored)), reply);
             }
             stream.note_pending();
             return Ok(());
         }
-        self.send_stored(origin, (number, sequence, matches), publication, now);
+        match records {
+            None => self.send_stored(origin, (number, sequence, matches), publication, now),
+            Some(records) => self.send_gate_records(origin, (number, sequence, records), publication, now),
+        }
+        let stored = PublishOutcome::Stored { stream: number as u32, sequence, duplicate: false };
+        self.answer(client, ticket, reply, stored);
         Ok(())
     }
 
-    /// Sends a message stored in a memory stream to subscriptions and consumers, and acknowledges it.
+    /// Answers a publication that the gate has rejected, once the records that the gate's state includes are durable.
+    fn reject(
+        &mut self,
+        origin: RequestOrigin,
+        number: usize,
+        publication: &Publication<'_>,
+        reason: &RejectReason,
+        now: Now,
+    ) -> Result<(), StallReason> {
+        let &Publication { ingress, reply, ticket, .. } = publication;
+        let (stream, reason) = (&mut self.streams[number], reason.as_str());
+        let last = stream.next - 1;
+        if !stream.is_pending(last) || planted!("early rejection") {
+            self.answer_rejection(origin.client, (ticket, reply), number as u32, reason.as_bytes());
+        } else if ticket.is_some() || !reply.is_empty() {
+            if !stream.has_room_for(reply.len() + reason.len(), now.steady_ns) {
+                return Err(StallReason::Stream(number));
+            }
+            let ack = pending_ack(origin, ticket, (last, AckedOutcome::Rejected(0, 0)));
+            stream.push_answer(ack, reply, reason);
+            stream.note_pending();
+        }
+        self.losses.count(ingress, Loss::Rejected, 1);
+        Ok(())
+    }
+
+    /// Sends the records that a gate stored in a memory stream instead of a message, the last with sequence `last`, to
+    /// subscriptions and consumers. Only the last one counts as the publisher's.
+    fn send_gate_records(
+        &mut self,
+        origin: RequestOrigin,
+        (number, last, records): (usize, u64, &GateRecords),
+        publication: &Publication<'_>,
+        now: Now,
+    ) {
+        let mut matches = std::mem::take(&mut self.scratch.gate_found);
+        let first = last + 1 - records.len() as u64;
+        for (sequence, (subject, payload)) in (first..).zip(records.iter()) {
+            let is_last = sequence == last;
+            let headers = if is_last { publication.headers } else { b"" };
+            let reply = if is_last { publication.reply } else { b"" };
+            let payload = Payload::from(payload);
+            let visible =
+                VisibleRecord { stream: number, sequence, time_ns: now.unix_ns, now_ns: now.steady_ns };
+            self.delivery()
+                .follow(visible, &Record { kind: RecordKind::Ordinary, subject, headers, payload });
+            self.router.find(subject, &mut matches);
+            let from = is_last.then(|| origin.publisher());
+            let position = Some(self.streams[number].position(sequence, now.unix_ns.as_nanos()));
+            self.send(&matches, from, &OutboundMessage { subject, reply, headers, payload, position });
+        }
+        self.scratch.gate_found = matches;
+    }
+
+    /// Sends a message stored in a memory stream to subscriptions and consumers.
     fn send_stored(
         &mut self,
         origin: RequestOrigin,
@@ -120,7 +202,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         publication: &Publication<'_>,
         now: Now,
     ) {
-        let &Publication { subject, reply, headers, payload, ticket, .. } = publication;
+        let &Publication { subject, reply, headers, payload, .. } = publication;
         let stream = &mut self.streams[number];
         let stored = if payload.len() >= SHARED_PAYLOAD_SIZE_MIN {
             stream.take_stored_payload(payload.len())
@@ -137,8 +219,6 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         if let Some((block, _)) = stored {
             self.streams[number].put_stored_back(block);
         }
-        let stored = PublishOutcome::Stored { stream: number as u32, sequence, duplicate: false };
-        self.answer(origin.client, ticket, reply, stored);
     }
 
     /// Acknowledges a message that its stream already has under `sequence`, once that is durable.
@@ -159,10 +239,10 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             return Ok(());
         }
         if ticket.is_some() || !reply.is_empty() {
-            if !stream.has_room_for(reply, now.steady_ns) {
+            if !stream.has_room_for(reply.len(), now.steady_ns) {
                 return Err(StallReason::Stream(number));
             }
-            stream.push_duplicate(pending_ack(origin, ticket, (sequence, true)), reply);
+            stream.push_answer(pending_ack(origin, ticket, (sequence, AckedOutcome::Duplicate)), reply, "");
             stream.note_pending();
         }
         self.totals.duplicates += 1;
@@ -190,8 +270,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
 fn pending_ack(
     RequestOrigin { client, client_options, .. }: RequestOrigin,
     ticket: Option<u32>,
-    (sequence, is_duplicate): (u64, bool),
+    (sequence, outcome): (u64, AckedOutcome),
 ) -> PendingAck {
     let to = ticket.map_or(AckTarget::Reply(0, 0), AckTarget::Ticket);
-    PendingAck { client, sequence, is_duplicate, no_echo: client_options.no_echo, to }
+    PendingAck { client, sequence, outcome, no_echo: client_options.no_echo, to }
 }

@@ -24,9 +24,9 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
 
     /// Starts retention, one stream after the other.
     pub(super) fn retain(&mut self, now: Now) {
-        if let Some((stream, retention)) = self.streams.next_retention(now.steady_ns) {
+        if let Some((stream, retention, keep_from)) = self.streams.next_retention(now.steady_ns) {
             // Without room for the request it is repeated in the stream's next round.
-            self.storage.retain(stream, retention, now.unix_ns);
+            self.storage.retain(stream, retention, now.unix_ns, keep_from);
         }
     }
 

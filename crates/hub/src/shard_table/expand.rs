@@ -38,6 +38,9 @@ impl ShardTable {
                     into.bytes(to, |out| out.extend_from_slice(routed_batch.part(start, end)));
                 }
                 RoutedEntry::PublishOutcome { to, ticket, outcome } => into.outcome(to, ticket, outcome),
+                RoutedEntry::Rejection { to, ticket, stream, start, end } => {
+                    into.rejection(to, (ticket, stream), routed_batch.part(start, end));
+                }
                 RoutedEntry::Mark { to, mark } => match self.mark_target(to) {
                     Some(token) => {
                         self.hand_out_to(token, into);

@@ -27,6 +27,9 @@ pub struct StreamConfig {
     /// Messages that may wait for the disk. When reached, connections that publish to the stream are not read until the
     /// disk has written. Default: 262,144.
     pub pending_max: u32,
+    /// Name of the [gate](crate::Gate) that decides what enters the stream, as in the
+    /// [registry](crate::GateRegistry). Default: none.
+    pub gate: Option<String>,
 }
 
 /// When a message is acknowledged, and thus what a crash can lose.
@@ -65,6 +68,7 @@ impl StreamConfig {
             dedup_time: Duration::from_nanos(DEDUP_TIME_NS),
             message_size_max: MESSAGE_SIZE_DEFAULT,
             pending_max: PENDING_DEFAULT,
+            gate: None,
         }
     }
 

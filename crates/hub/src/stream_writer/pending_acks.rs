@@ -9,8 +9,9 @@ use crate::publication_batch::{ClientId, Ingress};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct PendingAck {
     pub(crate) client: ClientId,
+    /// Sent when this record is durable.
     pub(crate) sequence: u64,
-    pub(crate) is_duplicate: bool,
+    pub(crate) outcome: AckedOutcome,
     /// The publisher does not get the message back.
     pub(crate) no_echo: bool,
     pub(crate) to: AckTarget,
@@ -18,8 +19,24 @@ pub(crate) struct PendingAck {
 
 impl PendingAck {
     pub(super) fn close(client: ClientId) -> PendingAck {
-        PendingAck { client, sequence: 0, is_duplicate: false, no_echo: false, to: AckTarget::Close }
+        PendingAck {
+            client,
+            sequence: 0,
+            outcome: AckedOutcome::Stored,
+            no_echo: false,
+            to: AckTarget::Close,
+        }
     }
+}
+
+/// Outcome of a message, once the record of the acknowledgement is durable.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum AckedOutcome {
+    /// It is that record.
+    Stored,
+    Duplicate,
+    /// The gate rejected it on the state after that record. The range of the reason's text among the reply subjects.
+    Rejected(u32, u8),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,6 +50,7 @@ pub(crate) enum AckTarget {
 
 #[derive(Debug, Default)]
 pub(crate) struct PendingAcks {
+    /// Reply subjects, and reasons of rejections.
     replies: Vec<u8>,
     acks: Vec<PendingAck>,
     records: [u64; Ingress::ALL.len()],
@@ -47,6 +65,11 @@ impl PendingAcks {
         &self.replies[start as usize..][..usize::from(size)]
     }
 
+    /// Returns the reason of a rejection.
+    pub(crate) fn reason(&self, start: u32, size: u8) -> &[u8] {
+        &self.replies[start as usize..][..usize::from(size)]
+    }
+
     pub(crate) fn records(&self, ingress: Ingress) -> u64 {
         self.records[ingress as usize]
     }
@@ -54,20 +77,30 @@ impl PendingAcks {
     /// Returns the acknowledgement of record `sequence`, which identifies the sender. Called with ascending sequences:
     /// `from` advances past earlier entries.
     pub(crate) fn of_record(&self, sequence: u64, from: &mut usize) -> Option<PendingAck> {
-        // Skips duplicates and closes, which are not records of the batch.
-        let is_before =
-            |ack: &&PendingAck| ack.is_duplicate || ack.to == AckTarget::Close || ack.sequence < sequence;
+        // Skips what is not about a record of the batch: duplicates, rejections and closes.
+        let is_before = |ack: &&PendingAck| {
+            ack.outcome != AckedOutcome::Stored || ack.to == AckTarget::Close || ack.sequence < sequence
+        };
         *from += self.acks.get(*from..)?.iter().take_while(is_before).count();
         self.acks.get(*from).copied().filter(|ack| ack.sequence == sequence)
     }
 
-    fn push(&mut self, ack: PendingAck, reply: &[u8]) {
+    fn push(&mut self, ack: PendingAck, reply: &[u8], reason: &str) {
         let to = match ack.to {
             AckTarget::Reply(..) => AckTarget::Reply(self.replies.len() as u32, reply.len() as u16),
             other => other,
         };
         self.replies.extend_from_slice(reply);
-        self.acks.push(PendingAck { to, ..ack });
+        let outcome = match ack.outcome {
+            AckedOutcome::Rejected(..) => {
+                let start = self.replies.len() as u32;
+                self.replies.extend_from_slice(reason.as_bytes());
+                // A reason has at most 128 bytes.
+                AckedOutcome::Rejected(start, reason.len() as u8)
+            }
+            other => other,
+        };
+        self.acks.push(PendingAck { to, outcome, ..ack });
     }
 
     /// Empties the acknowledgements; keeps the memory except after an unusual burst.
@@ -86,7 +119,7 @@ pub(crate) struct AckQueue {
     open: PendingAcks,
     under_way: VecDeque<PendingAcks>,
     spare: Vec<PendingAcks>,
-    /// Total number, and the bytes of all reply subjects.
+    /// Total number, and the bytes of all reply subjects and reasons.
     count: usize,
     replies_size: usize,
 }
@@ -110,14 +143,14 @@ impl AckQueue {
 
     /// Appends an acknowledgement to the open batch, or without one (`has_open` is false) to the last batch with the
     /// journal.
-    pub(crate) fn push(&mut self, has_open: bool, ack: PendingAck, reply: &[u8]) {
+    pub(crate) fn push(&mut self, has_open: bool, ack: PendingAck, reply: &[u8], reason: &str) {
         let acks = match self.under_way.back_mut() {
             Some(last) if !has_open => last,
             _ => &mut self.open,
         };
-        acks.push(ack, reply);
+        acks.push(ack, reply, reason);
         self.count += 1;
-        self.replies_size += reply.len();
+        self.replies_size += reply.len() + reason.len();
     }
 
     /// Moves the open batch's acknowledgements to the batches with the journal.
@@ -133,10 +166,16 @@ impl AckQueue {
     }
 
     /// Appends an acknowledgement to taken ones.
-    pub(crate) fn push_released(&mut self, released: &mut PendingAcks, ack: PendingAck, reply: &[u8]) {
-        released.push(ack, reply);
+    pub(crate) fn push_released(
+        &mut self,
+        released: &mut PendingAcks,
+        ack: PendingAck,
+        reply: &[u8],
+        reason: &str,
+    ) {
+        released.push(ack, reply, reason);
         self.count += 1;
-        self.replies_size += reply.len();
+        self.replies_size += reply.len() + reason.len();
     }
 
     pub(crate) fn take_closing(&mut self) -> Vec<ClientId> {
@@ -172,24 +211,24 @@ mod tests {
     const ALICE: ClientId = ClientId { shard: 0, token: 1 };
 
     fn ack(sequence: u64, to: AckTarget) -> PendingAck {
-        PendingAck { client: ALICE, sequence, is_duplicate: false, no_echo: false, to }
+        PendingAck { client: ALICE, sequence, outcome: AckedOutcome::Stored, no_echo: false, to }
     }
 
     #[test]
     fn acknowledgements_go_with_their_batches_in_order() {
         let mut queue = AckQueue::default();
         queue.count_record(Ingress::Http);
-        queue.push(true, ack(1, AckTarget::Ticket(7)), b"");
+        queue.push(true, ack(1, AckTarget::Ticket(7)), b"", "");
         queue.seal();
-        queue.push(false, ack(1, AckTarget::Reply(0, 0)), b"inbox.1");
-        queue.push(true, ack(2, AckTarget::Reply(0, 0)), b"inbox.22");
+        queue.push(false, ack(1, AckTarget::Reply(0, 0)), b"inbox.1", "");
+        queue.push(true, ack(2, AckTarget::Reply(0, 0)), b"inbox.22", "");
         assert_eq!((queue.count(), queue.replies_size(), queue.under_way()), (3, 15, 1));
         let mut first = queue.take_oldest();
         assert_eq!((first.records(Ingress::Http), first.records(Ingress::Nats)), (1, 0));
         assert_eq!(first.get(0), Some(ack(1, AckTarget::Ticket(7))));
         assert_eq!(first.get(1), Some(ack(1, AckTarget::Reply(0, 7))));
         assert_eq!((first.reply(0, 7), first.get(2)), (&b"inbox.1"[..], None));
-        queue.push_released(&mut first, ack(1, AckTarget::Reply(0, 0)), b"r");
+        queue.push_released(&mut first, ack(1, AckTarget::Reply(0, 0)), b"r", "");
         assert_eq!((queue.count(), queue.replies_size(), queue.under_way()), (4, 16, 0));
         assert_eq!(first.get(2), Some(ack(1, AckTarget::Reply(7, 1))));
         queue.finish(first);
@@ -206,10 +245,16 @@ mod tests {
     #[test]
     fn the_sender_of_a_record_is_found_between_duplicates_and_closing_connections() {
         let mut acks = PendingAcks::default();
-        acks.push(PendingAck { is_duplicate: true, ..ack(3, AckTarget::Ticket(1)) }, b"");
-        acks.push(ack(0, AckTarget::Close), b"");
-        acks.push(ack(4, AckTarget::Ticket(2)), b"");
-        acks.push(ack(6, AckTarget::Reply(0, 0)), b"r");
+        acks.push(PendingAck { outcome: AckedOutcome::Duplicate, ..ack(3, AckTarget::Ticket(1)) }, b"", "");
+        acks.push(
+            PendingAck { outcome: AckedOutcome::Rejected(0, 0), ..ack(4, AckTarget::Ticket(1)) },
+            b"",
+            "no",
+        );
+        assert_eq!((acks.acks[1].outcome, acks.reason(0, 2)), (AckedOutcome::Rejected(0, 2), &b"no"[..]));
+        acks.push(ack(0, AckTarget::Close), b"", "");
+        acks.push(ack(4, AckTarget::Ticket(2)), b"", "");
+        acks.push(ack(6, AckTarget::Reply(0, 0)), b"r", "");
         let mut from = 0;
         let are_found: Vec<bool> =
             (3..8).map(|sequence| acks.of_record(sequence, &mut from).is_some()).collect();
@@ -219,10 +264,10 @@ mod tests {
     #[test]
     fn closing_connections_are_removed_from_all_batches() {
         let mut queue = AckQueue::default();
-        queue.push(true, ack(0, AckTarget::Close), b"");
-        queue.push(true, ack(1, AckTarget::Ticket(1)), b"");
+        queue.push(true, ack(0, AckTarget::Close), b"", "");
+        queue.push(true, ack(1, AckTarget::Ticket(1)), b"", "");
         queue.seal();
-        queue.push(true, ack(0, AckTarget::Close), b"");
+        queue.push(true, ack(0, AckTarget::Close), b"", "");
         assert_eq!(queue.take_closing(), [ALICE, ALICE]);
         assert_eq!((queue.count(), queue.take_closing()), (1, vec![]));
         assert_eq!(queue.take_oldest().get(0), Some(ack(1, AckTarget::Ticket(1))));

@@ -1,8 +1,9 @@
 //! Decisions of a writer, their order, and the batches handed to the journal.
 
-use stilling_journal::{JournalAnswer, LogRetention, StreamIndex};
+use stilling_journal::{IdleBatches, JournalAnswer, LogRetention, StreamIndex};
 
 use super::*;
+use crate::limits::OPEN_REFERENCES_NS_MAX;
 
 const ALICE: ClientId = ClientId { shard: 0, token: 1 };
 const NOW: Now = Now { unix_ns: UnixNanos::from_nanos(5), steady_ns: SteadyNanos::from_nanos(7) };
@@ -36,7 +37,7 @@ impl Storage for IdleJournal {
         self.appended.push(batch);
     }
 
-    fn retain(&mut self, _: StreamIndex, _: LogRetention, _: UnixNanos) -> bool {
+    fn retain(&mut self, _: StreamIndex, _: LogRetention, _: UnixNanos, _: u64) -> bool {
         false
     }
 
@@ -91,7 +92,7 @@ fn publication<'a>(headers: &'a str, payload: &'a [u8]) -> Publication<'a> {
 
 fn store(writer: &mut StreamWriter, storage: &mut IdleJournal, headers: &str) -> StoreDecision {
     let publication = publication(headers, b"x");
-    let decision = writer.decide(&publication, NOW.steady_ns);
+    let decision = writer.decide(&publication, NOW);
     if let StoreDecision::Accept(id) = decision {
         let record = Record { headers: publication.headers, ..record(b"x") };
         writer.apply(&record, id, storage, NOW).expect("there is room");
@@ -126,9 +127,8 @@ fn ids_are_checked_before_conditions_and_noted_on_apply() {
 #[test]
 fn a_stream_that_refuses_messages_gives_the_reason() {
     let mut writer = writer(Durability::Disk);
-    let decided = |writer: &mut StreamWriter, size: usize| {
-        writer.decide(&publication("", &vec![b'x'; size]), NOW.steady_ns)
-    };
+    let decided =
+        |writer: &mut StreamWriter, size: usize| writer.decide(&publication("", &vec![b'x'; size]), NOW);
     assert_eq!(decided(&mut writer, 2000), StoreDecision::Accept(None));
     assert_eq!(decided(&mut writer, 2001), StoreDecision::Reject(RefusalReason::TooLarge { stream: 3 }));
     let frozen = Frozen { reason: "EIO".into(), kind: io::ErrorKind::Other };
@@ -228,42 +228,42 @@ fn messages_that_wait_for_the_disk_are_bounded() {
     let (mut writer, mut storage) = (writer(Durability::Disk), batches(1));
     writer.config.pending_max = 2;
     let to = AckTarget::Reply(0, 0);
-    let ack = PendingAck { client: ALICE, sequence: 1, is_duplicate: false, no_echo: false, to };
-    assert!(writer.has_room_for(b"inbox", at(0)));
+    let ack = PendingAck { client: ALICE, sequence: 1, outcome: AckedOutcome::Stored, no_echo: false, to };
+    assert!(writer.has_room_for(5, at(0)));
     store(&mut writer, &mut storage, "");
     writer.push_ack(ack, b"inbox");
-    writer.push_ack(PendingAck { is_duplicate: true, ..ack }, b"inbox");
-    assert!(!writer.has_room_for(b"inbox", at(0)));
+    writer.push_ack(PendingAck { outcome: AckedOutcome::Duplicate, ..ack }, b"inbox");
+    assert!(!writer.has_room_for(5, at(0)));
     writer.flush(&mut storage);
     let release = writer.answered(None, 1);
     writer.queue_release(release);
-    assert!(!writer.has_room_for(b"inbox", at(0)), "they are not given yet");
+    assert!(!writer.has_room_for(5, at(0)), "they are not given yet");
     let release = writer.take_release().expect("it was queued");
-    assert_eq!(release.acks.get(1).map(|ack| ack.is_duplicate), Some(true));
+    assert_eq!(release.acks.get(1).map(|ack| ack.outcome), Some(AckedOutcome::Duplicate));
     writer.end_release(release);
-    assert!(writer.has_room_for(b"", at(0)));
-    assert!(!writer.has_room_for(&vec![b'x'; REPLIES_SIZE_MAX + 1], at(0)));
+    assert!(writer.has_room_for(0, at(0)));
+    assert!(!writer.has_room_for(REPLIES_SIZE_MAX + 1, at(0)));
     writer.wait("no space", io::ErrorKind::StorageFull, at(5));
-    assert!(writer.has_room_for(b"", at(4 + DISK_STALL_TIMEOUT_NS)));
-    assert!(!writer.has_room_for(b"", at(5 + DISK_STALL_TIMEOUT_NS)), "it has waited too long");
+    assert!(writer.has_room_for(0, at(4 + DISK_STALL_TIMEOUT_NS)));
+    assert!(!writer.has_room_for(0, at(5 + DISK_STALL_TIMEOUT_NS)), "it has waited too long");
     writer.resume(at(6 + DISK_STALL_TIMEOUT_NS));
-    assert!(writer.has_room_for(b"", at(6 + DISK_STALL_TIMEOUT_NS)));
+    assert!(writer.has_room_for(0, at(6 + DISK_STALL_TIMEOUT_NS)));
 }
 
 /// The answers of a connection keep their order while a release waits for room.
 #[test]
 fn what_is_answered_again_and_closed_comes_behind_a_release_that_waits() {
     let (mut writer, mut storage) = (writer(Durability::Disk), batches(8));
-    let ack = |sequence, is_duplicate| PendingAck {
+    let ack = |sequence, outcome| PendingAck {
         client: ALICE,
         sequence,
-        is_duplicate,
+        outcome,
         no_echo: false,
         to: AckTarget::Ticket(0),
     };
     assert!(!writer.push_close(ALICE, at(0)), "nothing is awaited");
     store(&mut writer, &mut storage, "");
-    writer.push_ack(ack(1, false), b"");
+    writer.push_ack(ack(1, AckedOutcome::Stored), b"");
     writer.flush(&mut storage);
     assert!(writer.is_pending(1));
     let release = writer.answered(None, 1);
@@ -272,12 +272,12 @@ fn what_is_answered_again_and_closed_comes_behind_a_release_that_waits() {
     assert_eq!((writer.visible, writer.is_settled()), (1, true));
     writer.put_release_back(release);
     assert!(writer.is_pending(1) && !writer.is_settled(), "it is durable, and not acknowledged");
-    writer.push_duplicate(ack(1, true), b"");
+    writer.push_answer(ack(1, AckedOutcome::Duplicate), b"", "");
     store(&mut writer, &mut storage, "");
-    writer.push_duplicate(ack(2, true), b"");
+    writer.push_answer(ack(2, AckedOutcome::Duplicate), b"", "");
     assert!(writer.push_close(ALICE, at(0)));
     let first = writer.take_release().expect("it was put back");
-    assert_eq!([first.acks.get(1), first.acks.get(2)], [Some(ack(1, true)), None]);
+    assert_eq!([first.acks.get(1), first.acks.get(2)], [Some(ack(1, AckedOutcome::Duplicate)), None]);
     writer.put_release_back(first);
     // The disk is overdue: the connection waits only for room.
     assert_eq!(writer.take_closing(), []);

@@ -69,6 +69,10 @@ impl AnswerCounts {
                     self.of[ticket as usize % WINDOW] += 1;
                     self.refusals += u64::from(matches!(outcome, PublishOutcome::Refused(_)));
                 }
+                Some(DeliveryItem::Rejection { ticket, .. }) => {
+                    self.of[ticket as usize % WINDOW] += 1;
+                    self.refusals += 1;
+                }
                 Some(
                     DeliveryItem::Mark(_)
                     | DeliveryItem::Pause

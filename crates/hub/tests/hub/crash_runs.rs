@@ -1,5 +1,6 @@
 //! Whole runs of the hub with crashes at any point: see [`crash_simulation`](crate::fixture::crash_simulation).
 
+use crate::fixture::bid_simulation::{BidCounts, simulate_bids};
 use crate::fixture::crash_simulation::{RunCounts, simulate_runs};
 
 /// "1,000 seeds of publishers, subscribers, crashes and disk faults with the ledger equation, order and durability as
@@ -37,6 +38,25 @@ fn a_thousand_runs_keep_every_invariant() {
         ("queued", queued),
     ] {
         assert!(count > 100, "only {count} {what}");
+    }
+}
+
+/// Issue 13, failed sync × bids already judged, snapshots × kill: see
+/// [`bid_simulation`](crate::fixture::bid_simulation).
+#[test]
+fn a_thousand_runs_of_auctions_keep_every_invariant() {
+    let mut sum = BidCounts::default();
+    for seed in 0..1000 {
+        let counts = simulate_bids(seed).unwrap_or_else(|violation| panic!("seed {seed}: {violation}"));
+        sum.acknowledged += counts.acknowledged;
+        sum.rejected += counts.rejected;
+        sum.repeated += counts.repeated;
+        sum.snapshots += counts.snapshots;
+        sum.frozen += counts.frozen;
+    }
+    let BidCounts { acknowledged, rejected, repeated, snapshots, frozen } = sum;
+    for count in [acknowledged, rejected, repeated, snapshots, frozen] {
+        assert!(count > 100, "{acknowledged} {rejected} {repeated} {snapshots} {frozen}");
     }
 }
 

@@ -17,6 +17,7 @@ mod fan_out;
 mod fixture;
 mod fixture_requests;
 mod full_shards;
+mod gates;
 mod hung_disks;
 mod jetstream;
 mod loss_tracking;

@@ -58,6 +58,7 @@
 pub(crate) mod batch;
 pub(crate) mod record;
 pub(crate) mod segment;
+pub(crate) mod snapshot;
 
 /// The format version that this program reads and writes.
 pub const FORMAT_VERSION: u32 = 1;

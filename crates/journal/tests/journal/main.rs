@@ -10,6 +10,7 @@ mod frozen;
 mod missing_files;
 mod retention;
 mod round_trip;
+mod snapshots;
 mod support;
 mod thread;
 mod unreadable;

@@ -63,6 +63,7 @@ impl JournalWriter {
                 removed.expect("the disk works");
                 self.retained += 1;
             }
+            JournalAnswer::SnapshotWritten { outcome, .. } => outcome.expect("the disk refuses nothing"),
         }
     }
 

@@ -105,6 +105,7 @@ impl HttpWorldParameters {
             },
             write_timeout: engine.write_timeout,
             has_app: false,
+            auction_filters: Vec::new(),
         };
         let queue_max = random.between(1, 16) as usize;
         let limits = stilling_workers::PoolLimits::default();

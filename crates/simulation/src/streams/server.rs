@@ -355,6 +355,7 @@ impl ServerPlan {
             requests_held_max: 1 << 20,
             write_timeout: engine.write_timeout,
             has_app: false,
+            auction_filters: Vec::new(),
         }
     }
 }

@@ -11,6 +11,7 @@
 //! cannot overtake each other, and TCP flow control slows down the peer.
 
 mod accept;
+mod auction_page;
 mod buffered_request;
 mod counters;
 mod delegated_connection;
@@ -39,6 +40,7 @@ mod stream;
 mod subscribe;
 mod unsent_body;
 
+pub(crate) use auction_page::auction_filters;
 pub use delegated_connection::DelegatedConnection;
 pub(crate) use parts::*;
 pub use request::Request;

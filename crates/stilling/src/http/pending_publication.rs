@@ -22,6 +22,8 @@ pub(super) struct PendingPublication {
     /// The minimum number of subscriptions that a message reached, if no stream has the subject.
     subscriptions: u32,
     refusal: Option<RefusalReason>,
+    /// The gate's reason, if the refusal is its.
+    reason: String,
 }
 
 impl PendingPublication {
@@ -52,6 +54,14 @@ impl PendingPublication {
         }
     }
 
+    /// Records that a gate rejected a message.
+    pub(super) fn record_rejection(&mut self, stream: u32, reason: &[u8]) {
+        if self.refusal.is_none() {
+            self.reason = String::from_utf8_lossy(reason).into_owned();
+        }
+        self.record_outcome(PublishOutcome::Refused(RefusalReason::Gate { stream }));
+    }
+
     /// The response to the client, once all outcomes have arrived.
     pub(super) fn response(&self, overview: &Overview) -> Response {
         self.response_with_names(|stream| {
@@ -64,7 +74,7 @@ impl PendingPublication {
     fn response_with_names<'a>(&self, name: impl Fn(u32) -> &'a str) -> Response {
         let &PendingPublication { expected, stored, first, last, .. } = self;
         if let Some(refusal) = self.refusal {
-            let mut rejection = rejection(refusal, name(refusal.stream()));
+            let mut rejection = rejection(refusal, name(refusal.stream()), &self.reason);
             if expected > 1 {
                 let what = match stored {
                     0 => format!("; none of {expected} messages were stored"),
@@ -88,11 +98,11 @@ impl PendingPublication {
     }
 }
 
-fn rejection(refusal: RefusalReason, stream: &str) -> PublishRejection {
+fn rejection(refusal: RefusalReason, stream: &str, reason: &str) -> PublishRejection {
     match refusal {
         RefusalReason::Frozen { .. } => PublishRejection::new(
             Status::ServiceUnavailable,
-            format!("the stream {stream} is frozen after a disk error until the server restarts"),
+            format!("the stream {stream} is frozen after an error until the server restarts"),
         ),
         RefusalReason::Closed { .. } => PublishRejection::new(
             Status::ServiceUnavailable,
@@ -124,6 +134,7 @@ fn rejection(refusal: RefusalReason, stream: &str) -> PublishRejection {
             Status::BadRequest,
             format!("the stream {stream} does not support one of the conditions"),
         ),
+        RefusalReason::Gate { .. } => PublishRejection::new(Status::UnprocessableContent, reason.to_owned()),
     }
 }
 
@@ -188,6 +199,18 @@ mod tests {
         let too_large = PublishOutcome::Refused(RefusalReason::TooLarge { stream: 0 });
         assert_eq!(answer(&[stored(1), too_large, HUNG]).0, Status::ContentTooLarge);
         assert_eq!(answer(&[stored(1), HUNG, too_large]).0, Status::ServiceUnavailable);
+    }
+
+    /// Issue 13: the answer to a rejected message is the gate's reason.
+    #[test]
+    fn a_rejection_by_a_gate_is_answered_with_its_reason() {
+        let mut published = PendingPublication::new(2);
+        published.record_rejection(0, b"the price is 7");
+        published.record_rejection(0, b"another reason");
+        let response = published.response_with_names(|_| "orders");
+        assert_eq!(response.status, Status::UnprocessableContent);
+        let ResponseBody::Bytes(text) = response.body else { panic!("{:?}", response.body) };
+        assert_eq!(text, b"the price is 7; none of 2 messages were stored\n");
     }
 
     #[test]

@@ -12,7 +12,7 @@
 use std::time::Duration;
 
 use stilling_engine::{CloseReason, Io};
-use stilling_hub::{ClientOptions, DeliveryItem, HubRequest, Ingress, Payload, Publication, PublishOutcome};
+use stilling_hub::{ClientOptions, DeliveryItem, HubRequest, Ingress, Payload, Publication};
 use stilling_wire::http1::{BodyLength, RequestHead, Status};
 
 use super::pending_publication::PendingPublication;
@@ -156,30 +156,34 @@ impl HttpSession {
             HubMail::Delivery => {
                 let Some(hub) = cx.hub.as_deref_mut() else { return };
                 let Some(deliveries) = hub.port.take_current() else { return };
-                let delivery = deliveries.current();
-                let outcome = match delivery {
-                    Some(DeliveryItem::PublishOutcome { ticket, outcome })
-                        if ticket == self.publication_ticket =>
-                    {
-                        Some(outcome)
-                    }
-                    _ => None,
-                };
+                let is_complete = self.record_outcome(deliveries.current());
                 hub.port.put_back(deliveries);
-                if let Some(outcome) = outcome {
-                    self.handle_publish_outcome(outcome, io, cx);
+                if is_complete {
+                    self.answer_publication(io, cx);
                 }
             }
         }
     }
 
-    fn handle_publish_outcome(&mut self, outcome: PublishOutcome, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
-        let ActiveRequest::PendingPublication(pending) = &mut self.active_request else { return };
-        pending.record_outcome(outcome);
-        if pending.is_complete() {
-            let response = pending.response(&cx.http.overview);
-            self.finish_publication(response, io, cx);
+    /// Records the outcome of a message of the pending publication. Returns whether it was the last one.
+    fn record_outcome(&mut self, delivery: Option<DeliveryItem<'_>>) -> bool {
+        let ActiveRequest::PendingPublication(published) = &mut self.active_request else { return false };
+        match delivery {
+            Some(DeliveryItem::PublishOutcome { ticket, outcome }) if ticket == self.publication_ticket => {
+                published.record_outcome(outcome);
+            }
+            Some(DeliveryItem::Rejection { ticket, stream, reason }) if ticket == self.publication_ticket => {
+                published.record_rejection(stream, reason);
+            }
+            _ => return false,
         }
+        published.is_complete()
+    }
+
+    fn answer_publication(&mut self, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
+        let ActiveRequest::PendingPublication(published) = &self.active_request else { return };
+        let response = published.response(&cx.http.overview);
+        self.finish_publication(response, io, cx);
     }
 
     /// Answers 503: there was no room for too long.

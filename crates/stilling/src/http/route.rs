@@ -3,6 +3,7 @@
 use stilling_wire::http1::{Method, RequestHead, Status};
 
 use super::accept::{self, MediaType, Specificity};
+use super::auction_page;
 use super::method_set::MethodSet;
 use super::publish_admission;
 use super::routes::{RouteMatch, Routes};
@@ -68,6 +69,45 @@ pub(super) enum Route {
     Subscribe,
     /// `/test/echo`: a WebSocket that returns every message.
     Echo,
+    /// `/auction`: the page for bidders.
+    Auction,
+}
+
+/// A path of the hub.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum HubPath {
+    Publish,
+    Subscribe,
+    Auction,
+}
+
+impl HubPath {
+    fn of(head: &RequestHead<'_>, config: &HttpConfig) -> Option<HubPath> {
+        match head.target.path {
+            path if path.starts_with(publish_admission::PUBLISH_PATH_PREFIX) => Some(HubPath::Publish),
+            path if path.starts_with(subscribe::SUBSCRIBE_PATH_PREFIX) => Some(HubPath::Subscribe),
+            auction_page::AUCTION_PATH if !config.auction_filters.is_empty() => Some(HubPath::Auction),
+            _ => None,
+        }
+    }
+
+    fn is_open_at(self, endpoint: HttpEndpoint) -> bool {
+        match self {
+            HubPath::Publish => endpoint.publishes,
+            HubPath::Subscribe | HubPath::Auction => endpoint.subscribes,
+        }
+    }
+
+    fn route(self, head: &RequestHead<'_>) -> Route {
+        match (self, head.method) {
+            (HubPath::Publish, Method::Post) => Route::Publish,
+            (HubPath::Subscribe, Method::Get | Method::Head) => Route::Subscribe,
+            (HubPath::Auction, Method::Get | Method::Head) => Route::Auction,
+            (_, Method::Other(_) | Method::Connect) => Route::Refused(Status::NotImplemented),
+            (HubPath::Publish, _) => Route::MethodNotAllowed(MethodSet::POST),
+            (HubPath::Subscribe | HubPath::Auction, _) => Route::MethodNotAllowed(MethodSet::GET),
+        }
+    }
 }
 
 impl Route {
@@ -79,15 +119,13 @@ impl Route {
         endpoint: HttpEndpoint,
         has_hub: bool,
     ) -> Route {
-        let publishes = has_hub && head.target.path.starts_with(publish_admission::PUBLISH_PATH_PREFIX);
-        let subscribes = has_hub && head.target.path.starts_with(subscribe::SUBSCRIBE_PATH_PREFIX);
-        match endpoint.scope {
-            HttpScope::Pages => Route::built_in(head, endpoint),
-            // Where publishing is disabled, the path belongs to the worker processes.
-            _ if config.has_app && publishes && endpoint.publishes => Route::publish(head),
-            _ if config.has_app && subscribes && endpoint.subscribes => Route::subscribe(head),
+        let hub_path = has_hub.then(|| HubPath::of(head, config)).flatten();
+        match (endpoint.scope, hub_path) {
+            (HttpScope::Pages, _) => Route::built_in(head, endpoint),
+            // Where a path of the hub is disabled, it belongs to the worker processes.
+            (_, Some(path)) if config.has_app && path.is_open_at(endpoint) => path.route(head),
             _ if config.has_app => Route::app_route(head, endpoint),
-            _ => Route::handler_route(head, &config.routes, endpoint, (publishes, subscribes)),
+            _ => Route::handler_route(head, &config.routes, endpoint, hub_path),
         }
     }
 
@@ -106,20 +144,17 @@ impl Route {
         head: &RequestHead<'_>,
         routes: &Routes,
         endpoint: HttpEndpoint,
-        (publishes, subscribes): (bool, bool),
+        hub_path: Option<HubPath>,
     ) -> Route {
-        match routes.find(head) {
-            RouteMatch::Handler(number) => Route::Handler(number),
-            RouteMatch::MethodNotAllowed(methods) => Route::MethodNotAllowed(methods),
-            // Also where publishing is disabled, unless there is a fallback: `publish_admission::admit` answers 403
-            // with the reason.
-            RouteMatch::Nothing if publishes && (endpoint.publishes || routes.fallback().is_none()) => {
-                Route::publish(head)
+        match (routes.find(head), hub_path) {
+            (RouteMatch::Handler(number), _) => Route::Handler(number),
+            (RouteMatch::MethodNotAllowed(methods), _) => Route::MethodNotAllowed(methods),
+            // Also where the path is disabled, unless there is a fallback: `publish_admission` answers 403 with the
+            // reason.
+            (RouteMatch::Nothing, Some(path)) if path.is_open_at(endpoint) || routes.fallback().is_none() => {
+                path.route(head)
             }
-            RouteMatch::Nothing if subscribes && (endpoint.subscribes || routes.fallback().is_none()) => {
-                Route::subscribe(head)
-            }
-            RouteMatch::Nothing => match (Route::built_in(head, endpoint), routes.fallback()) {
+            (RouteMatch::Nothing, _) => match (Route::built_in(head, endpoint), routes.fallback()) {
                 (Route::Refused(_), Some(number)) => Route::Handler(number),
                 // The fallback has precedence over the status page at `/`.
                 (Route::Status, Some(number)) if head.target.path == b"/" => Route::Handler(number),
@@ -131,22 +166,6 @@ impl Route {
     /// Whether it is a demo route: on a closing connection its response has no `Date` (`OK_CLOSE` of server-demo).
     pub(super) fn is_demo(self) -> bool {
         matches!(self, Route::Fast | Route::Slow)
-    }
-
-    fn publish(head: &RequestHead<'_>) -> Route {
-        match head.method {
-            Method::Post => Route::Publish,
-            Method::Other(_) | Method::Connect => Route::Refused(Status::NotImplemented),
-            _ => Route::MethodNotAllowed(MethodSet::POST),
-        }
-    }
-
-    fn subscribe(head: &RequestHead<'_>) -> Route {
-        match head.method {
-            Method::Get | Method::Head => Route::Subscribe,
-            Method::Other(_) | Method::Connect => Route::Refused(Status::NotImplemented),
-            _ => Route::MethodNotAllowed(MethodSet::GET),
-        }
     }
 
     fn built_in(head: &RequestHead<'_>, endpoint: HttpEndpoint) -> Route {

@@ -144,6 +144,7 @@ impl HttpSession {
         match self.terms.route {
             Route::Subscribe => return self.subscribe(head, io, cx),
             Route::Echo => return self.echo(head, io, cx),
+            Route::Auction => return self.send_auction_page(head, io, cx),
             _ => {}
         }
         if head.body == BodyLength::None {
@@ -251,7 +252,9 @@ impl HttpSession {
             Route::Handler(number) => return self.handle(number, io, cx),
             Route::App => return self.complete_forward_body(io, cx),
             Route::Publish => return self.publish(io, cx),
-            Route::Subscribe | Route::Echo => unreachable!("answered when the head is complete"),
+            Route::Subscribe | Route::Echo | Route::Auction => {
+                unreachable!("answered when the head is complete")
+            }
             Route::Slow | Route::Panic if cx.http.config.has_workers => {
                 let (panics, span) = (terms.route == Route::Panic, cx.http.config.slow_duration);
                 return self.submit(io, cx, move |context| {

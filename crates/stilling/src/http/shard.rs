@@ -79,6 +79,8 @@ pub struct HttpConfig {
     pub responses_held_max: usize,
     /// Whether worker processes answer everything but the server's own pages.
     pub has_app: bool,
+    /// Subject filters of streams with auctions. With one, there is the page `/auction`.
+    pub auction_filters: Vec<String>,
 }
 
 /// Maximum age of the cached date: the clock is not read for every request.

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use stilling_engine::CloseReason;
-use stilling_hub::{Gauge, Ingress, Loss, StreamCondition, StreamCounters};
+use stilling_hub::{Gauge, HubCounters, Ingress, Loss, StreamCondition, StreamCounters};
 use stilling_ring::Time;
 use stilling_wire::http1::Status;
 
@@ -192,6 +192,11 @@ fn messages(page: &mut String, overview: &Overview) {
         ("subscribers by WebSocket now".to_owned(), subscribers(|handle| handle.websocket.open())),
         ("subscribers that catch up now".to_owned(), hub.catch_ups.get()),
         ("consumers now".to_owned(), hub.consumers.get()),
+        ("requests processed".to_owned(), hub.requests.get()),
+        ("requests waiting now".to_owned(), hub.queue_length()),
+        ("most requests waiting at once".to_owned(), hub.queue_length_max.get()),
+        ("mean wait of requests, µs".to_owned(), mean_wait_us(hub)),
+        ("longest wait of a request, µs".to_owned(), hub.queue_wait_ns_max.get() / 1000),
     ];
     rows.extend(Loss::ALL.map(|loss| (format!("lost: {}", loss.name()), lost(loss))));
     let dropped = overview.engine(|c| &c.datagrams_dropped_by_kernel);
@@ -200,11 +205,16 @@ fn messages(page: &mut String, overview: &Overview) {
     table(page, "Messages", rows, |name| name.starts_with("lost"));
 }
 
+/// Mean wait of requests for the hub, in microseconds.
+fn mean_wait_us(hub: &HubCounters) -> u64 {
+    hub.queue_wait_ns.get().checked_div(hub.requests_timed.get()).unwrap_or(0) / 1000
+}
+
 fn streams(page: &mut String, overview: &Overview) {
     let Some(hub) = overview.hub.get() else { return };
     page.push_str(
         "<section class=wide><h2>Streams</h2><table><tr><th>stream<th>first<th>last<th>visible<th>waiting for the disk\
-         <th>state<th>on disk<th>free on its volume",
+         <th>state<th>on disk<th>free on its volume<th>rejected by its gate",
     );
     for stream in &hub.streams {
         stream_row(page, overview, stream);
@@ -223,14 +233,16 @@ fn stream_row(page: &mut String, overview: &Overview, stream: &StreamCounters) {
         escape(&stream.name),
         condition.name()
     );
-    let Some(usage) = overview.volumes.usage(&stream.name) else {
-        page.push_str("<td>–<td>–");
-        return;
-    };
-    let _ = write!(page, "<td>{}<td>{}", binary_size(usage.bytes), binary_size(usage.free));
-    if usage.age > MEASUREMENT_STALE_AFTER {
-        let _ = write!(page, " ({} ago)", span(usage.age));
+    match overview.volumes.usage(&stream.name) {
+        Some(usage) => {
+            let _ = write!(page, "<td>{}<td>{}", binary_size(usage.bytes), binary_size(usage.free));
+            if usage.age > MEASUREMENT_STALE_AFTER {
+                let _ = write!(page, " ({} ago)", span(usage.age));
+            }
+        }
+        None => page.push_str("<td>–<td>–"),
     }
+    let _ = write!(page, "<td>{}", grouped(stream.rejected.get()));
 }
 
 /// Alerts about streams for the top of the page, and whether a stream refuses messages.

@@ -120,7 +120,10 @@ impl HubHandle {
     }
 
     /// Ends a turn of the shard. Returns the maximum sleep.
-    pub(crate) fn turn(&mut self, now: impl FnOnce() -> Now) -> Option<Duration> {
+    pub(crate) fn turn(&mut self, now: impl Fn() -> Now) -> Option<Duration> {
+        if self.port.has_requests() {
+            self.port.set_turn_end(now().unix_ns);
+        }
         self.port.flush();
         // Subscriptions of closed connections are removed in portions.
         let left = self.port.has_removals().then_some(REMOVAL_INTERVAL);

@@ -4,7 +4,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use stilling_hub::{JournalStorage, Storage, StreamOpening, UnixNanos};
-use stilling_journal::{Batch, Chunk, IdleBatches, JournalAnswer, LogRetention, ReadRequest, StreamIndex};
+use stilling_journal::{
+    Batch, Chunk, IdleBatches, JournalAnswer, LogRetention, ReadRequest, Snapshot, StreamIndex,
+};
 use stilling_ring::Receiver;
 
 use super::stream_opener::{DeferredOpening, OpenedStream, OpeningEvent};
@@ -186,9 +188,20 @@ impl Storage for LazyJournal {
         }
     }
 
-    fn retain(&mut self, stream: StreamIndex, retention: LogRetention, now_ns: UnixNanos) -> bool {
+    fn retain(
+        &mut self,
+        stream: StreamIndex,
+        retention: LogRetention,
+        now_ns: UnixNanos,
+        keep_from: u64,
+    ) -> bool {
         let Some((threads, number)) = self.threads_of(stream) else { return false };
-        threads.retain(number, retention, now_ns)
+        threads.retain(number, retention, now_ns, keep_from)
+    }
+
+    fn write_snapshot(&mut self, stream: StreamIndex, snapshot: Snapshot) -> bool {
+        let Some((threads, number)) = self.threads_of(stream) else { return false };
+        threads.write_snapshot(number, snapshot)
     }
 
     fn read(&mut self, read_request: ReadRequest) -> bool {
@@ -204,15 +217,9 @@ impl Storage for LazyJournal {
 
     fn next_answer(&mut self) -> Option<(JournalAnswer, Option<Batch>)> {
         for JournalGroup { threads, hub_numbers } in &mut self.groups {
-            if let Some((mut answer, batch)) = threads.next_answer() {
-                let (JournalAnswer::Durable { stream, .. }
-                | JournalAnswer::Frozen { stream, .. }
-                | JournalAnswer::Waiting { stream, .. }
-                | JournalAnswer::WriteFailed { stream, .. }
-                | JournalAnswer::Resumed { stream }
-                | JournalAnswer::Retained { stream, .. }) = &mut answer;
-                *stream = hub_numbers.get(*stream as usize).copied().unwrap_or(0);
-                return Some((answer, batch));
+            if let Some((answer, batch)) = threads.next_answer() {
+                let number = hub_numbers.get(answer.stream() as usize).copied().unwrap_or(0);
+                return Some((answer.with_stream(number), batch));
             }
         }
         None

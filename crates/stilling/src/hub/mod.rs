@@ -21,6 +21,7 @@ mod lazy_journal;
 pub(crate) mod limits;
 mod port;
 mod prepared_streams;
+mod queue_meter;
 pub(crate) mod quiet_wait;
 mod runner;
 mod stepped;

@@ -7,7 +7,7 @@ use stilling_engine::Token;
 use stilling_hub::limits::DELIVERY_BATCHES;
 use stilling_hub::{
     CatchUpRequest, ClientOptions, DeliveryBatch, DeliveryItem, HubCounters, HubRequest, PublicationBatch,
-    RoutedBatch, ShardTable, SubscriptionLimit,
+    RoutedBatch, ShardTable, SubscriptionLimit, UnixNanos,
 };
 use stilling_ring::{Receiver, Sender, Wake, mailbox, planted};
 
@@ -55,6 +55,8 @@ pub(crate) struct HubPort {
     control: VecDeque<(Token, ControlRequest)>,
     /// Tokens under which the shard itself waits for room.
     shard_waiters: Vec<Token>,
+    /// The end of the current turn, if it hands over requests.
+    turn_end: Option<UnixNanos>,
     /// The hub has not begun: a publication batch is handed over only when full, so that the batches last.
     is_gathering: bool,
 }
@@ -92,6 +94,7 @@ impl HubPort {
             room_notice_due: false,
             control: VecDeque::new(),
             shard_waiters: Vec::new(),
+            turn_end: None,
             is_gathering: false,
         }
     }
@@ -407,6 +410,17 @@ impl HubPort {
         self.current = Some(current);
     }
 
+    /// Whether there are requests to hand over at the end of the turn.
+    pub(super) fn has_requests(&self) -> bool {
+        let has_any = |publication_batch: &PublicationBatch| !publication_batch.is_empty();
+        !self.control.is_empty() || self.publication_batch.as_ref().is_some_and(has_any)
+    }
+
+    /// Sets the time of the turn's end, from which requests count as waiting.
+    pub(super) fn set_turn_end(&mut self, now: UnixNanos) {
+        self.turn_end = Some(now);
+    }
+
     /// Ends a turn: sends the requests to the hub.
     pub(crate) fn flush(&mut self) {
         self.expansions_left = DELIVERY_BATCHES;
@@ -426,6 +440,7 @@ impl HubPort {
         {
             self.send_batch(publication_batch);
         }
+        self.turn_end = None;
         self.publish();
         if let Some((counters, shard)) = &self.shard_counters
             && let Some(shard_counters) = counters.shards.get(*shard)
@@ -434,7 +449,8 @@ impl HubPort {
         }
     }
 
-    fn send_batch(&mut self, publication_batch: PublicationBatch) {
+    fn send_batch(&mut self, mut publication_batch: PublicationBatch) {
+        publication_batch.set_sent(self.turn_end);
         // The mailbox has room for every publication batch that exists.
         let _ = self.publication_batches.push(publication_batch);
     }

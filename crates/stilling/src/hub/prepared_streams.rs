@@ -256,6 +256,7 @@ impl<S: StreamStore> PreparedStreams<S> {
         let job = OpeningJob {
             created_ns: started_ns,
             streams: self.on_disk(),
+            gates: self.config.gates.clone(),
             store: self.store,
             key,
             wake: Arc::clone(environment.wake),
@@ -271,7 +272,8 @@ impl<S: StreamStore> PreparedStreams<S> {
             StreamDirectories::Absent => JournalState::Absent(deferred(job)),
             StreamDirectories::Open { logs, recoveries } => {
                 for ((stream, log), recovery) in job.streams.iter().zip(&logs).zip(&recoveries) {
-                    recovered.push(recover(stream, key, log, recovery).map_err(ServeError::OpenStreams)?);
+                    let found = recover(stream, (key, &job.gates), log, recovery);
+                    recovered.push(found.map_err(ServeError::OpenStreams)?);
                 }
                 let logs = logs.into_iter().enumerate().collect();
                 threads = Some(job.store.start(logs, &job.wake, now).map_err(ServeError::Threads)?);

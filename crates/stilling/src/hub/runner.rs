@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use stilling_hub::limits::{DELIVERY_BATCHES, PUBLICATION_BATCHES, SUBSCRIPTIONS_PER_CLIENT_MAX};
 use stilling_hub::{
-    HashKey, Hub, Now, Outlets, PublicationBatch, RoutedBatch, ShardTable, SteadyNanos, Storage,
+    HashKey, Hub, HubCounters, Now, Outlets, PublicationBatch, RoutedBatch, ShardTable, SteadyNanos, Storage,
 };
 use stilling_ring::{Receiver, Sender, Wake, mailbox};
 
 use super::limits::{HUB_WAIT_MAX, OPEN_CHECK_INTERVAL};
 use super::port::HubPort;
+use super::queue_meter::QueueMeter;
 use crate::lifecycle::{HandoverStage, Lifecycle};
 use crate::log::LogWriter;
 
@@ -55,6 +56,8 @@ pub(crate) struct Runner<S: Storage> {
     /// Set while the hub processes nothing yet.
     gate: Option<StartGate<S>>,
     log: Option<LogWriter>,
+    queue: QueueMeter,
+    counters: Arc<HubCounters>,
 }
 
 /// Delays the start of a hub until the predecessor releases the streams.
@@ -127,12 +130,14 @@ impl<S: Storage> Runner<S> {
         ShardInlets(inlets): ShardInlets,
         log: Option<LogWriter>,
     ) -> Runner<S> {
-        Runner { hub, inlets, first: 0, gate: None, log }
+        let counters = hub.counters();
+        Runner { hub, inlets, first: 0, gate: None, log, queue: QueueMeter::default(), counters }
     }
 
     /// Adds a gate: the hub processes nothing before it opens.
-    pub(crate) fn with_gate(self, gate: StartGate<S>) -> Runner<S> {
-        Runner { gate: Some(gate), ..self }
+    pub(crate) fn with_gate(mut self, gate: StartGate<S>) -> Runner<S> {
+        self.gate = Some(gate);
+        self
     }
 
     pub(crate) fn turn(&mut self, now: Now) {
@@ -143,6 +148,7 @@ impl<S: Storage> Runner<S> {
             gate.lifecycle.set_hub_started();
             self.gate = None;
         }
+        self.queue.observe_length(&self.counters);
         self.hub.poll_storage(now);
         let count = self.inlets.len();
         // Bounded by the number of batches that exist, so that a turn inside a shard ends.
@@ -158,10 +164,11 @@ impl<S: Storage> Runner<S> {
         }
         self.first = (self.first + 1) % count.max(1);
         self.hub.flush();
+        self.queue.publish_metrics(&self.counters);
         while let Some(line) = self.hub.next_notice() {
             if let Some(log) = &mut self.log {
                 log.line(line);
-                self.hub.counters().log_lines_dropped.set(log.dropped());
+                self.counters.log_lines_dropped.set(log.dropped());
             }
         }
         for (inlet, outlet) in self.inlets.iter_mut().zip(&mut self.hub.outlets_mut().outlets) {
@@ -175,12 +182,16 @@ impl<S: Storage> Runner<S> {
     /// Processes one publication batch of a shard. Returns whether it was completed.
     fn process_batch(&mut self, shard: usize, now: Now) -> bool {
         let inlet = &mut self.inlets[shard];
-        let Some((mut publication_batch, at)) =
-            inlet.current.take().or_else(|| Some((inlet.publication_batches.pop()?, 0)))
-        else {
-            return false;
+        let (mut publication_batch, from) = match inlet.current.take() {
+            Some(current) => current,
+            None => {
+                let Some(publication_batch) = inlet.publication_batches.pop() else { return false };
+                self.queue.observe_wait(&publication_batch, now.unix_ns);
+                (publication_batch, 0)
+            }
         };
-        let at = self.hub.process_requests(shard, &publication_batch, at, now);
+        let at = self.hub.process_requests(shard, &publication_batch, from, now);
+        self.queue.count_processed(at - from);
         let inlet = &mut self.inlets[shard];
         if at < publication_batch.len() {
             inlet.current = Some((publication_batch, at));
@@ -258,6 +269,15 @@ impl<S: Storage> Runner<S> {
                 }
             }
             wake.unpark();
+        }
+    }
+}
+
+/// Hands the states of the streams' gates to the journal, which writes them before it closes.
+impl<S: Storage> Drop for Runner<S> {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.hub.write_final_snapshots();
         }
     }
 }

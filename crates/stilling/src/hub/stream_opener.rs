@@ -9,9 +9,11 @@ use std::sync::{Arc, OnceLock};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-use stilling_hub::{HashKey, JournalStorage, RecoveredStream, ResumePoint, StreamConfig, UnixNanos};
+use stilling_hub::{
+    GateRegistry, HashKey, JournalStorage, RecoveredStream, ResumePoint, StreamConfig, StreamGate, UnixNanos,
+};
 use stilling_journal::disk::Disk;
-use stilling_journal::{Log, OpenError, ReadOutcome, Recovery};
+use stilling_journal::{Log, OpenError, ReadOutcome, Recovery, StartAt};
 use stilling_ring::{MailboxFull, Receiver, Sender, Wake, mailbox, planted};
 
 use super::limits::{LOCK_GRACE, LOCK_WAIT, OPEN_CHECK_INTERVAL, OPEN_RETRY_INTERVAL};
@@ -65,6 +67,7 @@ pub(crate) type OpeningThread = Arc<OnceLock<Thread>>;
 pub(crate) struct OpeningJob<S> {
     /// The streams on disk.
     pub(super) streams: Vec<StreamConfig>,
+    pub(super) gates: GateRegistry,
     pub(super) store: S,
     pub(super) created_ns: UnixNanos,
     pub(super) key: HashKey,
@@ -260,7 +263,7 @@ impl<S: StreamStore> OpeningJob<S> {
     fn open(&self, number: usize) -> Result<(Log<S::Disk>, RecoveredStream), OpenError> {
         let stream = &self.streams[number];
         let (log, recovery) = self.store.open(number, stream, self.created_ns)?;
-        let recovered = recover(stream, self.key, &log, &recovery)?;
+        let recovered = recover(stream, (self.key, &self.gates), &log, &recovery)?;
         finding(&stream.name, &recovery).into_iter().for_each(|line| (self.report)(&line));
         (self.report)(&write_method(&log));
         Ok((log, recovered))
@@ -275,10 +278,10 @@ impl<S: StreamStore> OpeningJob<S> {
     }
 }
 
-/// Recovers a stream's position and its message ids.
+/// Recovers a stream's position, its message ids and the state of its gate.
 pub(super) fn recover<D: Disk>(
     stream: &StreamConfig,
-    key: HashKey,
+    (key, gates): (HashKey, &GateRegistry),
     log: &Log<D>,
     recovery: &Recovery,
 ) -> Result<RecoveredStream, OpenError> {
@@ -289,7 +292,7 @@ pub(super) fn recover<D: Disk>(
     // The window contained nothing before this sequence when the segment was made; ids that have expired since are
     // skipped by time.
     let from = if stream.dedup_time.is_zero() { recovery.next } else { recovery.deduplicate_from.max(1) };
-    let mut reader = log.source().read_from(stilling_journal::StartAt::Sequence(from));
+    let mut reader = log.source().read_from(StartAt::Sequence(from));
     loop {
         // Not skipped: with an incomplete window, repeated messages would silently be stored again.
         let read = reader.read().map_err(|source| OpenError::Disk { location: log.location(), source })?;
@@ -302,6 +305,11 @@ pub(super) fn recover<D: Disk>(
     }
     if !recovery.findings.is_empty() {
         recovered.report_findings(&recovery.findings.to_string());
+    }
+    let gate = StreamGate::recover(gates, stream, log)
+        .map_err(|source| OpenError::Disk { location: log.location(), source })?;
+    if let Some(gate) = gate {
+        recovered.set_gate(gate);
     }
     Ok(recovered)
 }
@@ -377,6 +385,7 @@ mod tests {
             let named = |name: &str| StreamConfig { name: name.to_owned(), ..StreamConfig::default() };
             let job = OpeningJob {
                 streams: vec![named("a"), named("b")],
+                gates: GateRegistry::default(),
                 store,
                 created_ns: UnixNanos::EPOCH,
                 key: HashKey(1, 2),

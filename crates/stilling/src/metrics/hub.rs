@@ -6,7 +6,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Unit;
-use stilling_hub::{Ingress, Loss, ShardCounters, StreamCounters};
+use stilling_hub::{HubCounters, Ingress, Loss, ShardCounters, StreamCounters};
 
 use super::{counter, counter_with_unit, gauge};
 use crate::hub::HubHandleCounters;
@@ -56,6 +56,7 @@ pub(super) fn encode(overview: &Overview, to: &mut DescriptorEncoder<'_>) -> fmt
     let catch_ups = hub.catch_ups.get();
     gauge(to, "hub_catch_ups", "Subscriptions over WebSocket and SSE that catch up now", catch_ups)?;
     encode_subscribers(overview, to)?;
+    encode_queue(hub, to)?;
     encode_losses(overview, to)?;
     encode_hub_handles(overview, to)?;
     encode_streams(&hub.streams, to)?;
@@ -66,9 +67,31 @@ pub(super) fn encode(overview: &Overview, to: &mut DescriptorEncoder<'_>) -> fmt
     encode_skipped(&hub.streams, to)
 }
 
+/// The queue between the shards and the hub.
+fn encode_queue(hub: &HubCounters, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    gauge(to, "hub_queue_length", "Requests that wait for the hub", hub.queue_length())?;
+    let length_max = hub.queue_length_max.get();
+    gauge(to, "hub_queue_length_max", "Most requests that waited for the hub at once", length_max)?;
+    counter(to, "hub_requests", "Requests processed by the hub", hub.requests.get())?;
+    let help = "Requests with a measured wait for the hub: those handed over at the end of a turn";
+    counter(to, "hub_queue_timed_requests", help, hub.requests_timed.get())?;
+    let help = "Time that these requests waited for the hub";
+    let waited = ConstCounter::new(hub.queue_wait_ns.get() as f64 / 1e9);
+    waited.encode(to.encode_descriptor(
+        "hub_queue_wait",
+        help,
+        Some(&Unit::Seconds),
+        waited.metric_type(),
+    )?)?;
+    let help = "Longest wait of a request for the hub";
+    let longest = ConstGauge::new(hub.queue_wait_ns_max.get() as f64 / 1e9);
+    let kind = longest.metric_type();
+    longest.encode(to.encode_descriptor("hub_queue_wait_max", help, Some(&Unit::Seconds), kind)?)
+}
+
 fn encode_streams(streams: &[StreamCounters], to: &mut DescriptorEncoder<'_>) -> fmt::Result {
     type Gauge = fn(&StreamCounters) -> u64;
-    let gauges: [(&str, &str, Gauge); 8] = [
+    let gauges: [(&str, &str, Gauge); 9] = [
         ("first_sequence", "First stored sequence", |stream| stream.first.get()),
         ("last_sequence", "Last assigned sequence", |stream| stream.last.get()),
         ("visible_sequence", "Last sequence visible to subscribers", |stream| stream.visible.get()),
@@ -79,6 +102,9 @@ fn encode_streams(streams: &[StreamCounters], to: &mut DescriptorEncoder<'_>) ->
             stream.closed.get()
         }),
         ("waiting", "1 for a stream that waits for room on its disk", |stream| stream.waiting.get()),
+        ("gate_snapshot", "Last record in a durable snapshot of the gate's state", |stream| {
+            stream.gate_snapshot.get()
+        }),
     ];
     for (name, help, value_of) in gauges {
         gauge_per_stream(streams, (&format!("hub_stream_{name}"), help), value_of, to)?;
@@ -201,7 +227,14 @@ fn encode_hub_handles(overview: &Overview, to: &mut DescriptorEncoder<'_>) -> fm
 
 fn counters_per_stream(streams: &[StreamCounters], to: &mut DescriptorEncoder<'_>) -> fmt::Result {
     type Count = fn(&StreamCounters) -> u64;
-    let counts: [(&str, &str, Count); 8] = [
+    let counts: [(&str, &str, Count); 11] = [
+        ("rejected", "Messages rejected by the stream's gate", |stream| stream.rejected.get()),
+        ("gate_failures", "Panics and invalid decisions of the stream's gate", |stream| {
+            stream.gate_failures.get()
+        }),
+        ("gate_snapshot_failures", "Snapshots of the gate's state that could not be written", |stream| {
+            stream.gate_snapshot_failures.get()
+        }),
         ("waits", "Times that the stream waited for room on its disk", |stream| stream.waits.get()),
         ("failed_writes", "Failed writes, retried in a new segment", |stream| stream.failed_writes.get()),
         ("slow_writes", "Writes that took longer than a second", |stream| stream.slow_writes.get()),

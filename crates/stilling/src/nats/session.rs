@@ -487,6 +487,7 @@ impl NatsSession {
             DeliveryItem::Close => self.handle_acks_done(io, cx),
             DeliveryItem::PublishOutcome { .. }
             | DeliveryItem::Refused
+            | DeliveryItem::Rejection { .. }
             | DeliveryItem::Pause
             | DeliveryItem::Resume => {}
         }

@@ -20,7 +20,7 @@ use crate::exposure::{self, ListeningAddress, is_loopback};
 use crate::hand_over::limits::LISTENERS_HANDED_MAX;
 use crate::hand_over::succession::Succession;
 use crate::hand_over::{self, AppReadiness, HandOverError, HandedSockets, HandoverThread, PendingTakeOver};
-use crate::http::{HttpConfig, HttpEndpoint, HttpScope, JobOutcome, Routes};
+use crate::http::{HttpConfig, HttpEndpoint, HttpScope, JobOutcome, Routes, auction_filters};
 use crate::hub_plan::{HubPlan, PredecessorState};
 use crate::lifecycle::{Lifecycle, WallClock};
 use crate::listeners::{self, ListenTiming, ListenerProtocol, Listeners, ListeningSocket};
@@ -301,6 +301,7 @@ fn http_config(config: &ServeConfig, routes: Routes, has_app: bool) -> HttpConfi
         responses_held_max: config.responses_held_max,
         write_timeout: config.engine.write_timeout,
         has_app,
+        auction_filters: auction_filters(&config.hub.streams),
     }
 }
 
@@ -420,10 +421,11 @@ fn hub_path_lines(config: &ServeConfig, endpoints: &[ListeningAddress]) -> Vec<S
         let publish = config.publishes_at(at.address).then_some("publish");
         let subscribe = config.subscribes_at(at.address).then_some("subscribe");
         let address = at.address;
-        [publish, subscribe]
-            .into_iter()
-            .flatten()
-            .map(move |path| format!("{path} http://{address}/{path}/* (answered here, not by the app)"))
+        let prefixes = [publish, subscribe].into_iter().flatten().map(|path| (path, "/*"));
+        let page = config.has_auction_page_at(address).then_some(("auction", ""));
+        prefixes.chain(page).map(move |(path, rest)| {
+            format!("{path} http://{address}/{path}{rest} (answered here, not by the app)")
+        })
     };
     endpoints.iter().filter(is_app).flat_map(lines).collect()
 }

@@ -31,7 +31,7 @@ use std::path::PathBuf;
 
 pub use error::{SettingError, SettingKey};
 pub use sources::SourceRange;
-pub use stilling_hub::{Durability, Retention, StreamConfig};
+pub use stilling_hub::{Durability, GateRegistry, Retention, StreamConfig};
 pub use template::{SYSLOG_SUBJECT, SubjectTemplate, TemplateValues};
 pub use user::{Credential, Secret, UserConfig};
 
@@ -59,6 +59,8 @@ pub struct MessagingConfig {
     pub write_method: WriteMethodChoice,
     /// The streams. Default: `events`, bound to `events.>`.
     pub streams: Vec<StreamConfig>,
+    /// The gates that streams may name. Default: those that are built in.
+    pub gates: GateRegistry,
     /// Users that may connect. Default: none, and every client that reaches a listener may connect.
     pub users: Vec<UserConfig>,
 }
@@ -75,6 +77,7 @@ impl Default for MessagingConfig {
             data: PathBuf::from("stilling-data"),
             write_method: WriteMethodChoice::Auto,
             streams: vec![StreamConfig::default()],
+            gates: GateRegistry::default(),
             users: Vec::new(),
         }
     }
@@ -122,6 +125,12 @@ impl MessagingConfig {
         self.streams.iter().flat_map(|stream| &stream.subjects).any(overlaps_syslog)
     }
 
+    /// Whether a stream has a gate that is not built in, and may take any time.
+    pub(crate) fn has_custom_gate(&self) -> bool {
+        let mut gates = self.streams.iter().filter_map(|stream| stream.gate.as_deref());
+        gates.any(|gate| !self.gates.is_built_in(gate))
+    }
+
     /// Every error that prevents the start. `others` are further addresses to listen on, each with the name of its
     /// option.
     #[must_use]
@@ -144,7 +153,7 @@ impl MessagingConfig {
                 "the path is empty; . is the current directory".to_owned(),
             ));
         }
-        stream::problems(&self.streams, &mut errors);
+        stream::problems(&self.streams, &self.gates, &mut errors);
         user::problems(&self.users, &mut errors);
         errors
     }

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use stilling_hub::StreamConfig;
+use stilling_hub::limits::GATE_NAME_SIZE_MAX;
+use stilling_hub::{GateRegistry, StreamConfig};
 
 use super::filters::{RESERVED, filter, overlap};
 use super::limits::{
@@ -12,7 +13,12 @@ use super::limits::{
 use super::{SettingError, SettingKey};
 
 /// Problems of the stream with this index.
-fn stream_problems(stream: &StreamConfig, index: usize, errors: &mut Vec<SettingError>) {
+fn stream_problems(
+    stream: &StreamConfig,
+    gates: &GateRegistry,
+    index: usize,
+    errors: &mut Vec<SettingError>,
+) {
     let mut add_problem = |key, reason| errors.push(SettingError::stream(index, key, reason));
     if !is_name(&stream.name) {
         add_problem(
@@ -40,6 +46,14 @@ fn stream_problems(stream: &StreamConfig, index: usize, errors: &mut Vec<Setting
             "max-pending",
             format!("{} is not in the range 1 to {STREAM_PENDING_MAX}", stream.pending_max),
         );
+    }
+    if let Some(gate) = &stream.gate {
+        let names = gates.names().collect::<Vec<_>>().join(", ");
+        if !gates.contains(gate) {
+            add_problem("gate", format!("there is no gate `{gate}`; there are {names}"));
+        } else if gate.len() > GATE_NAME_SIZE_MAX {
+            add_problem("gate", format!("`{gate}` has more than {GATE_NAME_SIZE_MAX} bytes"));
+        }
     }
 }
 
@@ -103,14 +117,14 @@ fn is_name(text: &str) -> bool {
 }
 
 /// Problems of all streams, individually and together.
-pub(super) fn problems(streams: &[StreamConfig], errors: &mut Vec<SettingError>) {
+pub(super) fn problems(streams: &[StreamConfig], gates: &GateRegistry, errors: &mut Vec<SettingError>) {
     if streams.len() > STREAMS_MAX {
         let reason = format!("{} streams exceed the maximum of {STREAMS_MAX}", streams.len());
         errors.push(SettingError { setting: SettingKey::Option("stream"), reason });
         return;
     }
     for (index, stream) in streams.iter().enumerate() {
-        stream_problems(stream, index, errors);
+        stream_problems(stream, gates, index, errors);
         if let Some(first) = streams[..index].iter().position(|before| before.name == stream.name) {
             let reason =
                 format!("`{}` is the name of stream {}, too; each needs its own", stream.name, first + 1);
@@ -151,7 +165,7 @@ mod tests {
         let mut streams = vec![StreamConfig::default()];
         change(&mut streams);
         let mut errors = Vec::new();
-        problems(&streams, &mut errors);
+        problems(&streams, &GateRegistry::default(), &mut errors);
         errors.iter().map(ToString::to_string).collect()
     }
 
@@ -163,6 +177,7 @@ mod tests {
             |streams| streams.push(StreamConfig::new("orders-2_b", ["orders.*", "orders.*.new"])),
             |streams| streams[0].subjects.push("events.more".to_owned()),
             |streams| streams[0].dedup_time = Duration::ZERO,
+            |streams| streams[0].gate = Some("auction".to_owned()),
             |streams| {
                 streams[0].retention =
                     Retention { bytes: 1 << 20, records: Some(1), age: Some(Duration::from_nanos(1)) }
@@ -174,7 +189,7 @@ mod tests {
 
     #[test]
     fn an_invalid_stream_is_refused_with_its_key_and_the_allowed_values() {
-        let cases: [(StreamsChange, &str); 13] = [
+        let cases: [(StreamsChange, &str); 14] = [
             (|streams| streams[0].name.clear(), "stream 1, name: `` is not a valid stream name"),
             (
                 |streams| streams[0].name = "a/b".to_owned(),
@@ -205,6 +220,10 @@ mod tests {
             (
                 |streams| streams[0].dedup_time = Duration::from_secs(86_401),
                 "stream 1, dedup-time: 86401 s is not in the range 0 to 86400 s",
+            ),
+            (
+                |streams| streams[0].gate = Some("auctoin".to_owned()),
+                "stream 1, gate: there is no gate `auctoin`; there are accept-all, auction",
             ),
             (
                 |streams| streams[0].message_size_max = 0,

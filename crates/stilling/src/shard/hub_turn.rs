@@ -19,7 +19,7 @@ pub(super) fn next_hub_mail(hub: &mut HubHandle, syslog: &mut SyslogShard) -> Op
 pub(super) fn turn_hub(
     hub: &mut HubHandle,
     syslog: &mut SyslogShard,
-    now: impl FnOnce() -> Now,
+    now: impl Fn() -> Now,
 ) -> Option<Duration> {
     syslog.turn(&mut hub.port);
     hub.turn(now)

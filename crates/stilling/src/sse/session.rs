@@ -114,6 +114,7 @@ impl SseSession {
             }
             DeliveryItem::Message(..)
             | DeliveryItem::PublishOutcome { .. }
+            | DeliveryItem::Rejection { .. }
             | DeliveryItem::Pause
             | DeliveryItem::Resume
             | DeliveryItem::Close => {}

@@ -155,6 +155,15 @@ impl Subscriber {
                     io.resume();
                 }
             }
+            DeliveryItem::Rejection { ticket, reason, .. } => {
+                let was_full = self.is_full();
+                if let Some(reference) = self.unanswered.remove(&ticket) {
+                    send_error(&reference, 422, &String::from_utf8_lossy(reason), io);
+                }
+                if was_full {
+                    io.resume();
+                }
+            }
             DeliveryItem::Refused => {
                 return Some(WebSocketClose {
                     code: CloseCode::TRY_AGAIN_LATER,

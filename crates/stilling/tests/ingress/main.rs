@@ -25,6 +25,7 @@ macro_rules! on_both_drivers {
 
 mod custom;
 mod draining;
+mod gates;
 mod isolation;
 mod metrics;
 mod publish;

@@ -1,5 +1,6 @@
 //! NATS clients, streams, and their state after a crash of the server.
 
+pub(crate) mod auctions;
 mod client_contract;
 mod disks;
 mod faults;

@@ -1,10 +1,12 @@
 //! Common test support: a server process that ends with its test, raw peers, metrics.
 
+mod browser;
 mod control;
 mod metrics;
 mod server;
 mod tool;
 
+pub(crate) use browser::{Browser, BrowserPage};
 pub(crate) use control::ControlPeer;
 pub(crate) use metrics::{Metrics, MetricsClient};
 pub(crate) use server::{DriverUnderTest, ServerUnderTest, binary};

@@ -30,6 +30,7 @@ fn service(pool: UpstreamPool) -> ShardService {
         requests_held_max: 0,
         responses_held_max: 0,
         has_app: true,
+        auction_filters: Vec::new(),
     };
     let wakes = vec![Arc::new(Wake::new(|| ()))];
     let limits = PoolLimits { threads: 0, ..PoolLimits::default() };

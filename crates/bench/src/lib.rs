@@ -1,5 +1,5 @@
 //! Load generators of Stilling that verify every result. [`http`] sends requests with the engine of the server;
-//! [`collect`] sends one-way messages with plain threads.
+//! [`collect`] sends one-way messages with plain threads; [`broadcast`] sends few messages to many subscribers.
 //!
 //! A generator decodes every answer strictly and compares every byte; an unexpected answer is a failure of its own
 //! kind, never a success. Latency counts from the intended start of a request, so that a stalling server cannot hide
@@ -19,6 +19,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod broadcast;
 pub mod collect;
 pub mod http;
 mod statistics;

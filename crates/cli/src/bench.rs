@@ -1,5 +1,6 @@
 //! `stilling bench`: the load generators, their options, and their figures as a table or as JSON.
 
+mod broadcast;
 mod collect;
 mod crash;
 
@@ -29,6 +30,8 @@ enum BenchSubcommand {
     Http(Box<HttpArguments>),
     /// Send one-way messages and account for each of them
     Collect(Box<collect::CollectArguments>),
+    /// Send messages to many subscribers and check every delivered byte
+    Broadcast(Box<broadcast::BroadcastArguments>),
     /// Kill a server under load and compare its acknowledgements with its stream
     Crash(Box<crash::CrashBenchArguments>),
 }
@@ -143,6 +146,7 @@ impl BenchArguments {
         match self.what {
             BenchSubcommand::Http(options) => options.run(),
             BenchSubcommand::Collect(options) => options.run(),
+            BenchSubcommand::Broadcast(options) => options.run(),
             BenchSubcommand::Crash(options) => options.run(),
         }
     }

@@ -196,6 +196,31 @@ fn a_collect_run_that_cannot_be_is_explained() {
     assert!(stderr_text.contains("cannot connect to 127.0.0.1:1"), "{stderr_text}");
 }
 
+/// Row 2.1: the same of the broadcast generator.
+#[test]
+fn a_broadcast_run_that_cannot_be_is_explained() {
+    let run = |arguments: &str| stilling(arguments).output().expect("the binary runs");
+    for (arguments, words) in [
+        ("bench broadcast 127.0.0.1:1 --protocol redis --distinct-sids", "only NATS"),
+        ("bench broadcast 127.0.0.1:1 --subjects 3 --publishers 2", "one publisher"),
+        ("bench broadcast 127.0.0.1:1 --subjects 3 --subscribers 2", "--subscribers"),
+        ("bench broadcast 127.0.0.1:1 --clients 3", "--thrash"),
+        ("bench broadcast 127.0.0.1:1 --thrash --size 64", "--size"),
+        ("bench broadcast 127.0.0.1:1 --subject a.*", "not a subject"),
+    ] {
+        let outcome = run(arguments);
+        let stderr_text = text(&outcome.stderr);
+        assert_eq!(outcome.status.code(), Some(64), "{arguments}: {stderr_text}");
+        assert!(stderr_text.contains(words), "{arguments}: {stderr_text}");
+    }
+    for thrash in ["", " --thrash"] {
+        let outcome = run(&format!("bench broadcast 127.0.0.1:1 --wait 0.001{thrash}"));
+        let stderr_text = text(&outcome.stderr);
+        assert_eq!(outcome.status.code(), Some(1), "{stderr_text}");
+        assert!(stderr_text.contains("cannot connect to 127.0.0.1:1"), "{stderr_text}");
+    }
+}
+
 /// Row 0.30: the first Ctrl+C requests the end, and a run that waits for a silent server continues; the second one ends
 /// the program.
 #[test]

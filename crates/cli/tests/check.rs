@@ -57,6 +57,7 @@ fn every_command_has_help_and_refuses_unknown_options() {
         "journal verify",
         "bench",
         "bench http",
+        "bench broadcast",
         "bench collect",
         "bench crash",
     ];

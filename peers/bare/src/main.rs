@@ -1,9 +1,11 @@
-//! The I/O of three jobs and nothing else: a lower bound for the benchmarks of all servers.
+//! The I/O of four jobs and nothing else: a lower bound for the benchmarks of all servers.
 //!
-//! `http` answers requests, `relay` forwards messages, `durable` stores and acknowledges them. Each finds the end of a
-//! request or message, makes its system calls, and has no routes, limits, counters or timers.
+//! `http` answers requests, `relay` forwards messages, `broadcast` forwards them from one shared log, `durable` stores
+//! and acknowledges them. Each finds the end of a request or message, makes its system calls, and has no routes, limits,
+//! counters or timers.
 #![forbid(unsafe_code)]
 
+mod broadcast;
 mod durable;
 mod http;
 mod log;
@@ -16,7 +18,7 @@ use std::path::Path;
 
 type PeerResult = Result<(), Box<dyn Error>>;
 
-const USAGE: &str = "usage: stilling-peer-bare http ADDRESS THREADS | relay ADDRESS | durable ADDRESS FILE";
+const USAGE: &str = "usage: stilling-peer-bare http ADDRESS THREADS | relay ADDRESS | broadcast ADDRESS | durable ADDRESS FILE";
 
 fn main() -> PeerResult {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -24,6 +26,7 @@ fn main() -> PeerResult {
     match words.as_slice() {
         ["http", address, threads] => http::run(address.parse()?, threads.parse()?),
         ["relay", address] => relay::run(address.parse()?),
+        ["broadcast", address] => broadcast::run(address.parse()?),
         ["durable", address, file] => durable::run(address.parse()?, Path::new(file)),
         _ => Err(USAGE.into()),
     }

@@ -1,4 +1,4 @@
-//! The subset of the NATS client protocol that `stilling bench collect` uses.
+//! The subset of the NATS client protocol that `stilling bench collect` and `bench broadcast` use.
 
 use memchr::memchr;
 

@@ -1,4 +1,4 @@
-//! The event loop of all three programs: wait in epoll(7), read each readable connection once, let the program handle
+//! The event loop of all programs: wait in epoll(7), read each readable connection once, let the program handle
 //! it.
 //!
 //! Reads return available bytes. Writes block until the client has read, so a client that does not read blocks all
@@ -17,9 +17,6 @@ use rustix::net::{RecvFlags, recv};
 use socket2::SockRef;
 use stilling_engine::net::{ListenOptions, listen_tcp};
 
-/// Bytes of one read: the best size measured with a prototype of the relay.
-const READ_SIZE: usize = 64 * 1024;
-
 /// Bytes of an incomplete request or message. More: the connection closes.
 const UNFINISHED_SIZE_MAX: usize = 72 * 1024;
 
@@ -37,6 +34,9 @@ const LISTENER: u64 = u64::MAX;
 
 /// A program's handling of its clients' bytes.
 pub(crate) trait PeerService {
+    /// Bytes of one read. The default is the best size measured with a prototype of the relay.
+    const READ_SIZE: usize = 64 * 1024;
+
     fn greeting(&self) -> &'static [u8] {
         b""
     }
@@ -78,10 +78,10 @@ pub(crate) fn announce(scheme: &str, listener: &TcpListener) -> io::Result<()> {
 }
 
 /// Serves all clients of a listener; returns only on an error of epoll.
-pub(crate) fn serve(listener: &TcpListener, service: &mut impl PeerService) -> io::Result<()> {
+pub(crate) fn serve<S: PeerService>(listener: &TcpListener, service: &mut S) -> io::Result<()> {
     let poller = epoll::create(CreateFlags::CLOEXEC)?;
     epoll::add(&poller, listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
-    let buffer = vec![0; UNFINISHED_SIZE_MAX + READ_SIZE];
+    let buffer = vec![0; UNFINISHED_SIZE_MAX + S::READ_SIZE];
     let mut event_loop = EventLoop { poller, connections: Vec::new(), buffer, service };
     let mut events: Vec<Event> = Vec::with_capacity(EVENTS_MAX);
     loop {
@@ -157,7 +157,7 @@ impl<S: PeerService> EventLoop<'_, S> {
         let EventLoop { buffer, service, .. } = self;
         let kept = connection.unfinished.len();
         buffer[..kept].copy_from_slice(&connection.unfinished);
-        let room = &mut buffer[kept..kept + READ_SIZE];
+        let room = &mut buffer[kept..kept + S::READ_SIZE];
         let end = match recv(&*connection.stream, room, RecvFlags::DONTWAIT) {
             Ok((0, _)) => return false,
             Ok((count, _)) => kept + count,

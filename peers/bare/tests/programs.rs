@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use stilling_bench::broadcast::{self, BroadcastPlan};
 use stilling_bench::collect::{self, CollectPlan};
 use stilling_probe::{HANG_TIMEOUT, TestPeer};
 
@@ -132,6 +133,51 @@ fn a_message_goes_to_every_subscriber_and_a_request_finds_no_responder() {
         assert_eq!(publisher.line(), line);
     }
     program.check_malformed();
+}
+
+/// Row 2.4: a message is encoded once, whatever the number of subscribers.
+#[test]
+fn the_broadcast_sends_the_same_bytes_to_every_subscriber() {
+    let program = PeerProgram::start(&["broadcast", "127.0.0.1:0"]);
+    let mut subscribers = [(); 2].map(|()| {
+        let mut subscriber = program.client();
+        subscriber.send("CONNECT {}\r\nSUB a.b 7\r\nPING\r\n");
+        assert_eq!(subscriber.line(), "PONG");
+        subscriber
+    });
+    let mut publisher = program.client();
+    let long = "x".repeat(60_000);
+    publisher.send(format!("PUB a.b 5\r\nhello\r\nPUB a.b 60000\r\n{long}\r\nPUB a.b 0\r\n\r\nPING\r\n"));
+    assert_eq!(publisher.line(), "PONG");
+    for subscriber in &mut subscribers {
+        for line in ["MSG a.b 7 5", "hello", "MSG a.b 7 60000", &long, "MSG a.b 7 0", ""] {
+            assert_eq!(subscriber.line(), line);
+        }
+    }
+    // Another subscription id needs other bytes.
+    let mut other = program.client();
+    other.send("SUB a.b 8\r\n");
+    assert_eq!(other.read_until_closed(), b"");
+    program.check_malformed();
+}
+
+#[test]
+fn the_broadcast_stands_the_loads_of_the_benchmarks() {
+    let program = PeerProgram::start(&["broadcast", "127.0.0.1:0"]);
+    for (size, window) in [(64, 1), (64, 2048), (256, 64), (4096, 64)] {
+        let plan = BroadcastPlan {
+            size,
+            window,
+            subscribers: 20,
+            messages: Some(MESSAGES),
+            span: None,
+            timeout: HANG_TIMEOUT,
+            ..BroadcastPlan::new(program.address)
+        };
+        let report = broadcast::run(&plan).expect("there is a report");
+        assert!(report.is_good(), "{plan:?}: {:?}", report.evidence);
+        assert_eq!(report.deliveries, 20 * MESSAGES);
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! the handwritten one.
 
 use super::page::section_of;
-use super::{app, collect, fairness, idle_consumers, journal};
+use super::{app, broadcast, collect, fairness, idle_consumers, journal};
 use crate::soak;
 
 /// The handwritten section with the results of long proofs.
@@ -12,6 +12,7 @@ const HANDWRITTEN_SECTION: &str = "Kills, restarts and simulated worlds";
 fn is_preserved(title: &str) -> bool {
     let titles = [
         app::TITLE,
+        broadcast::TITLE,
         collect::TITLE,
         fairness::TITLE,
         idle_consumers::TITLE,

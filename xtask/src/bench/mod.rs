@@ -2,6 +2,7 @@
 //! generators share the machine's cores, so only figures of the same run are comparable.
 
 mod app;
+mod broadcast;
 pub(crate) mod collect;
 mod fairness;
 pub(crate) mod figures;
@@ -84,6 +85,8 @@ enum BenchCommand {
     App(app::AppBenchArguments),
     /// One-way messages beside nats-server, Redis and rsyslog
     Collect(collect::CollectBenchArguments),
+    /// Messages to many subscribers beside nats-server, Redis and mosquitto
+    Broadcast(broadcast::BroadcastBenchArguments),
     /// A well-behaved publisher and subscriber beside hostile clients
     Fairness(fairness::FairnessArguments),
     /// The first message after a silence to ordered consumers of NATS clients, beside nats-server
@@ -149,6 +152,7 @@ impl BenchArguments {
             BenchCommand::Sockets(arguments) => arguments.run(),
             BenchCommand::App(arguments) => arguments.run(),
             BenchCommand::Collect(arguments) => arguments.run(),
+            BenchCommand::Broadcast(arguments) => arguments.run(),
             BenchCommand::Fairness(arguments) => arguments.run(),
             BenchCommand::IdleConsumers(arguments) => arguments.run(),
             BenchCommand::Journal(arguments) => arguments.run(),

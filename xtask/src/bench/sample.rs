@@ -25,4 +25,6 @@ pub(crate) struct BenchSample {
     pub(crate) switches: Option<f64>,
     /// System calls of the server's driver per thousand requests, if the server publishes them.
     pub(crate) system_calls: Option<f64>,
+    /// Largest resident memory of the server in bytes, if measured.
+    pub(crate) memory: Option<u64>,
 }

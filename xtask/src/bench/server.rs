@@ -244,6 +244,15 @@ impl BenchServer {
     }
 }
 
+impl BenchServer {
+    /// Largest resident memory of the server so far in bytes, the sum of its current processes.
+    pub(super) fn peak_memory(&self) -> u64 {
+        let of =
+            |id: u32| peak_resident(&fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default());
+        self.processes().into_iter().filter_map(of).sum()
+    }
+}
+
 /// Context switches by thread number.
 #[derive(Debug, Default)]
 pub(crate) struct ContextSwitches(BTreeMap<OsString, u64>);
@@ -414,6 +423,12 @@ fn pss(rollup: &str) -> Option<u64> {
     Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? * 1024)
 }
 
+/// The largest resident memory of a process in bytes, from `/proc/PID/status`.
+fn peak_resident(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? * 1024)
+}
+
 /// All context switches of a thread, from `/proc/PID/task/TID/status`.
 fn switches(status: &str) -> u64 {
     let count = |line: &str| line.split_once("voluntary_ctxt_switches:")?.1.trim().parse::<u64>().ok();
@@ -431,6 +446,7 @@ mod tests {
         assert_eq!(ProcessStat::parse("42 (a"), None);
         assert_eq!(pss("Rss:      900 kB\nPss:      123 kB\nPss_Anon: 5 kB\n"), Some(123 * 1024));
         assert_eq!(pss("Rss: 900 kB\n"), None);
+        assert_eq!(peak_resident("Name:\ta\nVmHWM:\t     512 kB\nVmRSS:\t 5 kB\n"), Some(512 * 1024));
         assert_eq!(switches("Name:\ta\nvoluntary_ctxt_switches:\t30\nnonvoluntary_ctxt_switches:\t12\n"), 42);
     }
 

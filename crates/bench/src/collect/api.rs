@@ -236,7 +236,7 @@ impl JetStreamApi {
     ///
     /// # Errors
     /// No reply in time, no responder, or an error as the reply.
-    fn request(&mut self, subject: &str, body: &Value) -> Result<Value, CollectError> {
+    pub(crate) fn request(&mut self, subject: &str, body: &Value) -> Result<Value, CollectError> {
         self.request_count += 1;
         let inbox = format!("{}.{}", self.inbox, self.request_count);
         let mut out = Vec::new();

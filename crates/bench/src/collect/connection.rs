@@ -3,7 +3,7 @@
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-pub(super) fn connect(to: SocketAddr, timeout: Duration) -> std::io::Result<TcpStream> {
+pub(crate) fn connect(to: SocketAddr, timeout: Duration) -> std::io::Result<TcpStream> {
     let stream = TcpStream::connect_timeout(&to, timeout)?;
     stream.set_nodelay(true)?;
     Ok(stream)

@@ -53,3 +53,6 @@ pub use run::{run, run_until};
 pub use tally::{FailureRecord, MessageFailure};
 
 pub use crate::statistics::LatencySummary;
+
+pub(crate) use connection::connect;
+pub(crate) use nats::connect as encode_nats_connect;

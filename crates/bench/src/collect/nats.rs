@@ -17,7 +17,7 @@ use super::tally::MessageFailure;
 const INBOX_SID: &[u8] = b"1";
 
 /// Encodes the CONNECT of a load generator.
-pub(super) fn connect(out: &mut Vec<u8>) {
+pub(crate) fn connect(out: &mut Vec<u8>) {
     let options = Connect {
         verbose: false,
         pedantic: false,

@@ -148,6 +148,7 @@ impl CollectLoad {
             instructions: None,
             switches: used.switches.map(per_thousand),
             system_calls: used.system_calls.map(per_thousand),
+            memory: None,
         })
     }
 }

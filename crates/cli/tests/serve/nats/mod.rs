@@ -1,6 +1,7 @@
 //! NATS clients, streams, and their state after a crash of the server.
 
 pub(crate) mod auctions;
+mod broadcast;
 mod client_contract;
 mod disks;
 mod faults;

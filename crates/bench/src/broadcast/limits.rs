@@ -1,0 +1,47 @@
+//! Limits of the broadcast generator, with their units and the behavior when reached.
+
+use std::time::Duration;
+
+/// Maximum subscribing connections of one run; the descriptor limit of the process is usually lower. More: an error at
+/// start.
+pub const BROADCAST_SUBSCRIBERS_MAX: u32 = 65_536;
+
+/// Maximum publishing connections of one run. More: an error at start.
+pub const BROADCAST_PUBLISHERS_MAX: u16 = 64;
+
+/// Maximum messages of a publisher that not all subscribers have received. More: an error at start.
+pub const BROADCAST_WINDOW_MAX: u32 = 65_536;
+
+/// Minimum bytes of a payload: the identification of the message. Less: an error at start.
+pub const BROADCAST_SIZE_MIN: u32 = 16;
+
+/// Maximum bytes of a payload. More: an error at start.
+pub const BROADCAST_SIZE_MAX: u32 = 65_536;
+
+/// Maximum bytes of the expected deliveries of all messages within the windows. More: an error at start.
+pub const EXPECTED_SIZE_MAX: u64 = 1 << 30;
+
+/// Maximum bidding clients of one run. More: an error at start.
+pub const THRASH_CLIENTS_MAX: u32 = 16_384;
+
+/// Maximum bytes of one read.
+pub(super) const READ_SIZE: usize = 256 * 1024;
+
+/// Maximum bytes of an item that is no delivery, such as a greeting. Longer: a protocol failure of the connection.
+pub(super) const CONTROL_SIZE_MAX: usize = 64 * 1024;
+
+/// Maximum events of one wait. Further ones come with the next.
+pub(super) const EVENTS_MAX: usize = 1024;
+
+/// Maximum time of one wait for sockets before the clock is checked.
+pub(super) const POLL_SPAN: Duration = Duration::from_millis(50);
+
+/// Pause after a refused connection.
+pub(super) const CONNECT_PAUSE: Duration = Duration::from_millis(20);
+
+/// Ranges of missed messages remembered per subscriber, which tell a late message from a repeated one. More: a late
+/// message of a further range counts as repeated.
+pub(super) const MISSED_RANGES_MAX: usize = 64;
+
+/// Bytes of unsent bids of one client. More: the client does not read until the server does.
+pub(super) const UNSENT_BIDS_SIZE_MAX: usize = 256 * 1024;

@@ -1,0 +1,48 @@
+//! Broadcast: few publishers, many subscribers, every delivered byte verified; and auctions in which every client
+//! answers every bid.
+//!
+//! ```text
+//!              ┌─► publishers ─► server ─► subscribers ─┐
+//!   window ────┤        │                       │ compare
+//!              └────────┴─► expected bytes ◄────┘ all of them: the window opens
+//! ```
+//!
+//! One thread with one epoll loop drives all connections, because the generator shares its cores with the server. A
+//! payload is a function of publisher and counter, so the bytes of every delivery are known before they arrive: each is
+//! encoded once into a ring, and a subscriber's input is compared with the ring, whole reads at a time. Input that
+//! differs is decoded, and the difference is reported by its kind: missing, repeated, late, never sent, wrong.
+//!
+//! A publisher sends half a window at a time, as soon as every subscriber has received the half before the last; the
+//! latency runs from the write of such a batch to its last delivery. With a window of one message it is the latency of
+//! a message to the last subscriber.
+
+mod auction;
+mod codec;
+mod connection;
+mod error;
+mod expected;
+pub mod limits;
+mod mqtt;
+mod nats;
+mod plan;
+mod poller;
+mod publisher;
+mod record;
+mod redis;
+mod report;
+mod run;
+mod server_cpu;
+mod sse;
+mod subscriber;
+mod tally;
+mod thrash;
+mod websocket;
+
+pub use error::{BroadcastError, InvalidBroadcastPlan};
+pub use plan::{BroadcastPlan, BroadcastProtocol, ThrashPlan};
+pub use report::{BroadcastParameters, BroadcastReport, ThrashParameters, ThrashReport};
+pub use run::{run, run_until};
+pub use tally::DeliveryFailure;
+pub use thrash::{run as thrash, run_until as thrash_until};
+
+pub use crate::statistics::LatencySummary;

@@ -1,0 +1,265 @@
+//! Configuration of a run, checked before the run starts.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use stilling_wire::nats::{Subject, SubjectLimits};
+
+use super::error::InvalidBroadcastPlan;
+use super::limits::{
+    BROADCAST_PUBLISHERS_MAX, BROADCAST_SIZE_MAX, BROADCAST_SIZE_MIN, BROADCAST_SUBSCRIBERS_MAX,
+    BROADCAST_WINDOW_MAX, EXPECTED_SIZE_MAX, THRASH_CLIENTS_MAX,
+};
+
+/// Protocol of the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BroadcastProtocol {
+    /// The NATS client protocol.
+    Nats,
+    /// Redis: `PUBLISH` and `SUBSCRIBE`.
+    Redis,
+    /// MQTT 3.1.1 at QoS 0.
+    Mqtt,
+    /// Server-sent events of Stilling's HTTP port.
+    Sse,
+    /// WebSockets of Stilling's HTTP port, in binary frames.
+    WebSocketRaw,
+    /// WebSockets of Stilling's HTTP port, in text frames.
+    WebSocketJson,
+}
+
+impl BroadcastProtocol {
+    /// The name in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            BroadcastProtocol::Nats => "nats",
+            BroadcastProtocol::Redis => "redis",
+            BroadcastProtocol::Mqtt => "mqtt",
+            BroadcastProtocol::Sse => "sse",
+            BroadcastProtocol::WebSocketRaw => "websocket",
+            BroadcastProtocol::WebSocketJson => "websocket-json",
+        }
+    }
+
+    /// Whether messages are published with this protocol, too; otherwise with NATS.
+    fn publishes(self) -> bool {
+        matches!(self, BroadcastProtocol::Nats | BroadcastProtocol::Redis | BroadcastProtocol::Mqtt)
+    }
+}
+
+/// Configuration of a fan-out run.
+#[derive(Clone, Debug)]
+pub struct BroadcastPlan {
+    /// Address of the server.
+    pub to: SocketAddr,
+    /// Protocol of the server. Default: NATS.
+    pub protocol: BroadcastProtocol,
+    /// NATS address for the publishers of WebSocket and SSE runs, whose subject must be one of a stream. Default: none.
+    pub publish_to: Option<SocketAddr>,
+    /// Publishing connections. Default: 1.
+    pub publishers: u16,
+    /// Subscribing connections. Default: 200.
+    pub subscribers: u32,
+    /// Bytes of each payload. Default: 64.
+    pub size: u32,
+    /// Messages of each publisher that not all subscribers have received. Default: 2048.
+    pub window: u32,
+    /// Ends the run after this number of messages in total; `None`: no limit.
+    pub messages: Option<u64>,
+    /// Ends the run after this time; messages in flight finish. With `messages`, the earlier end counts. Default: 10 s.
+    pub span: Option<Duration>,
+    /// The subject of all messages; with `subjects`, its first part. Default: `bench`.
+    pub subject: String,
+    /// Subjects `<subject>.N` with one subscriber each, to which messages go in turn; `None`: one subject for all.
+    pub subjects: Option<u32>,
+    /// Gives each subscriber a subscription id of its own, so that no two subscribers get the same bytes. Default: false.
+    pub distinct_sids: bool,
+    /// Process of the server, for its CPU time. Default: none.
+    pub server_pid: Option<u32>,
+    /// Maximum time to wait for the server to start. Default: 10 s.
+    pub wait: Duration,
+    /// Maximum time for a connect, and maximum time without any delivery. Default: 30 s.
+    pub timeout: Duration,
+}
+
+fn within(name: &str, value: u64, min: u64, max: u64) -> Result<(), InvalidBroadcastPlan> {
+    let error = || InvalidBroadcastPlan(format!("{value} {name}: it must be {min} to {max}"));
+    (min..=max).contains(&value).then_some(()).ok_or_else(error)
+}
+
+fn wrong(why: &str) -> Result<(), InvalidBroadcastPlan> {
+    Err(InvalidBroadcastPlan(why.to_owned()))
+}
+
+fn check_subject(subject: &str) -> Result<(), InvalidBroadcastPlan> {
+    match Subject::parse(subject.as_bytes(), &SubjectLimits::default()) {
+        Ok(_) => Ok(()),
+        Err(_) => Err(InvalidBroadcastPlan(format!("`{subject}` is not a subject to publish to"))),
+    }
+}
+
+impl BroadcastPlan {
+    /// The defaults: one connection publishes 64 bytes to 200 subscribers for ten seconds, with a window of 2,048
+    /// messages.
+    pub fn new(to: SocketAddr) -> BroadcastPlan {
+        BroadcastPlan {
+            to,
+            protocol: BroadcastProtocol::Nats,
+            publish_to: None,
+            publishers: 1,
+            subscribers: 200,
+            size: 64,
+            window: 2048,
+            messages: None,
+            span: Some(Duration::from_secs(10)),
+            subject: "bench".to_owned(),
+            subjects: None,
+            distinct_sids: false,
+            server_pid: None,
+            wait: Duration::from_secs(10),
+            timeout: Duration::from_secs(30),
+        }
+    }
+
+    /// Number of subscribing connections.
+    pub fn subscriber_count(&self) -> u32 {
+        self.subjects.unwrap_or(self.subscribers)
+    }
+
+    /// Number of subscribers that receive one message.
+    pub(super) fn receivers(&self) -> u32 {
+        if self.subjects.is_some() { 1 } else { self.subscribers }
+    }
+
+    /// Number of messages of a publisher.
+    pub(super) fn share(&self, publisher: u16) -> u64 {
+        let all = u64::from(self.publishers);
+        self.messages.map_or(u64::MAX, |sum| sum / all + u64::from(u64::from(publisher) < sum % all))
+    }
+
+    /// Checks the plan for contradictions.
+    ///
+    /// # Errors
+    /// The first contradiction.
+    pub fn check(&self) -> Result<(), InvalidBroadcastPlan> {
+        within("publishers", self.publishers.into(), 1, BROADCAST_PUBLISHERS_MAX.into())?;
+        within("subscribers", self.subscriber_count().into(), 1, BROADCAST_SUBSCRIBERS_MAX.into())?;
+        within("bytes of payload", self.size.into(), BROADCAST_SIZE_MIN.into(), BROADCAST_SIZE_MAX.into())?;
+        within("messages in the window", self.window.into(), 1, BROADCAST_WINDOW_MAX.into())?;
+        let expected = u64::from(self.size) * u64::from(self.window) * u64::from(self.publishers);
+        within("bytes in the windows of all publishers", expected, 1, EXPECTED_SIZE_MAX)?;
+        if self.messages == Some(0) || self.span.is_some_and(|span| span.is_zero()) {
+            return wrong("no messages at all");
+        }
+        if self.messages.is_none() && self.span.is_none() {
+            return wrong("a run ends after a number of messages or a span of time");
+        }
+        if self.timeout.is_zero() {
+            return wrong("a timeout must be above 0");
+        }
+        if self.distinct_sids && self.protocol != BroadcastProtocol::Nats {
+            return wrong("only NATS has subscription ids");
+        }
+        if self.protocol.publishes() == self.publish_to.is_some() {
+            return wrong(
+                "WebSocket and SSE runs publish over NATS to an address of its own, and no others do",
+            );
+        }
+        if self.subjects.is_some() && self.publishers > 1 {
+            return wrong("messages go to many subjects in turn from one publisher");
+        }
+        check_subject(&self.subject)
+    }
+}
+
+/// Configuration of a run of bidding clients.
+#[derive(Clone, Debug)]
+pub struct ThrashPlan {
+    /// Address of the server, which speaks NATS.
+    pub to: SocketAddr,
+    /// Bidding clients. Default: 200.
+    pub clients: u32,
+    /// Ends the run after this time. Default: 10 s.
+    pub span: Duration,
+    /// Ends the run after this number of accepted bids; `None`: no limit.
+    pub bids: Option<u64>,
+    /// First part of the subjects: `<subject>.<auction>.open` and `.bid`. Default: `auction`.
+    pub subject: String,
+    /// Process of the server, for its CPU time. Default: none.
+    pub server_pid: Option<u32>,
+    /// Maximum time to wait for the server to start. Default: 10 s.
+    pub wait: Duration,
+    /// Maximum time for a connect, and maximum time without an accepted bid. Default: 30 s.
+    pub timeout: Duration,
+}
+
+impl ThrashPlan {
+    /// The defaults: 200 clients bid for ten seconds.
+    pub fn new(to: SocketAddr) -> ThrashPlan {
+        ThrashPlan {
+            to,
+            clients: 200,
+            span: Duration::from_secs(10),
+            bids: None,
+            subject: "auction".to_owned(),
+            server_pid: None,
+            wait: Duration::from_secs(10),
+            timeout: Duration::from_secs(30),
+        }
+    }
+
+    /// Checks the plan for contradictions.
+    ///
+    /// # Errors
+    /// The first contradiction.
+    pub fn check(&self) -> Result<(), InvalidBroadcastPlan> {
+        // With one client there is no other bidder to answer.
+        within("clients", self.clients.into(), 2, THRASH_CLIENTS_MAX.into())?;
+        if self.span.is_zero() || self.bids == Some(0) {
+            return wrong("no bids at all");
+        }
+        if self.timeout.is_zero() {
+            return wrong("a timeout must be above 0");
+        }
+        check_subject(&self.subject)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn contradictions_are_found_before_a_connection_opens() {
+        let plan = || BroadcastPlan::new(SocketAddr::from(([127, 0, 0, 1], 9)));
+        assert_eq!(plan().check(), Ok(()));
+        let check = |change: fn(&mut BroadcastPlan), detail: &str| {
+            let mut plan = plan();
+            change(&mut plan);
+            let error = plan.check().unwrap_err().to_string();
+            assert!(error.contains(detail), "{error}");
+        };
+        check(|plan| plan.publishers = 0, "publishers");
+        check(|plan| plan.subscribers = 0, "subscribers");
+        check(|plan| plan.subjects = Some(0), "subscribers");
+        check(|plan| plan.size = 15, "16 to 65536");
+        check(|plan| plan.window = 0, "in the window");
+        check(|plan| (plan.window, plan.size) = (65_536, 65_536), "of all publishers");
+        check(|plan| plan.messages = Some(0), "no messages");
+        check(|plan| (plan.messages, plan.span) = (None, None), "ends after");
+        check(|plan| plan.subject = "a.*".to_owned(), "not a subject");
+        check(|plan| (plan.protocol, plan.distinct_sids) = (BroadcastProtocol::Redis, true), "only NATS");
+        check(|plan| plan.protocol = BroadcastProtocol::Sse, "over NATS");
+        check(|plan| plan.publish_to = Some(plan.to), "over NATS");
+        check(|plan| (plan.publishers, plan.subjects) = (2, Some(3)), "one publisher");
+        let lonely = ThrashPlan { clients: 1, ..ThrashPlan::new(plan().to) };
+        assert!(lonely.check().unwrap_err().to_string().contains("2 to"));
+    }
+
+    #[test]
+    fn publishers_share_the_messages() {
+        let plan = BroadcastPlan::new(SocketAddr::from(([127, 0, 0, 1], 9)));
+        let plan = BroadcastPlan { messages: Some(5), publishers: 3, ..plan };
+        assert_eq!((0..3).map(|publisher| plan.share(publisher)).collect::<Vec<_>>(), [2, 2, 1]);
+    }
+}

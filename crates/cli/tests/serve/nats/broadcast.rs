@@ -1,0 +1,59 @@
+//! `stilling bench broadcast` on the real server: every delivered byte is right, alone, over a stream, and with bytes
+//! that differ between subscribers.
+
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use super::NatsServerFixture;
+use crate::support::{DriverUnderTest, HANG_TIMEOUT, binary};
+
+on_both_drivers! {
+    every_subscriber_receives_every_byte,
+    messages_of_streams_reach_every_subscriber,
+}
+
+fn run(to: &NatsServerFixture, options: &str) -> Value {
+    let mut command: Command = binary();
+    command.args(["bench", "broadcast", &to.nats().to_string(), "--json"]).args(options.split_whitespace());
+    command.args(["--timeout", &HANG_TIMEOUT.as_secs().to_string()]).stdin(Stdio::null());
+    let outcome = command.output().expect("the binary runs");
+    let (out, said) = (String::from_utf8_lossy(&outcome.stdout), String::from_utf8_lossy(&outcome.stderr));
+    assert_eq!((outcome.status.code(), &*said), (Some(0), ""), "{options}: {out}");
+    serde_json::from_str(&out).unwrap_or_else(|error| panic!("{options}: {error}: {out}"))
+}
+
+/// Checks a run: all messages, each to `receivers` subscribers, without any failure.
+#[track_caller]
+fn check(to: &NatsServerFixture, options: &str, messages: u64, receivers: u64) {
+    let report = run(to, &format!("-n {messages} {options}"));
+    assert_eq!(report["messages"], messages, "{options}: {report}");
+    assert_eq!(report["deliveries"], messages * receivers, "{options}: {report}");
+    assert_eq!((&report["failures_total"], &report["evidence"]), (&0.into(), &serde_json::json!({})));
+    assert!(report["latency"]["p99_us"].as_f64() > Some(0.0), "{options}: {report}");
+}
+
+/// Rows 2.4 and 2.18: a broadcast reaches every subscriber once and in order.
+fn every_subscriber_receives_every_byte(driver: DriverUnderTest) {
+    let fixture = NatsServerFixture::start(driver, "");
+    check(&fixture, "--subscribers 20", 20_000, 20);
+    check(&fixture, "--subscribers 20 --window 1", 200, 20);
+    check(&fixture, "--subscribers 20 --window 64 --size 4096", 2000, 20);
+    check(&fixture, "--subscribers 20 --distinct-sids", 5000, 20);
+    check(&fixture, "--subscribers 5 --publishers 3", 5000, 5);
+    check(&fixture, "--subjects 50", 5000, 1);
+    let pid = fixture.server.pid().as_raw_nonzero();
+    let report = run(&fixture, &format!("-n 1000 --subscribers 5 --pid {pid}"));
+    assert!(report["server_cpu_s"].is_number(), "{report}");
+    fixture.server.finish();
+}
+
+/// Row 2.15: the deliveries of a stream have the order in which its log stores the messages.
+fn messages_of_streams_reach_every_subscriber(driver: DriverUnderTest) {
+    let fixture = NatsServerFixture::start(driver, "--stream plain=plain.>:memory");
+    for subject in ["events.all", "plain.all"] {
+        check(&fixture, &format!("--subject {subject} --subscribers 20 --window 256"), 5000, 20);
+    }
+    assert_eq!(fixture.records("events", 1).1, 4999);
+    fixture.server.finish();
+}

@@ -1,0 +1,193 @@
+//! The servers, each with a configuration that drops no message for a subscriber within the window.
+
+use std::fs;
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::XtaskResult;
+use crate::bench::collect::CollectPrograms;
+use crate::bench::figures::BARE;
+use crate::bench::harness::NamedServer;
+use crate::bench::server::{BenchDriver, BenchServer};
+
+/// The stream of Stilling that stores the messages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum BroadcastStream {
+    /// No stream: subjects alone.
+    None,
+    /// The auctions, in memory.
+    AuctionInMemory,
+    /// The auctions, on disk.
+    AuctionOnDisk,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum BroadcastPeer {
+    StillingUring,
+    StillingPoll,
+    NatsServer,
+    Redis,
+    Mosquitto,
+    Bare,
+}
+
+/// All servers, in the order of the tables.
+pub(super) const ALL: [BroadcastPeer; 6] = [
+    BroadcastPeer::StillingUring,
+    BroadcastPeer::StillingPoll,
+    BroadcastPeer::NatsServer,
+    BroadcastPeer::Redis,
+    BroadcastPeer::Mosquitto,
+    BroadcastPeer::Bare,
+];
+
+impl NamedServer for BroadcastPeer {
+    fn name(&self) -> &'static str {
+        BroadcastPeer::name(*self)
+    }
+}
+
+impl BroadcastPeer {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            BroadcastPeer::StillingUring => BenchDriver::Uring.name(),
+            BroadcastPeer::StillingPoll => BenchDriver::Poll.name(),
+            BroadcastPeer::NatsServer => "nats-server",
+            BroadcastPeer::Redis => "Redis",
+            BroadcastPeer::Mosquitto => "mosquitto",
+            BroadcastPeer::Bare => BARE,
+        }
+    }
+
+    /// Its command, as a reader sees it.
+    pub(super) fn words(self) -> &'static str {
+        match self {
+            BroadcastPeer::StillingUring | BroadcastPeer::StillingPoll => "`stilling serve --nats …`",
+            BroadcastPeer::NatsServer => "nats-server without streams",
+            BroadcastPeer::Redis => "`PUBLISH` and `SUBSCRIBE`, without a limit of a subscriber's output",
+            BroadcastPeer::Mosquitto => "MQTT 3.1.1 at QoS 0, without a limit of queued messages",
+            BroadcastPeer::Bare => {
+                "`stilling-peer-bare broadcast`: a shared log of ready lines, one send per subscriber with everything new"
+            }
+        }
+    }
+
+    /// The generator's protocol.
+    pub(super) fn protocol(self) -> &'static str {
+        match self {
+            BroadcastPeer::Redis => "redis",
+            BroadcastPeer::Mosquitto => "mqtt",
+            _ => "nats",
+        }
+    }
+
+    /// Starts it with a folder of its own.
+    ///
+    /// # Errors
+    /// If it does not listen.
+    pub(super) fn start(
+        self,
+        place: &CollectPrograms,
+        folder: &Path,
+        stream: BroadcastStream,
+    ) -> XtaskResult<BenchServer> {
+        // Not all servers can report the port they took.
+        let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+        let words = self.command(place, address, folder, stream)?;
+        let log = fs::File::create(folder.join("log"))?;
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).stdout(log.try_clone()?).stderr(Stdio::from(log));
+        BenchServer::with_address(self.name(), words.join(" "), address, command).map_err(|error| {
+            let output = fs::read_to_string(folder.join("log")).unwrap_or_default();
+            format!("{error}; its output: {output}").into()
+        })
+    }
+
+    fn command(
+        self,
+        place: &CollectPrograms,
+        address: SocketAddr,
+        folder: &Path,
+        stream: BroadcastStream,
+    ) -> XtaskResult<Vec<String>> {
+        let port = address.port().to_string();
+        let address = address.to_string();
+        let stilling = |driver| stilling_command(place, driver, &address, folder, stream);
+        Ok(match self {
+            BroadcastPeer::StillingUring => stilling(BenchDriver::Uring),
+            BroadcastPeer::StillingPoll => stilling(BenchDriver::Poll),
+            BroadcastPeer::NatsServer => {
+                let file = folder.join("nats.conf");
+                fs::write(&file, format!("listen: \"{address}\"\n"))?;
+                text(&[&place.nats_server.display().to_string(), "-c", &file.display().to_string()])
+            }
+            BroadcastPeer::Redis => {
+                let dir = folder.display().to_string();
+                let mut words =
+                    text(&["redis-server", "--bind", "127.0.0.1", "--port", &port, "--dir", &dir]);
+                words.extend(text(&["--save", "", "--daemonize", "no", "--maxclients", "20000"]));
+                words.extend(text(&["--client-output-buffer-limit", "pubsub 0 0 0"]));
+                words
+            }
+            BroadcastPeer::Mosquitto => {
+                let file = folder.join("mosquitto.conf");
+                fs::write(&file, mosquitto_config(&port))?;
+                text(&["/usr/sbin/mosquitto", "-c", &file.display().to_string()])
+            }
+            BroadcastPeer::Bare => text(&[&place.bare.display().to_string(), "broadcast", &address]),
+        })
+    }
+}
+
+fn text(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+fn stilling_command(
+    place: &CollectPrograms,
+    driver: BenchDriver,
+    address: &str,
+    folder: &Path,
+    stream: BroadcastStream,
+) -> Vec<String> {
+    let program = place.stilling.display().to_string();
+    let mut words = text(&[&program, "serve", "--nats", address, "--driver", driver.option()]);
+    let storage = match stream {
+        BroadcastStream::None => return words,
+        BroadcastStream::AuctionInMemory => "memory",
+        BroadcastStream::AuctionOnDisk => "disk",
+    };
+    let data = folder.join("kept").display().to_string();
+    let auction = format!("auction=auction.>:{storage}:gate=auction");
+    words.extend(text(&["--data", &data, "--stream", &auction]));
+    words
+}
+
+/// Without these lines mosquitto drops messages for a subscriber from its thousandth queued one on.
+fn mosquitto_config(port: &str) -> String {
+    format!(
+        "listener {port} 127.0.0.1\nallow_anonymous true\npersistence false\nset_tcp_nodelay true\n\
+         max_queued_messages 0\nmax_queued_bytes 0\n"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_tell_all_peers_apart() {
+        let mut names: Vec<_> = ALL.iter().copied().map(BroadcastPeer::name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), ALL.len());
+    }
+
+    #[test]
+    fn a_queue_of_mosquitto_has_no_limit() {
+        let config = mosquitto_config("81");
+        assert!(config.starts_with("listener 81 127.0.0.1\n"), "{config}");
+        assert!(config.contains("\nmax_queued_messages 0\n"), "{config}");
+    }
+}

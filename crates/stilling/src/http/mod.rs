@@ -38,6 +38,8 @@ mod shard;
 mod status_page;
 mod stream;
 mod subscribe;
+#[cfg(test)]
+mod tests;
 mod unsent_body;
 
 pub(crate) use auction_page::auction_filters;

@@ -203,6 +203,12 @@ impl<S: Storage> Runner<S> {
         true
     }
 
+    /// The oldest publication batch that a shard has handed over and the hub has not begun.
+    #[cfg(test)]
+    pub(crate) fn next_publication_batch(&mut self, shard: usize) -> Option<&PublicationBatch> {
+        self.inlets[shard].publication_batches.peek()
+    }
+
     /// Whether there is nothing to do until a wake. Called after [`Wake::park`], it misses no work.
     pub(crate) fn is_quiet(&self) -> bool {
         let is_blocked = |inlet: &ShardInlet| inlet.current.is_some() || inlet.publication_batches.is_empty();

@@ -14,20 +14,25 @@ use super::{HubPort, Runner, connect};
 /// The connection that uses all room.
 pub(crate) const GREEDY: u64 = 7;
 
-/// The hub without streams, and its only shard's port.
-pub(crate) fn hub_of_one_shard() -> (HubPort, Runner<JournalStorage>, Arc<stilling_hub::HubCounters>) {
+/// The port of a hub's only shard, and the hub with its counters.
+pub(crate) type TestHub = (HubPort, Runner<JournalStorage>, Arc<stilling_hub::HubCounters>);
+
+/// The hub without streams.
+pub(crate) fn hub_of_one_shard() -> TestHub {
     hub_with(Vec::new())
 }
 
 /// The same with streams. A stream on disk is always full, since there is no journal.
-pub(crate) fn hub_with(
-    streams: Vec<StreamConfig>,
-) -> (HubPort, Runner<JournalStorage>, Arc<stilling_hub::HubCounters>) {
+pub(crate) fn hub_with(streams: Vec<StreamConfig>) -> TestHub {
+    hub_with_storage(streams, JournalStorage::default())
+}
+
+/// The same with a journal.
+pub(crate) fn hub_with_storage(streams: Vec<StreamConfig>, storage: JournalStorage) -> TestHub {
     let wakes: Vec<_> = (0..2).map(|_| Arc::new(Wake::new(|| ()))).collect();
     let (mut ports, outlets, inlets) = connect(&wakes[..1], &wakes[1], HashKey(1, 2));
     let config = HubConfig { streams, ..HubConfig::default() };
-    let hub =
-        Hub::new(config, &[], (JournalStorage::default(), outlets), 1, (HashKey(1, 2), UnixNanos::EPOCH));
+    let hub = Hub::new(config, &[], (storage, outlets), 1, (HashKey(1, 2), UnixNanos::EPOCH));
     let counters = hub.counters();
     let runner = Runner::new(hub, inlets, None);
     let mut port = ports.pop().expect("one for each shard");

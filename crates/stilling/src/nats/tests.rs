@@ -1,12 +1,15 @@
 //! NATS sessions on a shard with a hub, over real sockets: memory of payloads, and parked connections.
 
-use std::collections::BTreeSet;
+mod copies;
+mod recording;
+
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use stilling_engine::counters::EngineCounters;
 use stilling_engine::driver::{Driver, poll::Poll};
@@ -14,13 +17,17 @@ use stilling_engine::limits::SHARED_MIN;
 use stilling_engine::{
     Clock, CloseReason, Io, Recipient, Service, Session, Shard, ShardConfig, ShardControl, Time, Wake,
 };
-use stilling_hub::{DeliveryItem, Durability, JournalStorage, Now, StreamConfig};
+use stilling_hub::{
+    DeliveryItem, Durability, HubRequest, JournalStorage, Now, PublicationBatch, StreamConfig,
+};
+use stilling_journal::JournalWorker;
 use stilling_ring::ManualTime;
 use stilling_wire::nats::Info;
 
+use self::recording::{Recorder, RecordingDisk, RecordingDriver, addresses};
 use super::limits::{ASSEMBLY_TIMEOUT, PING_INTERVAL};
 use super::{NatsContext, NatsSession, NatsShard};
-use crate::hub::testing::hub_with;
+use crate::hub::testing::{TestHub, hub_with};
 use crate::hub::{HubHandle, HubMail, Runner};
 use crate::lifecycle::{Lifecycle, WallClock};
 
@@ -30,14 +37,18 @@ struct NatsTestService {
     nats: NatsShard,
     lifecycle: Lifecycle,
     runner: Runner<JournalStorage>,
+    /// The journal's writer, and the time of all its turns.
+    journal: Option<(JournalWorker<RecordingDisk>, Instant)>,
     hub_counters: Arc<stilling_hub::HubCounters>,
     /// The hub's time, and how much passes in a turn.
     now_ns: u64,
     step_ns: u64,
     /// Addresses of input passed to sessions.
     received_ranges: Vec<Range<usize>>,
-    /// Addresses of payloads delivered by reference.
-    shared_ranges: BTreeSet<(usize, usize)>,
+    /// Payloads of publications that reached the hub, with their addresses.
+    published: BTreeMap<Vec<u8>, usize>,
+    /// Payloads delivered by reference, with their addresses.
+    shared: BTreeMap<Vec<u8>, usize>,
     /// Deliveries with copied payloads.
     copied: usize,
 }
@@ -64,7 +75,13 @@ impl Service for NatsTestService {
     fn turn(&mut self, _: &mut ShardControl<'_, Self>) -> Option<Time> {
         self.hub.port.flush();
         self.now_ns += self.step_ns;
+        if let Some(publication_batch) = self.runner.next_publication_batch(0) {
+            self.published.extend(published_payloads(publication_batch));
+        }
         self.runner.turn(Now::simulated(self.now_ns));
+        if let Some((worker, now)) = &mut self.journal {
+            worker.turn(*now);
+        }
         None
     }
 }
@@ -81,8 +98,7 @@ impl NatsTestService {
         // A session may send several messages at once.
         for delivery in deliveries.rest().map(|(_, delivery)| delivery).chain([current]) {
             if let DeliveryItem::Message(_, payload, _) = delivery {
-                let Range { start, end } = addresses(payload.bytes());
-                self.shared_ranges.insert((start, end));
+                self.shared.insert(payload.bytes().to_vec(), addresses(payload.bytes()).start);
             }
         }
         self.hub.port.put_back(deliveries);
@@ -117,13 +133,20 @@ impl Session for RecordingSession {
     }
 }
 
-fn addresses(bytes: &[u8]) -> Range<usize> {
-    let start = bytes.as_ptr() as usize;
-    start..start + bytes.len()
+fn published_payloads(batch: &PublicationBatch) -> impl Iterator<Item = (Vec<u8>, usize)> {
+    let requests = (0..batch.len()).filter_map(|number| batch.get(number));
+    requests.filter_map(|(_, _, request)| match request {
+        HubRequest::Publish(publication) => {
+            let bytes = publication.payload.bytes();
+            Some((bytes.to_vec(), addresses(bytes).start))
+        }
+        _ => None,
+    })
 }
 
 struct NatsFixture {
-    shard: Shard<Poll, NatsTestService>,
+    shard: Shard<RecordingDriver<Poll>, NatsTestService>,
+    recorder: Recorder,
     time: ManualTime,
     address: SocketAddr,
 }
@@ -134,23 +157,29 @@ impl NatsFixture {
     }
 
     fn with_streams(streams: Vec<StreamConfig>) -> NatsFixture {
+        NatsFixture::with_hub(hub_with(streams), Recorder::default())
+    }
+
+    fn with_hub((port, runner, hub_counters): TestHub, recorder: Recorder) -> NatsFixture {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         listener.set_nonblocking(true).expect("a socket takes options");
         let address = listener.local_addr().expect("it is bound");
-        let (port, runner, hub_counters) = hub_with(streams);
         let service = NatsTestService {
             hub: HubHandle::new(port, Arc::default(), 1 << 20, Arc::default(), None, 0),
             nats: NatsShard::new(Info::default()),
             lifecycle: Lifecycle::new(Vec::new(), WallClock::System),
             runner,
+            journal: None,
             hub_counters,
             now_ns: 0,
             step_ns: 0,
             received_ranges: Vec::new(),
-            shared_ranges: BTreeSet::new(),
+            published: BTreeMap::new(),
+            shared: BTreeMap::new(),
             copied: 0,
         };
-        let driver = Poll::new().expect("the system has it");
+        let driver =
+            RecordingDriver { driver: Poll::new().expect("the system has it"), recorder: recorder.clone() };
         let handle = driver.wake_handle();
         let wake = Arc::new(Wake::new(move || handle.wake()));
         let (config, counters) =
@@ -158,7 +187,7 @@ impl NatsFixture {
         let (clock, time) = Clock::manual();
         let mut shard = Shard::new(driver, service, config, clock, wake, counters);
         shard.listen(OwnedFd::from(listener), false).expect("the first listener");
-        NatsFixture { shard, time, address }
+        NatsFixture { shard, recorder, time, address }
     }
 
     /// With a stream for `disk.>` that is always full, since it has no journal.
@@ -235,7 +264,7 @@ fn publish(fixture: &mut NatsFixture, count: usize, size: usize) {
     let mut subscriber = fixture.client("CONNECT {}\r\nSUB a 1\r\nPING\r\n");
     let mut publisher = fixture.client("CONNECT {}\r\nPING\r\n");
     let service = fixture.shard.service();
-    (service.received_ranges, service.shared_ranges, service.copied) = (Vec::new(), BTreeSet::new(), 0);
+    (service.received_ranges, service.shared, service.copied) = (Vec::new(), BTreeMap::new(), 0);
     let (mut input, mut expected) = (Vec::new(), Vec::new());
     for number in 0..count {
         let payload = vec![b'a' + (number % 26) as u8; size];
@@ -283,8 +312,9 @@ fn long_payloads_are_delivered_from_where_they_were_received() {
     let mut fixture = NatsFixture::new();
     publish(&mut fixture, 14, 4096);
     let service = fixture.shard.service();
-    assert_eq!((service.shared_ranges.len(), service.copied), (14, 0));
-    for &(start, end) in &service.shared_ranges {
+    assert_eq!((service.shared.len(), service.copied), (14, 0));
+    for (payload, &start) in &service.shared {
+        let end = start + payload.len();
         let lies_in = |range: &Range<usize>| range.start <= start && end <= range.end;
         assert!(
             service.received_ranges.iter().any(lies_in),
@@ -301,13 +331,9 @@ fn a_payload_received_alone_is_delivered_from_a_block() {
     let mut fixture = NatsFixture::new();
     publish(&mut fixture, 1, SHARED_MIN);
     let service = fixture.shard.service();
-    assert_eq!((service.shared_ranges.len(), service.copied), (1, 0));
+    assert_eq!((service.shared.len(), service.copied), (1, 0));
     publish(&mut fixture, 20, SHARED_MIN - 1);
-    assert_eq!(
-        fixture.shard.service().shared_ranges,
-        BTreeSet::new(),
-        "short ones are copied with their lines"
-    );
+    assert_eq!(fixture.shard.service().shared, BTreeMap::new(), "short ones are copied with their lines");
 }
 
 /// Design, section 4: a message assembled from pieces becomes a block of its own.
@@ -316,7 +342,7 @@ fn a_payload_in_pieces_is_delivered_from_its_own_block() {
     let mut fixture = NatsFixture::new();
     publish(&mut fixture, 1, 200_000);
     let service = fixture.shard.service();
-    assert_eq!((service.shared_ranges.len(), service.copied), (1, 0));
+    assert_eq!((service.shared.len(), service.copied), (1, 0));
 }
 
 /// Design, section 5: a connection is not read while its stream is full, and others are. Then its later input is

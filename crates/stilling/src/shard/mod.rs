@@ -13,5 +13,7 @@
 
 mod hub_turn;
 mod service;
+#[cfg(test)]
+pub(crate) mod testing;
 
 pub use service::{Endpoint, ShardHub, ShardMail, ShardService, ShardSession};

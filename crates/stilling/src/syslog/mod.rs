@@ -7,6 +7,8 @@ mod datagram_backlog;
 pub(crate) mod limits;
 mod session;
 mod shard;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use session::SyslogSession;
 pub(crate) use shard::{SyslogContext, SyslogRules, SyslogShard};

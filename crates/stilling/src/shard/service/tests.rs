@@ -2,61 +2,21 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, OnceLock};
-use std::time::{Instant, SystemTime};
+use std::sync::Arc;
+use std::time::Instant;
 
 use stilling_engine::driver::{Driver, poll::Poll, uring::Uring};
 use stilling_engine::{Clock, DatagramPath, Recipient, Shard, Wake, net};
-use stilling_workers::{Pool, PoolLimits};
 
 use super::session::MailKind;
 use super::*;
-use crate::config::ServeConfig;
-use crate::lifecycle::WallClock;
-use crate::rates::Rates;
+use crate::shard::testing::service_of_one_shard;
 use crate::upstream::UpstreamEvent;
 use crate::upstream::tests::pool::pool_with_event;
 
 fn service(pool: UpstreamPool) -> ShardService {
-    let ServeConfig { limits, timeouts, .. } = ServeConfig::default();
-    let config = HttpConfig {
-        limits,
-        timeouts,
-        slow_duration: Default::default(),
-        has_workers: false,
-        queue_age_max: Default::default(),
-        routes: Arc::default(),
-        write_timeout: Default::default(),
-        requests_held_max: 0,
-        responses_held_max: 0,
-        has_app: true,
-        auction_filters: Vec::new(),
-    };
-    let wakes = vec![Arc::new(Wake::new(|| ()))];
-    let limits = PoolLimits { threads: 0, ..PoolLimits::default() };
-    let (workers, mut submitters) = Pool::new(limits, Clock::real(), wakes.clone());
-    let overview = Overview {
-        started: SystemTime::now(),
-        driver: String::new(),
-        driver_fallback: None,
-        listeners: Vec::new(),
-        capacity: 1,
-        workers: 0,
-        engines: vec![Arc::default()],
-        http: vec![Arc::default()],
-        pool: workers,
-        app: None,
-        hub: OnceLock::new(),
-        hub_handles: Vec::new(),
-        rates: Rates::default(),
-        volumes: Arc::default(),
-    };
-    let counters = Arc::clone(&overview.http[0]);
-    let lifecycle = Arc::new(Lifecycle::new(wakes, WallClock::System));
-    let submitter = submitters.pop().expect("one for the shard");
-    let endpoints = vec![Endpoint::Syslog(SyslogTransport::Udp)];
-    ShardService::new(endpoints, config, submitter, counters, Arc::new(overview), lifecycle)
-        .with_upstream(Some(pool))
+    let (service, _) = service_of_one_shard(Endpoint::Syslog(SyslogTransport::Udp), true);
+    service.with_upstream(Some(pool))
 }
 
 /// The path to a peer whose request was sent to 127.0.0.2.

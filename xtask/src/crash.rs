@@ -177,7 +177,7 @@ fn report(peer: CollectPeer, programs: &CollectPrograms, demands: &CrashDemands)
         findings.failed_starts,
         findings.descriptor_leaks,
         findings.memory(),
-        findings.wrong_method,
+        findings.wrong_write_method,
         findings.longest_start_ms
     );
     for (kind, detail) in &findings.evidence {

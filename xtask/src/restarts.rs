@@ -1,6 +1,6 @@
 //! `cargo xtask restarts`: real hot restarts under load, with exact accounting.
 //!
-//! The servers of each driver succeed each other while clients publish over NATS, HTTP and syslog: every acknowledged
+//! The servers of each driver take over from each other while clients publish over NATS, HTTP and syslog: every acknowledged
 //! message and every datagram must be stored once, and no request may fail. It runs the end-to-end test named below for
 //! longer.
 

@@ -56,7 +56,7 @@ struct HttpArguments {
     /// Send one request per connection, then hold all connections idle for S seconds
     #[arg(long, value_name = "S", group = "length", conflicts_with_all = ["rate", "steps", "close", "pipeline"], value_parser = seconds())]
     hold: Option<Duration>,
-    /// Open a connection for each request instead of keeping connections
+    /// Open a connection for each request instead of reusing connections
     #[arg(long)]
     close: bool,
     /// Requests in flight per connection
@@ -238,7 +238,7 @@ fn run_with_progress(plan: &HttpPlan) -> Result<HttpBenchReport, HttpBenchError>
         });
         let holding = if progress.holding { ", holding" } else { "" };
         bar.set_message(format!(
-            "{} right, {} shed, {} failed, {} open{holding}",
+            "{} correct, {} shed, {} failed, {} open{holding}",
             progress.ok, progress.shed, progress.failures, progress.open
         ));
     });
@@ -335,7 +335,7 @@ fn table(report: &HttpBenchReport) -> String {
 
 fn step_row(step: &HttpStepReport) -> String {
     format!(
-        "{} s: {:.2} right/s; of {} due {} right, {} shed, {} failed, {} not sent",
+        "{} s: {:.2} correct/s; of {} due {} correct, {} shed, {} failed, {} not sent",
         step.span_s,
         step.goodput_per_s,
         step.due,

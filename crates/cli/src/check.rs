@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 
 use stilling::settings::{Credential, MessagingConfig, StreamConfig, UserConfig};
-use stilling::{Admin, DataFolder, ServeConfig};
+use stilling::{Admin, DataDirectory, ServeConfig};
 
 use crate::resolved::ResolvedSettings;
 use crate::serve::ServeArguments;
@@ -29,7 +29,7 @@ pub(crate) fn run(arguments: ServeArguments, sources: SettingSources) -> Result<
     }
     let mut wrong = Vec::new();
     let origin = sources.origin("data");
-    match DataFolder::inspect(&config.hub) {
+    match DataDirectory::inspect(&config.hub) {
         Ok(Some(data)) => {
             let shown = config.hub.data.display();
             let _ = writeln!(out, "data       {shown} ({origin}): {}", describe_data(&data));
@@ -51,7 +51,7 @@ pub(crate) fn run(arguments: ServeArguments, sources: SettingSources) -> Result<
 
 /// A warning if a running server holds the streams; the settings are valid.
 fn in_use(ResolvedSettings { config, sources, .. }: &ResolvedSettings) -> Option<Diagnostic> {
-    let data = DataFolder::inspect(&config.hub).ok().flatten()?;
+    let data = DataDirectory::inspect(&config.hub).ok().flatten()?;
     let (stream, process) = data.holder()?;
     let reason = format!(
         "process {process} uses the stream {stream} now; stop it before `serve`, or take over from it (--take-over)"
@@ -143,7 +143,7 @@ fn describe_user(user: &UserConfig) -> String {
     )
 }
 
-fn describe_data(data: &DataFolder) -> String {
+fn describe_data(data: &DataDirectory) -> String {
     let mebibytes = data.free() >> 20;
     if data.exists() {
         format!("exists, {mebibytes} MiB free")

@@ -72,7 +72,7 @@ enum HubThreadOption {
     /// The first accept thread
     Shard,
     /// A dedicated thread
-    Own,
+    Dedicated,
 }
 
 pub(crate) struct HubSettings {
@@ -148,7 +148,7 @@ impl HubArguments {
         let thread = match self.hub_thread {
             HubThreadOption::Auto => stilling::HubThread::Auto,
             HubThreadOption::Shard => stilling::HubThread::Shard,
-            HubThreadOption::Own => stilling::HubThread::Own,
+            HubThreadOption::Dedicated => stilling::HubThread::Dedicated,
         };
         HubSettings { config, thread, warnings, tables: shown, streams, users }
     }

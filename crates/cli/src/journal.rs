@@ -156,7 +156,7 @@ fn resolve_path(path: &Path) -> Result<PathTarget, JournalError> {
     let is_directory = fs::metadata(path).map_err(refused)?.is_dir();
     if !is_directory {
         return Err(JournalError::Unreadable(format!(
-            "{} is a file: name its stream's folder, or the data folder",
+            "{} is a file: name its stream's directory, or the data directory",
             path.display()
         )));
     }
@@ -183,7 +183,7 @@ fn stream(path: &Path) -> Result<StreamDirectory, JournalError> {
             let names: Vec<_> = streams.iter().map(|stream| stream.name.as_str()).collect();
             let (path, names) = (path.display(), names.join(", "));
             Err(JournalError::Unreadable(format!(
-                "{path} is a folder of streams: {names}; name one, such as {}",
+                "{path} is a directory of streams: {names}; name one, such as {}",
                 first.display()
             )))
         }

@@ -1,7 +1,7 @@
 //! Warnings about allowed but unwise settings of a server.
 
 use stilling::settings::{Durability, MessagingConfig, SourceRange};
-use stilling::{DataFolder, Exposure};
+use stilling::{DataDirectory, Exposure};
 
 use crate::resolved::ResolvedSettings;
 use crate::settings::Diagnostic;
@@ -12,7 +12,7 @@ use crate::settings::units::write_bytes;
 pub(crate) fn warnings(resolved: &ResolvedSettings, exposures: &[Exposure]) -> Vec<Diagnostic> {
     let ResolvedSettings { config, sources, warnings, .. } = resolved;
     let mut all = warnings.clone();
-    if let Ok(Some(data)) = DataFolder::inspect(&config.hub) {
+    if let Ok(Some(data)) = DataDirectory::inspect(&config.hub) {
         let on_disk = config.hub.streams.iter().filter(|stream| stream.durability == Durability::Disk);
         let wanted = on_disk.map(|stream| stream.retention.bytes).fold(0, u64::saturating_add);
         if data.free() < wanted {

@@ -181,7 +181,7 @@ fn a_collect_run_that_cannot_be_is_explained() {
     for (arguments, words) in [
         ("bench collect 127.0.0.1:1 --protocol redis --unconfirmed", "cannot be left out"),
         ("bench collect 127.0.0.1:1 --protocol syslog", "no acknowledgements"),
-        ("bench collect 127.0.0.1:1 --per-message --subscribers 1", "kept connections"),
+        ("bench collect 127.0.0.1:1 --per-message --subscribers 1", "persistent connections"),
         ("bench collect 127.0.0.1:1 --core", "--unconfirmed"),
         ("bench crash --data nowhere", "COMMAND"),
     ] {

@@ -131,7 +131,7 @@ fn check_bounded(driver: &'static str) {
         seed: seed(),
         size: 2048,
         retention_bytes: Some(2 << 20),
-        folder: Some(data.join("events")),
+        stream_directory: Some(data.join("events")),
         direct: Some(false),
         descriptors_every: 1,
         ..plan(folder.path())

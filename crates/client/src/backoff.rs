@@ -1,4 +1,5 @@
-//! Retry policy: the stepwise backoff of the Broadcast Burst Queue, jitter and a retry budget.
+//! Retry policy: a stepwise backoff as in BBQ (Broadcast Burst Queue, one of the two systems that Stilling is measured
+//! against), jitter and a retry budget.
 //!
 //! Each failure moves one step to the right, each success one step back to the left, down to the configured values. All
 //! clients together thus reduce the load on an overloaded server until it recovers.

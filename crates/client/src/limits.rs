@@ -10,17 +10,17 @@ pub const UNACKNOWLEDGED_MAX: usize = 65_536;
 
 /// Parked messages: no stream stores their subject, or their stream cannot store. More: further ones keep their slots
 /// among the unanswered messages; when such messages occupy all slots, all other messages wait in the spool.
-pub const REJECTED_MAX: usize = 1024;
+pub const PARKED_MAX: usize = 1024;
 
-/// Part of the spool size, as a divisor, that parked messages may cost. More: as for [`REJECTED_MAX`]; a single message
-/// may always be parked. In a spool on disk the oldest message keeps the space of all later ones, so the same bound
-/// applies to the bytes of messages that pass a parked one; the disk may hold that much more than the spool size. More:
+/// Part of the spool size, as a divisor, that parked messages may cost. More: as for [`PARKED_MAX`]; a single message
+/// may always be parked. A spool on disk frees its space in order, so a parked message keeps the space of the messages
+/// that pass it: the same bound applies to their bytes, and the disk may hold that much more than the spool size. More:
 /// the parked message is dropped and reported; until then new messages wait.
-pub const REJECTED_SPOOL_DIVISOR: u64 = 4;
+pub const PARKED_SPOOL_DIVISOR: u64 = 4;
 
 /// Messages that may pass a parked message in a spool on disk, unless the bound on bytes is reached first. After a
 /// crash as many may be sent again. More: the parked message is dropped and reported.
-pub const REJECTED_PASSED_MAX: u64 = 65_536;
+pub const PARKED_PASSED_MAX: u64 = 65_536;
 
 /// Default size of the spool in bytes. Full: `OverflowPolicy` applies.
 pub const SPOOL_SIZE_DEFAULT: u64 = 64 * 1024 * 1024;
@@ -36,7 +36,7 @@ pub const SPOOLED_MESSAGE_SIZE_MAX: usize = 2 * 1024 * 1024;
 pub const SPOOL_CACHE_SIZE: u64 = 4 * 1024 * 1024;
 
 /// Smallest and largest segment of a spool on disk in bytes; between them a segment is an eighth of the spool size. The
-/// disk may hold two segments more than the spool size, plus what [`REJECTED_SPOOL_DIVISOR`] allows.
+/// disk may hold two segments more than the spool size, plus what [`PARKED_SPOOL_DIVISOR`] allows.
 pub const SPOOL_SEGMENT_SIZES: (u64, u64) = (1024 * 1024, 64 * 1024 * 1024);
 
 /// Completed messages after which a spool on disk writes a checkpoint. As many may be sent again after a crash; the

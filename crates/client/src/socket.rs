@@ -1,6 +1,6 @@
 //! A non-blocking TCP or Unix connection for the publisher's thread.
 //!
-//! Connecting and sending are separate calls (row 0.10): in NATS the server sends first, and CONNECT depends on its
+//! Connecting and sending are separate calls: in NATS the server sends first, and CONNECT depends on its
 //! INFO, so a SYN has no message to carry (TCP Fast Open).
 
 use std::io::{self, Read, Write};

@@ -57,7 +57,8 @@ pub struct EngineCounters {
     pub open_max: Counter,
     /// Connections closed at once because descriptors ran out.
     pub refused_descriptors: Counter,
-    /// Connections closed at once because the queue before the accept gate was full, or because of an abort of all.
+    /// Connections closed at once because the queue before the accept gate was full, or because all
+    /// connections were being aborted.
     pub refused_full: Counter,
     /// Pauses of accepting because the capacity was reached, or because waiting connections have all descriptors.
     pub gate_closed: Counter,

@@ -53,21 +53,22 @@ pub const ACCEPTS_PER_TURN: usize = 128;
 /// Initial capacity of the lists of one turn, in entries. Exceeded: the list grows and keeps its capacity.
 pub const TURN_LIST_CAPACITY: usize = 4096;
 
-/// Listeners per shard: enough for a server with one shard to replace one with sixty. More: an error at start.
+/// Listeners per shard: enough for a server with one shard to take over the listeners of a server with sixty shards.
+/// More: an error at start.
 pub const LISTENERS_MAX: u32 = 64;
 
 /// Bytes that one turn may send, from the shard's arena and from shared blocks. Full: the shard sends before it
 /// continues.
 pub const ARENA_SIZE: usize = 512 * 1024;
 
-/// Unsent bytes of one connection, of this turn and held up. Full: `send` fails, and the session yields until they are
-/// sent.
+/// Unsent bytes of one connection, of this turn and of earlier ones. Full: `send` fails, and the session yields until
+/// they are sent.
 pub const SEND_MAX: usize = 64 * 1024;
 
 /// Shortest shared range that is sent in place, in bytes. Copying a shorter one costs less.
 pub const SHARED_MIN: usize = 1024;
 
-/// Pieces of one send: private bytes and shared ranges in turn. (The system accepts 1024 per call.) Full: further
+/// Pieces of one send: private bytes and shared ranges, alternating. (The system accepts 1024 per call.) Full: further
 /// shared ranges of the turn are copied.
 pub const PIECES_MAX: usize = 512;
 
@@ -77,8 +78,8 @@ pub const GATHERED_SENDS_MAX: usize = 256;
 /// Pieces of all sends that a ring submits at once. Full: the driver submits and continues.
 pub const GATHERED_PIECES_MAX: usize = 4 * PIECES_MAX;
 
-/// Minimum rate at which a peer must receive held-up output, in bytes per second. The write timeout starts when output
-/// is first held up; each received byte extends it by 1/1024 s, up to the whole timeout from then. Slower: closed with
+/// Minimum rate at which a peer must receive blocked output, in bytes per second. The write timeout starts when output
+/// is first blocked; each received byte extends it by 1/1024 s, up to the whole timeout from then. Slower: closed with
 /// `WriteTimeout`.
 pub const WRITE_RATE_MIN: u64 = 1024;
 
@@ -86,9 +87,9 @@ pub const WRITE_RATE_MIN: u64 = 1024;
 /// first. A connection that is not compared holds at most four times as much as the disconnected one.
 pub const LARGEST_OUTPUTS_COMPARED: usize = 16;
 
-/// Rest of a partly sent message that a slow consumer still gets, in bytes, so that a last message can follow. Longer:
-/// the connection is closed without one.
-pub const LAST_MESSAGE_REST_MAX: usize = 1024 * 1024;
+/// Longest rest of a partly sent message that is still sent to a slow consumer, in bytes, so that a last message can
+/// follow it. Longer: the connection is closed without a last message.
+pub const PARTIAL_MESSAGE_REST_MAX: usize = 1024 * 1024;
 
 /// Bytes per offer of a session. More are offered later.
 pub const OFFER_MAX: usize = u16::MAX as usize;

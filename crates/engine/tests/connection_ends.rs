@@ -316,7 +316,7 @@ fn lingering_ends() {
     assert_eq!((fixture.ended(), fixture.shard.open_connections()), (vec![CloseReason::Done], 0));
 }
 
-/// Row 4.33: a session that has ended its output still gets input, whether the last output was sent at once or held up.
+/// Row 4.33: a session that has ended its output still gets input, whether the last output was sent at once or blocked.
 #[test]
 fn ended_output_leaves_the_input_open() {
     let received: EndAction = |io| {

@@ -16,7 +16,7 @@ use stilling_engine::{
 use stilling_ring::{Time, Wake};
 use stilling_simulation::{Address, Network, NetworkOptions, SimDriver, SimPeer, SimSocket};
 
-/// Bytes per direction of a connection: more output than that is held up until the peer reads.
+/// Bytes per direction of a connection: more output than that is blocked until the peer reads.
 const NETWORK_BUFFER: usize = 1000;
 
 const CAPACITY: u32 = 2;
@@ -252,7 +252,7 @@ fn an_abort_after_a_detach_request_ends_the_connection() {
     fixture.expect_end(CloseReason::ProtocolError);
 }
 
-/// Row 4.36: held-up output is sent first, however long the peer takes, and its input meanwhile is kept.
+/// Row 4.36: blocked output is sent first, however long the peer takes, and its input meanwhile is kept.
 #[test]
 fn a_slow_reader_gets_all_output_before_the_detach() {
     let mut fixture = DetachFixture::new(detach_behind_output);
@@ -292,7 +292,7 @@ fn the_write_timeout_ends_a_connection_being_detached() {
     fixture.expect_end(CloseReason::WriteTimeout);
 }
 
-/// Row 4.34: a reset while output is held up.
+/// Row 4.34: a reset while output is blocked.
 #[test]
 fn a_reset_ends_a_connection_being_detached() {
     let mut fixture = DetachFixture::new(detach_behind_output);

@@ -1,4 +1,4 @@
-//! Peers that send everything before they read the first response: their input is shown also while output is held up,
+//! Peers that send everything before they read the first response: their input is shown also while output is blocked,
 //! up to a limit; and deadlines meanwhile. Over the simulated network.
 
 use std::time::Duration;

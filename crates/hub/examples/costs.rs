@@ -7,31 +7,32 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use stilling_hub::{
-    ClientOptions, Durability, HashKey, Hub, HubConfig, HubRequest, Ingress, JournalStorage, Now, Outlets,
-    Publication, PublicationBatch, Retention, RoutedBatch, ShardTable, StreamConfig, UnixNanos,
+    ClientOptions, Durability, HashKey, Hub, HubConfig, HubRequest, Ingress, JournalStorage, Now,
+    Publication, PublicationBatch, Retention, RoutedBatch, ShardSenders, ShardSubscriptions, StreamConfig,
+    UnixNanos,
 };
 
-/// Outlets that take and discard everything at once.
-struct NullOutlets;
+/// Senders that discard everything at once.
+struct NullSenders;
 
-impl Outlets for NullOutlets {
+impl ShardSenders for NullSenders {
     fn swap(&mut self, _: usize, routed_batch: &mut RoutedBatch) -> bool {
         routed_batch.clear();
         true
     }
 }
 
-type MemoryHub = Hub<JournalStorage, NullOutlets>;
+type MemoryHub = Hub<JournalStorage, NullSenders>;
 
-fn table() -> ShardTable {
-    ShardTable::new(HashKey(1, 2), 10_000)
+fn table() -> ShardSubscriptions {
+    ShardSubscriptions::new(HashKey(1, 2), 10_000)
 }
 
 fn hub() -> MemoryHub {
     let (durability, retention) = (Durability::Memory, Retention::of(Durability::Memory));
     let stream = StreamConfig { durability, retention, ..StreamConfig::default() };
     let config = HubConfig { streams: vec![stream], ..HubConfig::default() };
-    Hub::new(config, &[], (JournalStorage::default(), NullOutlets), 1, (HashKey(1, 2), UnixNanos::EPOCH))
+    Hub::new(config, &[], (JournalStorage::default(), NullSenders), 1, (HashKey(1, 2), UnixNanos::EPOCH))
 }
 
 /// Processor time of this thread, without other programs; it advances with the kernel's tick of some milliseconds.
@@ -41,7 +42,12 @@ fn busy() -> Duration {
     Duration::from_nanos(word.expect("nanoseconds"))
 }
 
-fn subscribe(hub: &mut MemoryHub, table: &mut ShardTable, token: u64, filters: impl Iterator<Item = String>) {
+fn subscribe(
+    hub: &mut MemoryHub,
+    table: &mut ShardSubscriptions,
+    token: u64,
+    filters: impl Iterator<Item = String>,
+) {
     let mut publication_batch = PublicationBatch::new();
     for (number, filter) in filters.enumerate() {
         let sid = number.to_string();

@@ -14,8 +14,9 @@
 use std::collections::VecDeque;
 
 use stilling_hub::{
-    ClientOptions, Durability, HashKey, Hub, HubConfig, HubRequest, Ingress, Now, Outlets, Payload,
-    Publication, PublicationBatch, Retention, RoutedBatch, ShardTable, Storage, StreamConfig, UnixNanos,
+    ClientOptions, Durability, HashKey, Hub, HubConfig, HubRequest, Ingress, Now, Payload, Publication,
+    PublicationBatch, Retention, RoutedBatch, ShardSenders, ShardSubscriptions, Storage, StreamConfig,
+    UnixNanos,
 };
 use stilling_journal::{Batch, Chunk, IdleBatches, JournalAnswer, LogRetention, ReadRequest, StreamIndex};
 use stilling_ring::BlockWriter;
@@ -31,9 +32,9 @@ const SHARED_MIN: usize = 1024;
 const KEY: HashKey = HashKey(1, 2);
 
 /// A shard that discards what it receives.
-struct DiscardingOutlets;
+struct DiscardingSenders;
 
-impl Outlets for DiscardingOutlets {
+impl ShardSenders for DiscardingSenders {
     fn swap(&mut self, _: usize, batch: &mut RoutedBatch) -> bool {
         batch.clear();
         true
@@ -103,7 +104,7 @@ impl Storage for SteppedStorage {
     }
 }
 
-type MeasuredHub = Hub<SteppedStorage, DiscardingOutlets>;
+type MeasuredHub = Hub<SteppedStorage, DiscardingSenders>;
 
 /// A turn of the hub's thread.
 #[inline(never)]
@@ -131,8 +132,8 @@ fn main() {
         written: VecDeque::new(),
     };
     let config = HubConfig { streams: vec![stream], ..HubConfig::default() };
-    let mut hub = Hub::new(config, &[], (storage, DiscardingOutlets), 1, (KEY, UnixNanos::EPOCH));
-    let mut table = ShardTable::new(KEY, 10);
+    let mut hub = Hub::new(config, &[], (storage, DiscardingSenders), 1, (KEY, UnixNanos::EPOCH));
+    let mut table = ShardSubscriptions::new(KEY, 10);
     let subject = if kind == "disk" { "events.a" } else { "plain.a" };
     let mut batch = PublicationBatch::new();
     table.subscribe(1, ClientOptions::default(), (subject.as_bytes(), b"", b"1")).expect("there is room");

@@ -9,9 +9,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use stilling_hub::{
-    ClientOptions, Durability, HashKey, Hub, HubConfig, HubRequest, Ingress, JournalStorage, Now, Outlets,
-    Publication, PublicationBatch, RecoveredStream, ResumePoint, Retention, RoutedBatch, StreamConfig,
-    UnixNanos,
+    ClientOptions, Durability, HashKey, Hub, HubConfig, HubRequest, Ingress, JournalStorage, Now,
+    Publication, PublicationBatch, RecoveredStream, ResumePoint, Retention, RoutedBatch, ShardSenders,
+    StreamConfig, UnixNanos,
 };
 use stilling_journal::disk::file::FileDisk;
 use stilling_journal::{Batch, Log, LogConfig, ReadOutcome, Record, StartAt};
@@ -20,10 +20,10 @@ const IDS: u64 = 1_000_000;
 const KEY: HashKey = HashKey(1, 2);
 const START_NS: u64 = 1_700_000_000_000_000_000;
 
-/// Outlets that take and discard everything at once.
-struct DroppingOutlets;
+/// Senders that discard everything at once.
+struct DroppingSenders;
 
-impl Outlets for DroppingOutlets {
+impl ShardSenders for DroppingSenders {
     fn swap(&mut self, _: usize, routed_batch: &mut RoutedBatch) -> bool {
         routed_batch.clear();
         true
@@ -42,7 +42,7 @@ fn stream(durability: Durability) -> StreamConfig {
 fn fill() -> (Duration, Duration) {
     let config = HubConfig { streams: vec![stream(Durability::None)], ..HubConfig::default() };
     let mut hub =
-        Hub::new(config, &[], (JournalStorage::default(), DroppingOutlets), 1, (KEY, UnixNanos::EPOCH));
+        Hub::new(config, &[], (JournalStorage::default(), DroppingSenders), 1, (KEY, UnixNanos::EPOCH));
     let (mut publication_batch, mut longest, begun) =
         (PublicationBatch::new(), Duration::ZERO, Instant::now());
     for number in 0..IDS {
@@ -117,7 +117,7 @@ fn main() {
     let rebuilt = begun.elapsed();
     let config = HubConfig { streams: vec![stream(Durability::Disk)], ..HubConfig::default() };
     let mut hub =
-        Hub::new(config, &[], (JournalStorage::default(), DroppingOutlets), 1, (KEY, UnixNanos::EPOCH));
+        Hub::new(config, &[], (JournalStorage::default(), DroppingSenders), 1, (KEY, UnixNanos::EPOCH));
     hub.open(0, recovered);
     hub.flush();
     assert_eq!(hub.counters().streams[0].ids.get(), IDS);

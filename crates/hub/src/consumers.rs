@@ -16,7 +16,7 @@ use stilling_journal::Record;
 
 pub(crate) use self::consumer::{Consumer, ConsumerSpec};
 pub(crate) use self::table::{AddConsumerError, ConsumerTable};
-use crate::fan_out::{FanOut, Outlets, UnsentItem};
+use crate::fan_out::{FanOut, ShardSenders, UnsentItem};
 use crate::hash_key::HashKey;
 use crate::message::OutboundMessage;
 use crate::router::Router;
@@ -82,7 +82,7 @@ pub(crate) struct ConsumerDelivery<'a, S, O> {
     pub(crate) fan_out: &'a mut FanOut<O>,
 }
 
-impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
+impl<S: Storage, O: ShardSenders> ConsumerDelivery<'_, S, O> {
     /// Returns whether no unfinished send waits, and all shards that get a consumer's next message have room.
     #[inline]
     pub(crate) fn has_room_for(&mut self, number: u32) -> bool {
@@ -152,11 +152,11 @@ mod tests {
     const NOW: Now = Now::simulated(0);
     const ALICE: ClientId = ClientId { shard: 0, token: 1 };
 
-    struct DiscardingOutlets {
+    struct DiscardingSenders {
         has_room: bool,
     }
 
-    impl Outlets for DiscardingOutlets {
+    impl ShardSenders for DiscardingSenders {
         fn swap(&mut self, _: usize, routed_batch: &mut RoutedBatch) -> bool {
             if self.has_room {
                 routed_batch.clear();
@@ -171,7 +171,7 @@ mod tests {
         storage: JournalStorage,
         streams: StreamTable,
         router: Router,
-        fan_out: FanOut<DiscardingOutlets>,
+        fan_out: FanOut<DiscardingSenders>,
     }
 
     impl DeliveryFixture {
@@ -184,11 +184,11 @@ mod tests {
                 storage: JournalStorage::default(),
                 streams: StreamTable::new(vec![config], &[], 1024 * 1024, (KEY, NOW.unix_ns)),
                 router,
-                fan_out: FanOut::new(DiscardingOutlets { has_room }, 1, 0),
+                fan_out: FanOut::new(DiscardingSenders { has_room }, 1, 0),
             }
         }
 
-        fn delivery(&mut self) -> ConsumerDelivery<'_, JournalStorage, DiscardingOutlets> {
+        fn delivery(&mut self) -> ConsumerDelivery<'_, JournalStorage, DiscardingSenders> {
             let DeliveryFixture { consumers, storage, streams, router, fan_out } = self;
             ConsumerDelivery { consumers, storage, streams, router, fan_out }
         }
@@ -242,7 +242,7 @@ mod tests {
         parts.publish(&vec![b'x'; DELIVERY_BATCH_SIZE]);
         assert_eq!((parts.fan_out.messages(), parts.consumers.offered()), (2, 2));
         assert!(!parts.delivery().finish_unsent());
-        parts.fan_out.outlets_mut().has_room = true;
+        parts.fan_out.shard_senders_mut().has_room = true;
         assert!(parts.delivery().finish_unsent());
         assert_eq!((parts.fan_out.messages(), parts.consumers.offered()), (3, 3));
     }

@@ -139,7 +139,7 @@ pub struct StreamCounters {
     pub slow_writes: Gauge,
     /// Damaged records, each counted once, by the first reader that reaches it.
     pub damaged: Gauge,
-    /// Sequences that writes cut off by crashes may have had, each counted once.
+    /// Records possibly lost in last writes that a crash interrupted, each counted once.
     pub torn: Gauge,
     /// Failed reads.
     pub read_failures: Gauge,

@@ -104,7 +104,7 @@ impl DedupWindow {
 
     /// Returns the hash that stands for an id; `None` for an empty id.
     pub(crate) fn name(&self, id: &[u8]) -> Option<u128> {
-        (!id.is_empty()).then(|| self.key.wide(id))
+        (!id.is_empty()).then(|| self.key.hash_128(id))
     }
 
     /// Returns the sequence of the record with this id, if the id has not expired.
@@ -402,7 +402,7 @@ mod tests {
     #[test]
     fn an_id_is_known_for_the_time_however_many_records_come() {
         let mut window = window(120);
-        let name = window.key.wide(b"a");
+        let name = window.key.hash_128(b"a");
         assert_eq!(window.find(name, at(5 * SECOND)), None);
         window.note(name, 10, at(5 * SECOND));
         assert_eq!(window.find(name, at(6 * SECOND)), Some(10));
@@ -417,7 +417,7 @@ mod tests {
     #[test]
     fn without_a_time_nothing_is_known() {
         let mut window = window(0);
-        let name = window.key.wide(b"a");
+        let name = window.key.hash_128(b"a");
         window.note(name, 1, at(0));
         assert_eq!((window.find(name, at(0)), window.first(2)), (None, 2));
     }

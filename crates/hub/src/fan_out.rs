@@ -35,8 +35,8 @@ use crate::router::Router;
 mod shard_queue;
 mod unsent;
 
-/// Carries routed batches to shards.
-pub trait Outlets {
+/// Sends routed batches to the shards.
+pub trait ShardSenders {
     /// Hands a batch to a shard in exchange for an empty one. Returns `false`, and leaves the batch, if the shard holds
     /// all its batches.
     fn swap(&mut self, shard: usize, routed_batch: &mut RoutedBatch) -> bool;
@@ -68,7 +68,7 @@ pub(crate) struct MessageDispatch {
 
 #[derive(Debug)]
 pub(crate) struct FanOut<O> {
-    outlets: O,
+    shard_senders: O,
     shards: Vec<ShardQueue>,
     queue_size_max: usize,
     /// A shard without room has room again since the last turn.
@@ -83,11 +83,11 @@ pub(crate) struct FanOut<O> {
     ended: Vec<u32>,
 }
 
-impl<O: Outlets> FanOut<O> {
+impl<O: ShardSenders> FanOut<O> {
     /// Creates the fan-out for `shards` shards with at most `queue_size_max` bytes waiting for each.
-    pub(crate) fn new(outlets: O, shards: usize, queue_size_max: usize) -> FanOut<O> {
+    pub(crate) fn new(shard_senders: O, shards: usize, queue_size_max: usize) -> FanOut<O> {
         FanOut {
-            outlets,
+            shard_senders,
             shards: (0..shards).map(ShardQueue::new).collect(),
             queue_size_max,
             has_regained_room: false,
@@ -99,12 +99,12 @@ impl<O: Outlets> FanOut<O> {
         }
     }
 
-    pub(crate) fn outlets(&self) -> &O {
-        &self.outlets
+    pub(crate) fn shard_senders(&self) -> &O {
+        &self.shard_senders
     }
 
-    pub(crate) fn outlets_mut(&mut self) -> &mut O {
-        &mut self.outlets
+    pub(crate) fn shard_senders_mut(&mut self) -> &mut O {
+        &mut self.shard_senders
     }
 
     #[cfg(test)]
@@ -122,7 +122,7 @@ impl<O: Outlets> FanOut<O> {
         self.has_regained_room = false;
         for queue in &mut self.shards {
             self.has_regained_room |=
-                std::mem::take(&mut queue.is_stalled) && queue.has_room(&mut self.outlets);
+                std::mem::take(&mut queue.is_stalled) && queue.has_room(&mut self.shard_senders);
         }
     }
 
@@ -134,7 +134,7 @@ impl<O: Outlets> FanOut<O> {
     #[inline]
     pub(crate) fn advance(&mut self) {
         for queue in self.shards.iter_mut().filter(|queue| queue.is_waiting()) {
-            queue.advance(&mut self.outlets);
+            queue.advance(&mut self.shard_senders);
         }
     }
 
@@ -147,17 +147,17 @@ impl<O: Outlets> FanOut<O> {
     pub(crate) fn sync(&mut self, shard: u32) {
         let queue = &mut self.shards[shard as usize];
         let processed = queue.processed;
-        queue.open_batch(&mut self.outlets).processed(processed);
+        queue.open_batch(&mut self.shard_senders).processed(processed);
     }
 
     pub(crate) fn refuse_registration(&mut self, shard: u32, id: RegistrationId) {
-        self.shards[shard as usize].open_batch(&mut self.outlets).refused(id);
+        self.shards[shard as usize].open_batch(&mut self.shard_senders).refused(id);
     }
 
     pub(crate) fn flush(&mut self) {
         self.advance();
         for queue in &mut self.shards {
-            queue.flush(&mut self.outlets);
+            queue.flush(&mut self.shard_senders);
         }
     }
 
@@ -167,7 +167,7 @@ impl<O: Outlets> FanOut<O> {
 
     #[inline]
     pub(crate) fn has_room(&mut self) -> bool {
-        self.shards.iter_mut().all(|queue| queue.has_room(&mut self.outlets))
+        self.shards.iter_mut().all(|queue| queue.has_room(&mut self.shard_senders))
     }
 
     /// Returns whether every shard with subscriptions that match `subject` has room.
@@ -179,7 +179,7 @@ impl<O: Outlets> FanOut<O> {
         router.find(subject, &mut matches);
         let has_room = router
             .registered(&matches)
-            .all(|to| self.shards[to.shard() as usize].has_room(&mut self.outlets));
+            .all(|to| self.shards[to.shard() as usize].has_room(&mut self.shard_senders));
         self.matches = matches;
         has_room
     }
@@ -237,7 +237,7 @@ impl<O: Outlets> FanOut<O> {
 
     #[inline]
     fn routed_batch(&mut self, to: ClientId) -> &mut RoutedBatch {
-        self.shards[to.shard as usize].open_batch(&mut self.outlets)
+        self.shards[to.shard as usize].open_batch(&mut self.shard_senders)
     }
 
     pub(crate) fn bytes(&mut self, to: ClientId, write: impl FnOnce(&mut Vec<u8>)) {
@@ -268,7 +268,7 @@ impl<O: Outlets> FanOut<O> {
 
     /// Returns whether there is no unfinished work and a shard has room.
     pub(crate) fn has_room_in(&mut self, shard: u32) -> bool {
-        !self.has_unfinished() && self.shards[shard as usize].has_room(&mut self.outlets)
+        !self.has_unfinished() && self.shards[shard as usize].has_room(&mut self.shard_senders)
     }
 
     /// Sends a record to a connection that catches up. The caller has checked for [room](Self::has_room_in).
@@ -295,7 +295,7 @@ impl<O: Outlets> FanOut<O> {
             SubscriberTarget::Single(ClientId { shard, token }) => (shard, MarkTarget::Connection(token)),
             SubscriberTarget::Shared { shard, id } => (shard, MarkTarget::Registration(id)),
         };
-        self.shards[shard as usize].open_batch(&mut self.outlets).mark(target, mark);
+        self.shards[shard as usize].open_batch(&mut self.shard_senders).mark(target, mark);
     }
 
     /// Sends a message to the registrations `matches`, one per queue group; without room it waits for its shard. Returns
@@ -378,7 +378,7 @@ impl<O: Outlets> FanOut<O> {
         for &slot in to {
             let Some(registration) = router.get_mut(slot) else { continue };
             let queue = &mut self.shards[registration.shard() as usize];
-            queue.message(dispatch, message, registration.id, &mut self.outlets);
+            queue.message(dispatch, message, registration.id, &mut self.shard_senders);
             if registration.count_delivery() {
                 self.ended.push(slot);
             }

@@ -12,7 +12,7 @@ pub struct HashKey(pub u64, pub u64);
 impl HashKey {
     /// Returns a 128-bit hash of `bytes`; two different inputs collide with a probability of 2⁻¹²⁸.
     #[must_use]
-    pub fn wide(&self, bytes: &[u8]) -> u128 {
+    pub fn hash_128(&self, bytes: &[u8]) -> u128 {
         let mut hasher = SipHasher13Wide::new_with_keys(self.0, self.1);
         hasher.write(bytes);
         hasher.finish128().as_u128()

@@ -213,24 +213,24 @@ impl HealthLog {
         self.read_failures += 1;
         let text = format!("read failed, retrying: {error}; check its disk");
         self.log(LogTopic::Reading, text.clone());
-        self.health.reading = Some(text.into());
+        self.health.read_error = Some(text.into());
         self.is_changed = true;
     }
 
     pub(crate) fn read_succeeded(&mut self) {
-        self.is_changed |= self.health.reading.take().is_some();
+        self.is_changed |= self.health.read_error.take().is_some();
     }
 
     pub(crate) fn retained(&mut self, error: Option<&io::Error>) {
         let Some(error) = error else {
-            self.is_changed |= self.health.retention.take().is_some();
+            self.is_changed |= self.health.retention_error.take().is_some();
             return;
         };
         self.retention_failures += 1;
         let text =
             format!("old records could not be removed and still take space: {error}; check its directory");
         self.log(LogTopic::Retention, text.clone());
-        self.health.retention = Some(text.into());
+        self.health.retention_error = Some(text.into());
         self.is_changed = true;
     }
 

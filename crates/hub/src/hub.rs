@@ -22,7 +22,7 @@ use crate::clients::ClosingClients;
 use crate::consumers::{ConsumerDelivery, Consumers};
 use crate::counters::HubCounters;
 use crate::deliveries::PublishOutcome;
-use crate::fan_out::{FanOut, MessageSender, Outlets};
+use crate::fan_out::{FanOut, MessageSender, ShardSenders};
 use crate::gate::GateRegistry;
 use crate::hash_key::HashKey;
 use crate::limits::SHARD_QUEUE_SIZE_MAX;
@@ -77,7 +77,7 @@ impl Default for HubConfig {
 }
 
 /// Single writer of all streams and subscriptions.
-pub struct Hub<S: Storage, O: Outlets> {
+pub struct Hub<S: Storage, O: ShardSenders> {
     storage: S,
     fan_out: FanOut<O>,
     router: Router,
@@ -128,13 +128,13 @@ struct HubTotals {
     registrations_refused: u64,
 }
 
-impl<S: Storage, O: Outlets> Hub<S, O> {
+impl<S: Storage, O: ShardSenders> Hub<S, O> {
     /// Creates a hub for `shards` shards with streams that continue at `resumed`; a stream without a resume point
     /// starts empty.
     pub fn new(
         config: HubConfig,
         resumed: &[ResumePoint],
-        (storage, outlets): (S, O),
+        (storage, shard_senders): (S, O),
         shards: usize,
         (key, started_ns): (HashKey, UnixNanos),
     ) -> Self {
@@ -147,7 +147,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         streams.set_gates(&config.gates);
         Hub {
             storage,
-            fan_out: FanOut::new(outlets, shards, config.shard_queue_size_max),
+            fan_out: FanOut::new(shard_senders, shards, config.shard_queue_size_max),
             router,
             clients: ClosingClients::new(key),
             parked: ParkedClients::new(key, streams.len()),
@@ -167,9 +167,9 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         &mut self.storage
     }
 
-    /// Returns the outlets that carry routed batches to the shards.
-    pub fn outlets_mut(&mut self) -> &mut O {
-        self.fan_out.outlets_mut()
+    /// Returns the senders of routed batches to the shards.
+    pub fn shard_senders_mut(&mut self) -> &mut O {
+        self.fan_out.shard_senders_mut()
     }
 
     /// Returns whether the hub has no work until a request arrives, a shard returns a routed batch or the storage
@@ -202,22 +202,22 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         self.fan_out.has_batch_for(shard)
     }
 
-    /// Returns the outlets that carry routed batches to the shards.
-    pub fn outlets(&self) -> &O {
-        self.fan_out.outlets()
+    /// Returns the senders of routed batches to the shards.
+    pub fn shard_senders(&self) -> &O {
+        self.fan_out.shard_senders()
     }
 
     /// Returns whether everything processed is durable and all resulting deliveries have been handed out. Streams that
     /// wait for room on their disk do not count.
-    pub fn is_settled(&self) -> bool {
+    pub fn is_drained(&self) -> bool {
         // A closed stream stores no marker. The unwritten records of a stream that waits for room are not acknowledged.
-        let is_settled = |(number, stream): (usize, &StreamWriter)| {
+        let is_drained = |(number, stream): (usize, &StreamWriter)| {
             let is_marked = !self.losses.has_unmarked(number) || stream.closed.is_some();
-            stream.is_settled() && is_marked || stream.waiting_since.is_some()
+            stream.is_drained() && is_marked || stream.waiting_since.is_some()
         };
         let has_unsent =
             self.fan_out.has_unfinished() || !self.streams.releasing().is_empty() || !self.parked.is_empty();
-        !has_unsent && self.streams.iter().enumerate().all(is_settled)
+        !has_unsent && self.streams.iter().enumerate().all(is_drained)
     }
 
     /// Returns the hub's counters.

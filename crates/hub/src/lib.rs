@@ -2,8 +2,8 @@
 //!
 //! The hub is a passive state machine without sockets, threads or clocks. Shards fill [`PublicationBatch`]es; the
 //! caller runs [`Hub::process_requests`], [`Hub::poll_storage`] and [`Hub::flush`]; [`RoutedBatch`]es go back to the
-//! shards through [`Outlets`], and a shard's [`ShardTable`] turns them into [`DeliveryBatch`]es for its connections.
-//! Records go to the journal through [`Storage`].
+//! shards through [`ShardSenders`], and a shard's [`ShardSubscriptions`] turns them into [`DeliveryBatch`]es for its
+//! connections. Records go to the journal through [`Storage`].
 //!
 //! - **Nothing of a disk stream is visible or acknowledged before it is durable**, and nothing of it after a failed
 //!   sync.
@@ -43,7 +43,7 @@ mod registrations;
 mod resume;
 mod routed_batch;
 mod router;
-mod shard_table;
+mod shard_subscriptions;
 mod short_bytes;
 mod storage;
 mod stream;
@@ -55,7 +55,7 @@ mod time;
 pub use counters::{Gauge, HubCounters, ShardCounters, StreamCounters};
 pub use deliveries::{DeliveryBatch, DeliveryItem, PublishOutcome, RefusalReason};
 pub use encoding::MessageFormat;
-pub use fan_out::Outlets;
+pub use fan_out::ShardSenders;
 pub use filter_tree::FilterTree;
 pub use gate::{
     AuctionGate, Gate, GateMessage, GateRecord, GateRecords, GateRegistry, RejectReason, StatelessGate,
@@ -74,7 +74,7 @@ pub use recovered_stream::RecoveredStream;
 pub use registrations::overlap as filters_overlap;
 pub use resume::{CatchUpRequest, ResetCause, StartFrom, SubscriptionNotice};
 pub use routed_batch::RoutedBatch;
-pub use shard_table::{ShardTable, SubscriptionLimit};
+pub use shard_subscriptions::{ShardSubscriptions, SubscriptionLimit};
 pub use storage::{JournalStorage, Storage, StreamOpening};
 pub use stream::{Durability, ResumePoint, Retention, StreamConfig};
 pub use stream_health::{SharedHealth, StreamCondition, StreamHealth};

@@ -16,20 +16,20 @@ pub const DELIVERY_BATCH_SIZE: usize = 256 * 1024;
 /// a feed. Below, each gets lines of its own.
 pub const FEED_SHARERS_MIN: usize = 8;
 
-/// Bytes of an open feed before its subscriptions are handed what they have not been handed yet. A longer message gets
-/// memory of its own.
+/// Bytes of the largest block of an open feed. Full: its subscriptions get the messages that they have not received
+/// yet, and the feed continues in another block. A longer message gets a block of its own size.
 pub const FEED_BLOCK_SIZE: usize = DELIVERY_BATCH_SIZE;
 
 /// Bytes of the smallest feed's memory.
 pub const FEED_BLOCK_SIZE_MIN: usize = 4096;
 
-/// Bytes of a shard's memory for feeds, longer messages aside. Full: the shard's deliveries continue in its next turn,
-/// when everything that was sent from them is in the kernel or copied.
+/// Bytes of a shard's memory for feeds, not counting longer messages. Full: the shard's deliveries continue in its next
+/// turn, when everything that was sent from them is in the kernel or copied.
 pub const FEED_BLOCKS_SIZE_MAX: usize = 16 * 1024 * 1024;
 
 /// Routed batches in flight to one shard. When the shard holds all of them, its deliveries wait in its queue until one
 /// comes back.
-pub const DELIVERY_BATCHES: usize = 8;
+pub const ROUTED_BATCHES: usize = 8;
 
 /// Bytes queued for a shard that holds all its routed batches, payloads in shared blocks included although the queue
 /// keeps references. Full: a publication that would add to the queue waits, as do the requests of this shard's
@@ -72,9 +72,9 @@ pub const DAMAGED_RANGES_MAX: usize = 4096;
 /// Log lines queued for the hub thread. Further lines wait in their streams.
 pub const NOTICES_MAX: usize = 64;
 
-/// Batches of each of two disk streams, open, with the journal, or waiting for shards; more streams share twice as many
-/// equally, and a single stream has no such bound. Full: the stream accepts no publications until one of its batches is
-/// released, so that other streams still find batches.
+/// Batches of one of two disk streams that are open, with the journal, or waiting for shards. More than two streams
+/// share twice this number equally; a single stream has no such bound. Full: the stream accepts no publications until
+/// one of its batches is released, so that other streams still find batches.
 pub const BATCHES_PER_STREAM_MAX: usize = 32;
 
 /// Nanoseconds between checks of the disk while a stream waits.
@@ -100,8 +100,8 @@ pub const PARKED_PER_CLIENT_SIZE_MAX: usize = 20 * 1024 * 1024;
 /// Bytes that a parked request counts for in addition to its parts.
 pub const PARKED_REQUEST_SIZE: usize = 64;
 
-/// `PING`s parked per connection although there is no room; its request to close after all answers needs no room
-/// either. Full: as for [`PARKED_SIZE_MAX`].
+/// `PING`s per connection that are parked even without room for parked requests. A request to close after all answers
+/// and a disconnect are always parked. Full: as for [`PARKED_SIZE_MAX`].
 pub const PARKED_BARRIERS_MAX: usize = 64;
 
 /// Requests of parked connections that the hub processes in one turn. The others wait for the next turns.
@@ -191,10 +191,10 @@ pub const INACTIVE_ORPHAN_NS_MAX: u64 = 60 * 1_000_000_000;
 pub const DISCONNECTED_CONSUMER_STEPS_PER_TURN: usize = 256;
 
 /// Steps of one round that removes registrations of disconnected clients; rounds are at least
-/// [`STALE_REGISTRATIONS_EVERY_NS`] apart. Each turn has as many further steps for stale registrations that its
-/// messages would have matched. Such registrations receive nothing, but each message to their subject takes longer
-/// until they are removed. A new registration also removes one. A step is the removal of a registration, or the
-/// comparison of its filter with 16 streams. A shard removes as many subscriptions per turn.
+/// [`STALE_REGISTRATIONS_EVERY_NS`] apart. Each turn has this number of further steps for stale registrations that
+/// match its messages: they receive nothing, but each message to their subject takes longer until they are removed. A
+/// new registration also removes one. A step is the removal of a registration, or the comparison of its filter with 16
+/// streams. A shard removes this number of subscriptions per turn.
 ///
 /// A step takes 1 to 2 µs because its memory is cold: a message that arrives during the removal waits some 25 µs, and
 /// one removal per millisecond takes less than a thirtieth of the hub's thread. Without pauses the thread would be busy
@@ -286,7 +286,7 @@ pub const MEMORY_TIME_STEP_NS: u64 = 1_000_000;
 pub const RETAIN_EVERY_NS: u64 = 1_000_000_000;
 
 /// Nanoseconds between two wake-ups of an idle hub for retention by age.
-pub const AGES_EVERY_NS: u64 = 10_000_000_000;
+pub const AGE_RETENTION_EVERY_NS: u64 = 10_000_000_000;
 
 /// Minimum nanoseconds between two loss markers in one stream. The next marker includes the losses in between.
 pub const MARKER_EVERY_NS: u64 = 1_000_000_000;

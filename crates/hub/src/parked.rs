@@ -472,13 +472,16 @@ mod tests {
             0,
             StallReason::Stream(0)
         ));
-        assert!(!parked.push((ALICE, ClientOptions::default()), &publication(b"x"), 0), "she has her share");
+        assert!(
+            !parked.push((ALICE, ClientOptions::default()), &publication(b"x"), 0),
+            "her share is used up"
+        );
         for _ in 0..PARKED_BARRIERS_MAX {
             assert!(parked.push((ALICE, ClientOptions::default()), &HubRequest::Barrier, 0));
         }
         assert!(
             !parked.push((ALICE, ClientOptions::default()), &HubRequest::Barrier, 0),
-            "there is an end to it"
+            "the number of parked PINGs is bounded"
         );
         assert!(parked.push((ALICE, ClientOptions::default()), &HubRequest::CloseAfterAcks, 0));
         assert!(parked.push((ALICE, ClientOptions::default()), &HubRequest::Disconnect, 0));

@@ -92,7 +92,7 @@ pub struct Publication<'a> {
 pub enum HubRequest<'a> {
     /// Publishes a message.
     Publish(Publication<'a>),
-    /// Changes the subscriptions of the shard; made by its [`ShardTable`](crate::ShardTable).
+    /// Changes the subscriptions of the shard; made by its [`ShardSubscriptions`](crate::ShardSubscriptions).
     Interest(InterestChange<'a>),
     /// Sends a subscription the records of a stream; follows the connection's [`InterestChange`].
     CatchUp(CatchUpRequest<'a>),

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! A message is stored once, regardless of the number of subscribed connections: the shard's
-//! [`ShardTable`](crate::ShardTable) turns it into a [`DeliveryBatch`](crate::DeliveryBatch). Routed batches circulate
-//! like publication batches.
+//! [`ShardSubscriptions`](crate::ShardSubscriptions) turns it into a [`DeliveryBatch`](crate::DeliveryBatch). Routed
+//! batches circulate like publication batches.
 
 use stilling_ring::SharedBlock;
 

@@ -44,15 +44,17 @@ pub struct StreamHealth {
     /// Latest damage, found at the start or by a reader.
     pub damage: Option<Arc<str>>,
     /// Error of the last read; cleared by a successful one.
-    pub reading: Option<Arc<str>>,
+    pub read_error: Option<Arc<str>>,
     /// Error of the last round of retention; cleared by a successful one.
-    pub retention: Option<Arc<str>>,
+    pub retention_error: Option<Arc<str>>,
 }
 
 impl StreamHealth {
     /// Returns everything that needs attention although the stream stores messages.
     pub fn details(&self) -> impl Iterator<Item = &str> {
-        [&self.damage, &self.reading, &self.retention].into_iter().filter_map(|detail| detail.as_deref())
+        [&self.damage, &self.read_error, &self.retention_error]
+            .into_iter()
+            .filter_map(|detail| detail.as_deref())
     }
 }
 

@@ -512,7 +512,7 @@ impl StreamWriter {
     }
 
     /// Returns whether nothing waits for the disk or for release.
-    pub(crate) fn is_settled(&self) -> bool {
+    pub(crate) fn is_drained(&self) -> bool {
         !self.has_unwritten() && !self.is_releasing()
     }
 
@@ -529,7 +529,7 @@ impl StreamWriter {
         self.log_stats = log_stats;
         self.closed = None;
         self.health.open(health);
-        if self.next == 1 && self.is_settled() {
+        if self.next == 1 && self.is_drained() {
             let ResumePoint { first, next, created_ns } = resumed;
             (self.dedup, self.newest_ns, self.created_ns) = (dedup, newest_ns, created_ns);
             (self.first, self.next, self.visible) = (first, next, next - 1);

@@ -10,8 +10,8 @@ use crate::disk_stall::WriterStalls;
 use crate::gate::{GateRegistry, StreamGate};
 use crate::hash_key::HashKey;
 use crate::limits::{
-    AGES_EVERY_NS, BATCHES_PER_STREAM_MAX, DISK_CHECK_EVERY_NS, NOTICE_EVERY_NS, REFERENCES_CHECK_EVERY_NS,
-    RETAIN_EVERY_NS, SWEEP_EVERY_NS,
+    AGE_RETENTION_EVERY_NS, BATCHES_PER_STREAM_MAX, DISK_CHECK_EVERY_NS, NOTICE_EVERY_NS,
+    REFERENCES_CHECK_EVERY_NS, RETAIN_EVERY_NS, SWEEP_EVERY_NS,
 };
 use crate::storage::Storage;
 use crate::stream::{Durability, ResumePoint, StreamConfig};
@@ -187,7 +187,7 @@ impl StreamTable {
     pub(crate) fn next_check_in(&self) -> Option<u64> {
         let ages =
             |stream: &StreamWriter| stream.config.retention.age.is_some() && stream.first < stream.next;
-        let ages = self.writers.iter().any(ages).then_some(AGES_EVERY_NS);
+        let ages = self.writers.iter().any(ages).then_some(AGE_RETENTION_EVERY_NS);
         let is_watched = self.stalls.is_any_running() || self.writers.iter().any(StreamWriter::is_watched);
         let disk = is_watched.then_some(DISK_CHECK_EVERY_NS);
         let lines = self.writers.iter().any(|stream| stream.health.has_lines()).then_some(NOTICE_EVERY_NS);
@@ -232,7 +232,7 @@ mod tests {
         assert_eq!(numbers(&streams[0]), (3, 9, 8, STARTED_NS));
         assert_eq!(numbers(&streams[1]), (1, 1, 0, STARTED_NS));
         assert_eq!((streams.len(), streams.named("1"), streams.named("2")), (2, Some(1), None));
-        assert_eq!(streams.next_check_in(), Some(AGES_EVERY_NS), "the first has records");
+        assert_eq!(streams.next_check_in(), Some(AGE_RETENTION_EVERY_NS), "the first has records");
     }
 
     #[test]
@@ -253,7 +253,7 @@ mod tests {
             has_room = true;
         }
         assert_eq!(order, [(0, 10), (2, 5), (0, 10), (0, 11), (0, 12)]);
-        assert!(streams.releasing().is_empty() && streams.iter().all(StreamWriter::is_settled));
+        assert!(streams.releasing().is_empty() && streams.iter().all(StreamWriter::is_drained));
         assert_eq!((streams[0].visible, streams[1].visible, streams[2].visible), (12, 0, 5));
     }
 

@@ -116,11 +116,11 @@ fn measure_thread(disk: FileDisk, bytes: usize) -> Result<(f64, f64), Box<dyn Er
             Some(JournalAnswer::Durable { watermark, .. }) => durable = watermark,
             Some(other) => return Err(format!("{other:?}").into()),
             None => {
-                wake.park();
+                wake.set_parked();
                 if journal.is_quiet() {
                     thread::park();
                 }
-                wake.unpark();
+                wake.clear_parked();
             }
         }
     }

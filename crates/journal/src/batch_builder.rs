@@ -176,11 +176,11 @@ impl BatchBuilder {
             if is_last {
                 return;
             }
-            wake.park();
+            wake.set_parked();
             if !self.has_work() && !self.is_closed() {
                 thread::park();
             }
-            wake.unpark();
+            wake.clear_parked();
         }
     }
 }

@@ -229,13 +229,13 @@ impl GroupCommit {
     }
 
     /// Retries streams that wait for space once more, and freezes those that fail.
-    pub(crate) fn give_up<D: Disk>(&mut self, logs: &mut [Log<D>]) {
+    pub(crate) fn stop_retrying<D: Disk>(&mut self, logs: &mut [Log<D>]) {
         while let Some(stream) = self.dirty.pop_front() {
             let Some(log) = logs.get_mut(stream as usize) else { continue };
             let outcome = log.append(&mut self.streams[stream as usize].batches);
             self.answer_durable(stream, log.durable());
             if let Err(error) = outcome {
-                let frozen = log.give_up(error);
+                let frozen = log.stop_retrying(error);
                 self.answer_frozen(stream, log.durable(), &frozen);
             }
         }

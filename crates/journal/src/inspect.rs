@@ -44,20 +44,20 @@ pub struct Inspection<D: Disk> {
 /// A stream that another process writes, opened without its lock: for a successor that checks format and permissions
 /// and reads ahead before it opens the stream with [`Log::open`](crate::Log::open). Changes nothing on disk.
 #[derive(Debug)]
-pub struct Preview<D: Disk> {
+pub struct StreamPreview<D: Disk> {
     source: LogSource<D>,
     recovery: Recovery,
 }
 
-impl<D: Disk> Preview<D> {
+impl<D: Disk> StreamPreview<D> {
     /// Reads the state of the stream `name` in `disk`.
     ///
     /// # Errors
     /// Those of [`Log::open`](crate::Log::open) except the lock's.
-    pub fn of(disk: D, name: &str) -> Result<Preview<D>, OpenError> {
+    pub fn of(disk: D, name: &str) -> Result<StreamPreview<D>, OpenError> {
         let survey = survey(&disk, Some(name))?;
         let shared = Arc::new(SharedLog::new(survey.segments, survey.recovery.last, 0));
-        Ok(Preview { source: LogSource::new(disk, shared), recovery: survey.recovery })
+        Ok(StreamPreview { source: LogSource::new(disk, shared), recovery: survey.recovery })
     }
 
     /// The findings and sequences. While the other process writes, its last batch may look torn.

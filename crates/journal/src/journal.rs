@@ -395,7 +395,7 @@ impl Journal {
         Some(JournalAnswer::Frozen { stream, watermark: progress.watermark, frozen, is_batch_lost })
     }
 
-    /// Whether no answer is pending. To be called after [`Wake::park`], so that no wake-up is lost.
+    /// Whether no answer is pending. To be called after [`Wake::set_parked`], so that no wake-up is lost.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         let has_thread_ended = self.replies.is_closed();

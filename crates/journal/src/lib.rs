@@ -73,7 +73,7 @@ pub use failure::{AppendError, Frozen};
 pub use finding::{Finding, Findings, OpenError};
 pub use format::record::{Record, RecordKind, Records};
 pub use format::snapshot::Snapshot;
-pub use inspect::Preview;
+pub use inspect::StreamPreview;
 pub use journal::{IdleBatches, Journal, JournalLimits, JournalThreads};
 pub use log::{FoundSnapshots, Log, LogConfig, LogRetention, RemovedSegments};
 pub use reader::{BatchView, Gap, GapCause, LogSource, ReadOutcome, Reader, StartAt};

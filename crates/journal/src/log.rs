@@ -212,7 +212,7 @@ impl<D: Disk> Log<D> {
     }
 
     /// Freezes the log because batches that could not be appended will not be retried.
-    pub fn give_up(&mut self, error: AppendError) -> Frozen {
+    pub fn stop_retrying(&mut self, error: AppendError) -> Frozen {
         let frozen = match error {
             AppendError::Frozen(frozen) => frozen,
             AppendError::Waiting { reason, kind } => Frozen { reason, kind },

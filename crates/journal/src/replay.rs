@@ -261,7 +261,7 @@ impl Replay {
         Some(chunk)
     }
 
-    /// Whether no chunk is pending. To be called after [`Wake::park`], so that no wake-up is lost.
+    /// Whether no chunk is pending. To be called after [`Wake::set_parked`], so that no wake-up is lost.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         self.chunks.is_empty()
@@ -290,11 +290,11 @@ fn run<D: Disk>(mut worker: ReplayWorker<D>, wake: &Wake) {
         if is_last {
             return;
         }
-        wake.park();
+        wake.set_parked();
         if !worker.has_work() && !worker.request_receiver.is_closed() {
             thread::park();
         }
-        wake.unpark();
+        wake.clear_parked();
     }
 }
 

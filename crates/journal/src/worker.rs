@@ -32,11 +32,11 @@ pub(crate) fn run<D: Disk>(mut worker: JournalWorker<D>, wake: &Wake) -> Vec<Fro
             // Batches were lost with the builder. The streams end here, as after a panic of this thread.
             return Vec::new();
         }
-        wake.park();
+        wake.set_parked();
         if !worker.has_work() && !worker.is_closed() && !worker.requests.has_lost_builder() {
             thread::park_timeout(worker.due_at().saturating_duration_since(Instant::now()));
         }
-        wake.unpark();
+        wake.clear_parked();
     }
 }
 
@@ -116,7 +116,7 @@ impl<D: Disk> JournalWorker<D> {
 
     /// Freezes streams that still cannot be written, and closes all streams. Returns the reasons of frozen streams.
     pub fn close(mut self) -> Vec<Frozen> {
-        self.group_commit.give_up(&mut self.logs);
+        self.group_commit.stop_retrying(&mut self.logs);
         self.group_commit.write_snapshots(&mut self.logs);
         self.group_commit.publish();
         self.consumer.notify();

@@ -54,11 +54,11 @@ fn a_record_costs_no_allocation_from_batch_to_watermark_and_back() {
                 Some(JournalAnswer::Durable { watermark, .. }) => durable = watermark,
                 Some(other) => panic!("{other:?}"),
                 None => {
-                    wake.park();
+                    wake.set_parked();
                     if journal.is_quiet() {
                         thread::park();
                     }
-                    wake.unpark();
+                    wake.clear_parked();
                 }
             }
         }

@@ -11,7 +11,7 @@
 //! A closure that does not fit is rejected at compile time, at the line that makes it: put the large part into a `Box`
 //! or an `Arc`.
 //!
-//! Row 4.11: a job is constructed in its slot of the queue, without an allocation. A worker copies it (two cache lines)
+//! A job is constructed in its slot of the queue, without an allocation. A worker copies it (two cache lines)
 //! out of the slot before it runs: a slow job in its slot would block the queue of its shard. `call` then moves the
 //! captures to its own stack, as a `FnOnce` by value requires.
 #![allow(unsafe_code)]

@@ -12,7 +12,7 @@
 //! They import their atomics from [`sync`], so that the loom models in `tests/loom.rs` check the code that ships.
 //! [`SplitMix64`], the pseudo-random number generator, is here because every crate depends on this one.
 //!
-//! To sleep without losing a wake, a consumer parks first, then checks its mailboxes once more.
+//! To sleep without losing a wake, a consumer first calls [`Wake::set_parked`], then checks its mailboxes once more.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -27,7 +27,7 @@
 //!     let wake = Arc::clone(&wake);
 //!     move || {
 //!         for item in 0..10 {
-//!             sender.push(item).expect("ten items fit into sixty-four places");
+//!             sender.push(item).expect("ten items fit into sixty-four slots");
 //!         }
 //!         sender.publish(); // one publication and at most one wake for the whole batch
 //!         wake.notify();
@@ -40,11 +40,11 @@
 //!         if let Some(item) = receiver.pop() {
 //!             break item;
 //!         }
-//!         wake.park();
+//!         wake.set_parked();
 //!         if receiver.is_empty() {
 //!             thread::park();
 //!         }
-//!         wake.unpark();
+//!         wake.clear_parked();
 //!     };
 //! }
 //! assert_eq!(sum, 45);
@@ -64,7 +64,7 @@ mod wake;
 pub use block::{BlockWriter, SharedBlock};
 pub use event_count::{EventCount, WaitTicket};
 pub use inline_fn::{CAPTURE_ALIGN_MAX, CAPTURE_SIZE_MAX, InlineFn};
-pub use mailbox::{CAPACITY_MAX, MailboxFull, Receiver, Sender, Vacancy, mailbox};
+pub use mailbox::{CAPACITY_MAX, MailboxFull, Receiver, Sender, VacantSlot, mailbox};
 pub use random::SplitMix64;
 pub use time::{Clock, ManualTime, Time};
 pub use wake::Wake;

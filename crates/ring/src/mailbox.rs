@@ -76,9 +76,9 @@ impl<T> Sender<T> {
     /// [`MailboxFull`] with the item.
     #[inline]
     pub fn push(&mut self, item: T) -> Result<(), MailboxFull<T>> {
-        match self.vacancy() {
-            Some(vacancy) => {
-                vacancy.fill(|| item);
+        match self.vacant_slot() {
+            Some(vacant_slot) => {
+                vacant_slot.fill(|| item);
                 Ok(())
             }
             None => Err(MailboxFull(item)),
@@ -91,9 +91,9 @@ impl<T> Sender<T> {
     /// [`MailboxFull`] with `build`, which was not called.
     #[inline]
     pub fn push_with<F: FnOnce() -> T>(&mut self, build: F) -> Result<(), MailboxFull<F>> {
-        match self.vacancy() {
-            Some(vacancy) => {
-                vacancy.fill(build);
+        match self.vacant_slot() {
+            Some(vacant_slot) => {
+                vacant_slot.fill(build);
                 Ok(())
             }
             None => Err(MailboxFull(build)),
@@ -102,7 +102,7 @@ impl<T> Sender<T> {
 
     /// The next free slot, or `None` if the mailbox is full. For callers that build an item only if it fits.
     #[inline]
-    pub fn vacancy(&mut self) -> Option<Vacancy<'_, T>> {
+    pub fn vacant_slot(&mut self) -> Option<VacantSlot<'_, T>> {
         let capacity = self.capacity() as u64;
         if self.next - self.cached_head == capacity {
             self.cached_head = self.shared.head.0.index.load(Ordering::Acquire);
@@ -110,7 +110,7 @@ impl<T> Sender<T> {
                 return None;
             }
         }
-        Some(Vacancy { sender: self })
+        Some(VacantSlot { sender: self })
     }
 
     /// Makes everything pushed so far visible to the receiver; called once per batch. Returns false if there was
@@ -162,18 +162,18 @@ impl<T> Drop for Sender<T> {
 }
 
 /// A free slot of the mailbox. Dropping it unfilled pushes nothing.
-pub struct Vacancy<'a, T> {
+pub struct VacantSlot<'a, T> {
     sender: &'a mut Sender<T>,
 }
 
-impl<T> Vacancy<'_, T> {
+impl<T> VacantSlot<'_, T> {
     /// Builds the item in its slot. If `build` panics, nothing is pushed.
     #[inline(always)]
     pub fn fill(self, build: impl FnOnce() -> T) {
-        let Vacancy { sender } = self;
-        // SAFETY: a vacancy exists only while `next` is less than a whole capacity ahead of `head`, so the receiver has
-        // popped this slot (the acquire load of `head` ordered its read before this write) or it was never used, and
-        // the sender owns it until `tail` passes it.
+        let VacantSlot { sender } = self;
+        // SAFETY: a vacant slot exists only while `next` is less than a whole capacity ahead of `head`, so the receiver
+        // has popped this slot (the acquire load of `head` ordered its read before this write) or it was never used,
+        // and the sender owns it until `tail` passes it.
         sender.shared.slot(sender.next).with_mut(|slot| unsafe {
             (*slot).write(build());
         });
@@ -219,8 +219,8 @@ impl<T> Receiver<T> {
         self.next
     }
 
-    /// Whether there is nothing to pop. After [`Wake::park`](crate::Wake::park) it is exact for a consumer that is
-    /// about to sleep: it sees every item whose [`notify`](crate::Wake::notify) did not wake the consumer.
+    /// Whether there is nothing to pop. After [`Wake::set_parked`](crate::Wake::set_parked) it is exact for a consumer
+    /// that is about to sleep: it sees every item whose [`notify`](crate::Wake::notify) did not wake the consumer.
     #[must_use]
     #[inline]
     pub fn is_empty(&self) -> bool {

@@ -39,23 +39,23 @@ impl Wake {
         Wake { parked: AtomicBool::new(false), wake_count: Statistic::new(0), action: Box::new(action) }
     }
 
-    /// A wake that unparks the thread in `thread`, which must be set before that thread first [parks](Wake::park): an
-    /// earlier wake is lost.
+    /// A wake that unparks the thread in `thread`, which must be set before that thread first calls
+    /// [`set_parked`](Wake::set_parked): an earlier wake is lost.
     #[must_use]
     pub fn for_thread(thread: &Arc<OnceLock<Thread>>) -> Wake {
         let thread = Arc::clone(thread);
         Wake::new(move || thread.get().into_iter().for_each(Thread::unpark))
     }
 
-    /// Consumer: announces a sleep. The consumer then checks all its mailboxes once more, sleeps if they are empty, and
-    /// calls [`unpark`](Wake::unpark) in either case.
-    pub fn park(&self) {
+    /// Consumer: sets the flag, without sleeping. The consumer then checks all its mailboxes once more, sleeps if they
+    /// are empty, and calls [`clear_parked`](Wake::clear_parked) in either case.
+    pub fn set_parked(&self) {
         self.parked.swap(true, Ordering::AcqRel);
         fence(Ordering::SeqCst);
     }
 
-    /// Consumer: withdraws the announcement.
-    pub fn unpark(&self) {
+    /// Consumer: clears the flag.
+    pub fn clear_parked(&self) {
         self.parked.swap(false, Ordering::AcqRel);
     }
 
@@ -113,8 +113,8 @@ mod tests {
     fn a_consumer_that_is_awake_costs_no_action() {
         let (wake, runs) = counted();
         assert!(!wake.notify());
-        wake.park();
-        wake.unpark();
+        wake.set_parked();
+        wake.clear_parked();
         assert!(!wake.notify());
         assert_eq!(runs.load(Ordering::Relaxed), 0);
     }
@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn one_sleep_is_woken_once_by_many_producers() {
         let (wake, runs) = counted();
-        wake.park();
+        wake.set_parked();
         assert!(wake.notify());
         assert!(!wake.notify());
         assert_eq!((runs.load(Ordering::Relaxed), wake.wake_count()), (1, 1));
@@ -132,7 +132,7 @@ mod tests {
     fn force_runs_the_action_always() {
         let (wake, runs) = counted();
         wake.force();
-        wake.park();
+        wake.set_parked();
         wake.force();
         assert_eq!(runs.load(Ordering::Relaxed), 2);
         assert!(wake.notify(), "forcing must not use up the announcement");

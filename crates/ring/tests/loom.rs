@@ -52,11 +52,11 @@ fn next(receivers: &mut [Receiver<usize>], wake: &Wake, waker: &TestWaker) -> us
         if let Some(item) = receivers.iter_mut().find_map(Receiver::pop) {
             return item;
         }
-        wake.park();
+        wake.set_parked();
         if receivers.iter().all(Receiver::is_empty) {
             waker.sleep();
         }
-        wake.unpark();
+        wake.clear_parked();
     }
 }
 

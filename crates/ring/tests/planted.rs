@@ -9,7 +9,7 @@ fn the_lost_wake_drops_every_eighth_and_only_when_chosen() {
         let wake = Wake::new(|| ());
         (0..count)
             .filter(|_| {
-                wake.park();
+                wake.set_parked();
                 wake.notify()
             })
             .count()

@@ -70,7 +70,7 @@ pub struct ServeConfig {
     pub send_buffer: Option<usize>,
     /// TCP congestion control of accepted connections; `None`: the system's.
     pub congestion: Option<String>,
-    /// Takes over from the server at a control socket, and can be succeeded there. Default: no.
+    /// Takes over from the server at a control socket, and hands over to the next server there. Default: no.
     pub take_over: Option<TakeOverConfig>,
     /// Also accepts from the listeners that the parent process passes (sd_listen_fds(3)). Default: no.
     pub passed_listeners: bool,
@@ -99,7 +99,7 @@ pub enum HubThread {
     /// In the first shard.
     Shard,
     /// On its own thread.
-    Own,
+    Dedicated,
 }
 
 /// Where the admin pages are answered: `/status`, `/metrics`, `/livez`, `/readyz`.
@@ -264,7 +264,7 @@ pub enum ServeError {
     CopyListeners(io::Error),
     /// The predecessor did not hand over to this server.
     HandOver(HandOverError),
-    /// The data folder cannot hold streams: the reason.
+    /// The data directory cannot hold streams: the reason.
     Data(String),
     /// The streams on disk cannot be opened.
     OpenStreams(OpenError),

@@ -12,7 +12,7 @@ use stilling_journal::{JournalLimits, LockError, LogConfig, OpenError};
 use stilling_ring::{Time, Wake};
 
 use crate::config::{HubThread, ServeConfig, ServeError};
-use crate::data_folder::DataFolder;
+use crate::data_directory::DataDirectory;
 use crate::hub::{
     self, HubCloser, HubEnvironment, HubHandle, LazyJournal, OpeningThread, PreparedStreams, Runner,
     SharedDisks, SimulatedStore, StartGate, SteppedHub, SteppedJournal, SteppedThreads, StreamDirectory,
@@ -198,8 +198,8 @@ impl HubPlan {
             PredecessorState::Running(report) | PredecessorState::Ending(report) => report,
         };
         let plan = HubPlan::with(config, hub_thread, |hub, size_max| {
-            let data = DataFolder::inspect_streams(config).map_err(ServeError::Data)?;
-            if let Some(shortage) = data.as_ref().and_then(DataFolder::shortage) {
+            let data = DataDirectory::inspect_streams(config).map_err(ServeError::Data)?;
+            if let Some(shortage) = data.as_ref().and_then(DataDirectory::shortage) {
                 return Err(ServeError::Data(shortage));
             }
             let folder = StreamFolder::new(config.data.clone(), config.write_method, size_max);
@@ -275,7 +275,7 @@ impl<S: StreamStore> HubPlan<S> {
         let has_thread = match hub_thread {
             HubThread::Auto => cores::usable_cores().len() > 2 || config.has_custom_gate(),
             HubThread::Shard => false,
-            HubThread::Own => true,
+            HubThread::Dedicated => true,
         };
         let users = Arc::new(Users::new(config.users.clone()));
         let directory = Arc::new(StreamDirectory::new(&config.streams));
@@ -300,7 +300,7 @@ impl<S: StreamStore> HubPlan<S> {
 
     /// Lines that describe the hub before it runs.
     pub(crate) fn banner(&self) -> Vec<String> {
-        let location = if self.has_thread { "on its own thread" } else { "in shard 0" };
+        let location = if self.has_thread { "on a dedicated thread" } else { "in shard 0" };
         let mut lines: Vec<String> = self.opened.findings().chain(self.opened.write_methods()).collect();
         let when = if self.opened.are_held_by_predecessor() {
             ", opened when the predecessor releases them"
@@ -340,7 +340,7 @@ impl<S: StreamStore> HubPlan<S> {
         let [key, other_key, id] = secret;
         let wake = hub_wake.unwrap_or(&shards[0]);
         let key = stilling_hub::HashKey(key, other_key);
-        let (ports, mailboxes, inlets) = hub::connect(shards, wake, key);
+        let (ports, mailboxes, shard_receivers) = hub::connect(shards, wake, key);
         let started_ns = lifecycle.unix_nanos(Time::ZERO);
         let waits = opened.are_held_by_predecessor();
         if waits {
@@ -353,7 +353,7 @@ impl<S: StreamStore> HubPlan<S> {
         let hub_counters = hub.counters();
         let _ = overview.hub.set(Arc::clone(&hub_counters));
         let log = log.map(LogWriter::start).transpose().map_err(ServeError::Threads)?;
-        let mut runner = Runner::new(hub, inlets, log);
+        let mut runner = Runner::new(hub, shard_receivers, log);
         if waits {
             runner = runner.with_gate(StartGate {
                 lifecycle: Arc::clone(lifecycle),
@@ -438,7 +438,7 @@ mod tests {
             let outcome = Arc::clone(&was_woken);
             let run = move || {
                 if known.get().map(Thread::id) == Some(thread::current().id()) {
-                    wake.park();
+                    wake.set_parked();
                     wake.notify();
                     thread::park();
                     outcome.store(true, Ordering::Relaxed);

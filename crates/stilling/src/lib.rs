@@ -34,7 +34,7 @@
 
 mod addresses;
 mod config;
-mod data_folder;
+mod data_directory;
 mod descriptor_budget;
 mod exposure;
 pub mod hand_over;
@@ -63,7 +63,7 @@ mod volume_monitor;
 mod websocket;
 
 pub use config::{Admin, HubThread, ServeConfig, ServeError};
-pub use data_folder::DataFolder;
+pub use data_directory::DataDirectory;
 pub use exposure::Exposure;
 pub use metrics::render as render_metrics;
 pub use overview::Overview;

@@ -56,7 +56,7 @@ impl WallClock {
 #[derive(Debug)]
 pub struct Lifecycle {
     /// Requests to end so far: the first drains, the second stops.
-    requests: Arc<AtomicU32>,
+    shutdown_requests: Arc<AtomicU32>,
     /// A successor has taken over. This drains but does not count as a request to end: the first such request to a
     /// server that hands over changes nothing.
     handed_over: AtomicBool,
@@ -84,7 +84,7 @@ impl Lifecycle {
     /// A running process. Changes wake the shards through `wakes`.
     pub fn new(wakes: Vec<Arc<Wake>>, wall_clock: WallClock) -> Self {
         Lifecycle {
-            requests: Arc::default(),
+            shutdown_requests: Arc::default(),
             handed_over: AtomicBool::new(false),
             shares_listeners: AtomicBool::new(false),
             failed: AtomicBool::new(false),
@@ -101,7 +101,7 @@ impl Lifecycle {
 
     /// The current phase.
     pub fn phase(&self) -> LifecyclePhase {
-        match self.requests.load(Ordering::Acquire) {
+        match self.shutdown_requests.load(Ordering::Acquire) {
             0 if !self.handed_over.load(Ordering::Acquire) && !self.failed.load(Ordering::Acquire) => {
                 LifecyclePhase::Running
             }
@@ -115,14 +115,14 @@ impl Lifecycle {
         self.phase() != LifecyclePhase::Running
     }
 
-    /// The number of requests to end so far, for a signal handler to increment.
-    pub fn requests(&self) -> &Arc<AtomicU32> {
-        &self.requests
+    /// The number of shutdown requests so far, for a signal handler to increment.
+    pub fn shutdown_requests(&self) -> &Arc<AtomicU32> {
+        &self.shutdown_requests
     }
 
     /// Requests the end: the first call drains, the second cuts off. Safe in a signal handler.
     pub fn end(&self) {
-        self.requests.fetch_add(1, Ordering::AcqRel);
+        self.shutdown_requests.fetch_add(1, Ordering::AcqRel);
         self.wake_all();
     }
 

@@ -85,17 +85,12 @@ impl OverviewCollector {
         counter(
             to,
             "adopted",
-            "Open connections taken over from elsewhere",
+            "Connections opened outside the shards and attached to one",
             overview.engine(|c| &c.adopted),
         )?;
         self.encode_closed(to)?;
         self.encode_refused(to)?;
-        counter(
-            to,
-            "accept_gate_closed",
-            "Pauses of accepting at capacity",
-            overview.engine(|c| &c.gate_closed),
-        )?;
+        counter(to, "accept_pauses", "Pauses of accepting at capacity", overview.engine(|c| &c.gate_closed))?;
         counter(
             to,
             "accept_errors",
@@ -121,17 +116,32 @@ impl OverviewCollector {
         counter(to, "datagrams_sent", "Datagrams to be sent", overview.engine(|c| &c.datagrams_sent))?;
         let dropped = overview.engine(|c| &c.datagrams_dropped);
         counter(to, "datagrams_dropped", "Datagrams that the system refused to send", dropped)?;
-        counter(to, "blocked_sends", "Sends taken only in part", overview.engine(|c| &c.blocked_sends))
+        counter(
+            to,
+            "blocked_sends",
+            "Sends that the kernel accepted only in part",
+            overview.engine(|c| &c.blocked_sends),
+        )
     }
 
     /// Memory and activity of the shards and their drivers.
     fn encode_event_loops(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let overview = &*self.0;
-        counter(to, "parked", "Idle connections parked", overview.engine(|c| &c.parked))?;
+        counter(
+            to,
+            "parked",
+            "Idle connections parked: a wait for readability replaces their receive",
+            overview.engine(|c| &c.parked),
+        )?;
         gauge(to, "input_held_bytes", "Unfinished input held", overview.engine(|c| &c.input_held))?;
         gauge(to, "output_held_bytes", "Unsent output held", overview.engine(|c| &c.output_held))?;
-        counter(to, "turns", "Turns of the event loops", overview.engine(|c| &c.turns))?;
-        counter(to, "driver_enters", "System calls of the drivers", overview.engine(|c| &c.system_calls))?;
+        counter(to, "turns", "Iterations of the event loops", overview.engine(|c| &c.turns))?;
+        counter(
+            to,
+            "driver_system_calls",
+            "System calls of the drivers",
+            overview.engine(|c| &c.system_calls),
+        )?;
         counter(
             to,
             "driver_buffer_waits",
@@ -230,7 +240,7 @@ impl OverviewCollector {
 
     fn encode_jobs(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let pool = self.0.work();
-        gauge(to, "worker_threads", "Worker threads now; at the end, those there were", pool.threads)?;
+        gauge(to, "worker_threads", "Worker threads now", pool.threads)?;
         let (started, ended) = (pool.threads_started, pool.threads_ended);
         counter(to, "worker_threads_started", "Worker threads started", started)?;
         counter(to, "worker_threads_ended", "Worker threads ended because fewer were needed", ended)?;
@@ -281,8 +291,12 @@ impl OverviewCollector {
             ("changing", counters.configured.saturating_sub(up)),
         ];
         let kind = ConstGauge::new(0_i64).metric_type();
-        let mut processes =
-            to.encode_descriptor("app_processes", "Worker processes now, by state", None, kind)?;
+        let mut processes = to.encode_descriptor(
+            "app_processes",
+            "Worker processes now, by state (changing: starting, draining or stopping)",
+            None,
+            kind,
+        )?;
         for (state, value) in states {
             let value = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
             value.encode(processes.encode_family(&[("state", state)])?)?;
@@ -317,7 +331,7 @@ impl OverviewCollector {
         counter(
             to,
             "app_replies_dropped",
-            "Replies of worker processes to datagrams whose protocol takes none",
+            "Replies of worker processes to datagrams whose protocol accepts none",
             self.0.http(|c| &c.app_replies_dropped),
         )
     }

@@ -81,7 +81,7 @@ impl Overview {
             ("requests: answered 503", self.requests_refused()),
             ("\u{2003}queue full", work.rejected),
             ("\u{2003}too long in the queue", work.expired),
-            ("\u{2003}no answer in time, or it broke off", self.http(|c| &c.jobs_overdue)),
+            ("\u{2003}no answer in time, or cut off", self.http(|c| &c.jobs_overdue)),
             ("\u{2003}no memory for requests", self.http(|c| &c.requests_shed)),
             ("\u{2003}no memory for responses", self.http(|c| &c.responses_shed)),
             ("\u{2003}publications: no room in time", publications),

@@ -90,7 +90,8 @@ impl Server {
     /// The system refuses the handlers.
     pub fn watch_signals(&self) -> Result<(), ServeError> {
         let signals = [libc_signal::TERM, libc_signal::INT];
-        signals::count_signals(&signals, self.lifecycle.requests(), &self.wakes).map_err(ServeError::Threads)
+        signals::count_signals(&signals, self.lifecycle.shutdown_requests(), &self.wakes)
+            .map_err(ServeError::Threads)
     }
 
     /// Serves on a separate thread, for a program with other work.

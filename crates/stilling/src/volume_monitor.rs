@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-use crate::data_folder;
+use crate::data_directory;
 use crate::settings::{Durability, MessagingConfig};
 
 /// Interval of checks for changed streams.
@@ -141,7 +141,8 @@ impl VolumeMonitor {
 impl MeasuredStream {
     /// After a failed measurement the old figures remain, with their age.
     fn measure(&self, started_at: Instant) {
-        let (Ok(bytes), Ok(free)) = (bytes_on_disk(&self.folder), data_folder::free_at(&self.folder)) else {
+        let (Ok(bytes), Ok(free)) = (bytes_on_disk(&self.folder), data_directory::free_at(&self.folder))
+        else {
             return;
         };
         self.bytes.store(bytes, Ordering::Relaxed);
@@ -179,7 +180,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let events = folder.path().join("events");
         assert_eq!(bytes_on_disk(&events).expect("it need not be there"), 0);
-        assert!(data_folder::free_at(&events).expect("the folder above is there") > 0);
+        assert!(data_directory::free_at(&events).expect("the folder above is there") > 0);
         fs::create_dir(&events).expect("a folder");
         let file = events.join("1.segment");
         fs::write(&file, vec![1; 100_000]).expect("a file");

@@ -162,7 +162,7 @@ fn a_message_allocates_nothing_on(driver: DriverChoice, hub_thread: HubThread) {
 #[test]
 fn a_message_costs_a_warm_server_no_allocation() {
     for driver in [DriverChoice::Uring, DriverChoice::Poll] {
-        for hub_thread in [HubThread::Own, HubThread::Shard] {
+        for hub_thread in [HubThread::Dedicated, HubThread::Shard] {
             a_message_allocates_nothing_on(driver, hub_thread);
         }
     }

@@ -46,11 +46,11 @@
 //!             assert_eq!(completed.outcome, JobResult::Done(completed.ticket * 10));
 //!             break completed.ticket;
 //!         }
-//!         wake.park();
+//!         wake.set_parked();
 //!         if !submitter.has_result() {
 //!             thread::park();
 //!         }
-//!         wake.unpark();
+//!         wake.clear_parked();
 //!     };
 //! }
 //! assert_eq!(sum, 3);
@@ -107,7 +107,7 @@ pub use job_claims::JobPosition;
 pub use job_result::{JobCompletion, JobResult};
 pub use limits::{PoolLimits, QUEUE_MAX_LIMIT};
 pub use pool::Pool;
-pub use pool_core::{FinishedJob, RunningJob};
+pub use pool_core::{ClaimedJob, FinishedJob};
 pub use queue_target::QueueTarget;
 pub use scaler::PoolScaler;
 pub use scaling::PoolScaling;

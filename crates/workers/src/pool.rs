@@ -9,7 +9,7 @@ use crate::context::JobContext;
 use crate::counters::PoolCounters;
 use crate::job_claims::JobClaims;
 use crate::limits::{PoolLimits, QUEUE_MAX_LIMIT};
-use crate::pool_core::{PoolCore, ResultQueue, RunningJob};
+use crate::pool_core::{ClaimedJob, PoolCore, ResultQueue};
 use crate::scaler::PoolScaler;
 use crate::submitter::JobSubmitter;
 use crate::threads::WorkerThreads;
@@ -76,7 +76,7 @@ impl<R> Pool<R> {
 
     /// Takes the oldest published job of all submitters, as a worker thread does: for a simulator or a helping thread.
     #[must_use]
-    pub fn take_job(&self) -> Option<RunningJob<R>> {
+    pub fn take_job(&self) -> Option<ClaimedJob<R>> {
         PoolCore::take_job(&self.core)
     }
 

@@ -30,7 +30,7 @@ use crate::limits::PoolLimits;
 use crate::pool_size::PoolSize;
 use crate::queue_target::StandingQueueDetector;
 
-pub use self::running::{FinishedJob, RunningJob};
+pub use self::running::{ClaimedJob, FinishedJob};
 
 /// A job in the queue: two cache lines.
 pub(crate) struct Job<R> {
@@ -192,7 +192,7 @@ impl<R> PoolCore<R> {
     }
 
     /// Takes the published job that was submitted first.
-    pub(crate) fn take_job(core: &Arc<PoolCore<R>>) -> Option<RunningJob<R>> {
+    pub(crate) fn take_job(core: &Arc<PoolCore<R>>) -> Option<ClaimedJob<R>> {
         let DequeuedJob { submitter, position, job, now, shed } = loop {
             match PoolCore::pop(core)? {
                 QueueFront::Owned(dequeued) => break dequeued,
@@ -213,7 +213,7 @@ impl<R> PoolCore<R> {
             count(&core.tally.shed);
         }
         let expired = shed || waited > core.limits.age_max && !job.enqueued.is_continuation();
-        Some(RunningJob::new(Arc::clone(core), (submitter, position), job, now, expired, lost))
+        Some(ClaimedJob::new(Arc::clone(core), (submitter, position), job, now, expired, lost))
     }
 
     /// Takes the first entry of the queue, which may have been withdrawn.

@@ -136,13 +136,13 @@ impl<R> JobSubmitter<R> {
         }
         let position = JobPosition::new(self.jobs.pushed());
         let enqueued = EnqueueTime::new(self.core.clock.now(), is_continuation);
-        let Some(vacancy) = self.jobs.vacancy() else {
+        let Some(vacant_slot) = self.jobs.vacant_slot() else {
             self.core.release_queue_slot();
             count(&self.core.tally.rejected);
             return Err(SubmitError::Full(job));
         };
         self.core.claims[self.number].mark_waiting(position.0);
-        vacancy.fill(|| Job { work: InlineFn::new(job), ticket, enqueued });
+        vacant_slot.fill(|| Job { work: InlineFn::new(job), ticket, enqueued });
         self.outstanding += 1;
         self.batch += 1;
         Ok(position)

@@ -8,7 +8,7 @@ use std::time::Duration;
 use stilling_probe::eventually;
 use stilling_ring::{Clock, ManualTime, Time, Wake};
 use stilling_workers::{
-    JobContext, JobResult, JobSubmitter, Pool, PoolLimits, PoolScaler, PoolScaling, RunningJob,
+    ClaimedJob, JobContext, JobResult, JobSubmitter, Pool, PoolLimits, PoolScaler, PoolScaling,
 };
 
 const SHRINK_AFTER: Duration = Duration::from_secs(10);
@@ -30,7 +30,7 @@ struct ElasticFixture {
     submitter: JobSubmitter<u64>,
     scaler: PoolScaler<u64>,
     manual_time: ManualTime,
-    running: Vec<RunningJob<u64>>,
+    running: Vec<ClaimedJob<u64>>,
 }
 
 fn fixture(threads: usize, scaling: PoolScaling) -> ElasticFixture {

@@ -51,7 +51,7 @@ impl ShardSleep {
             if let Some(completed) = submitter.next_result() {
                 return completed;
             }
-            self.wake.park();
+            self.wake.set_parked();
             if !submitter.has_result() {
                 let mut is_woken = self.sleep_flag.is_woken.lock().unwrap();
                 while !*is_woken {
@@ -59,7 +59,7 @@ impl ShardSleep {
                 }
                 *is_woken = false;
             }
-            self.wake.unpark();
+            self.wake.clear_parked();
         }
     }
 }

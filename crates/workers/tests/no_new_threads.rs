@@ -44,11 +44,11 @@ fn no_thread_is_created_after_start() {
         submitter.publish();
         for _ in 0..THREADS {
             while submitter.next_result().is_none() {
-                wake.park();
+                wake.set_parked();
                 if !submitter.has_result() {
                     thread::park();
                 }
-                wake.unpark();
+                wake.clear_parked();
             }
         }
         assert_eq!(threads(), started, "after round {round}");

@@ -355,7 +355,7 @@ fn a_simulated_job_sleeps_in_virtual_time() {
 fn a_result_wakes_the_shard_it_belongs_to() {
     let mut fixture = fixture(2, 10, Duration::MAX);
     for wake in &fixture.wakes {
-        wake.park();
+        wake.set_parked();
     }
     fixture.submitters[1].submit(1, |_| 1).unwrap();
     fixture.submitters[1].publish();

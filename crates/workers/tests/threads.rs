@@ -21,11 +21,11 @@ fn next(submitter: &mut JobSubmitter<u64>, wake: &Wake) -> JobCompletion<u64> {
         if let Some(completed) = submitter.next_result() {
             return completed;
         }
-        wake.park();
+        wake.set_parked();
         if !submitter.has_result() {
             thread::park();
         }
-        wake.unpark();
+        wake.clear_parked();
     }
 }
 

@@ -151,7 +151,7 @@ impl FairnessArguments {
              most 500 a second, and a subscriber that reads at once: alone, and beside hostile clients. \
              Latencies run from sending a message to its acknowledgement and to its delivery. Each round measures the pair \
              alone and then beside each disturbance, each time on a new server (`{}`). A cell has the median over the rounds \
-             and, in brackets, the least and the greatest; × is the p99 divided by the undisturbed one of the same round, with a target of at \
+             and, in brackets, the minimum and the maximum; × is the p99 divided by the undisturbed one of the same round, with a target of at \
              most {RATIO_MAX}. Disconnects are those of the pair; the target is none. The last column says what took place \
              beside the pair in the last round, as the clients concerned and the server's metrics tell: a round in which \
              it did not take place is an error. \

@@ -39,8 +39,8 @@ impl HttpBench {
             plan(capacity.max(1.0), seconds).run(self.binary(), &url)
         })?;
         let mut table = figures::table(
-            "server | load | due/s | sent/s | goodput/s | p50 ms | p99 ms | given up or failed | \
-             normal again after s",
+            "server | load | due/s | sent/s | goodput/s | p50 ms | p99 ms | timed out or failed | \
+             recovered after s",
         );
         for (server, runs) in servers.iter().zip(&runs) {
             table.extend((0..MULTIPLES.len()).map(|at| row(server.name, runs, at)));

@@ -237,9 +237,8 @@ impl IdleConsumersArguments {
             "The delay of the first message after {seconds} seconds of silence, in milliseconds, from the call that publishes it \
              to its delivery by an ordered consumer with the client's default options; heartbeats come meanwhile. Each client \
              is a process that publishes and receives, all wait at the same time, and each consumer has received a message \
-             before the silence. The target is less than {max} ms, from the consumer that there was before the silence. *{control}* \
-             is the control, {}; Stilling is run as {}. A cell has the median over the rounds and, in brackets, the least and \
-             the greatest. \
+             before the silence. The target is less than {max} ms, for the consumer that existed before the silence. *{control}* \
+             is the control, {}; Stilling is run as {}. A cell has the median over the rounds and, in brackets, the minimum and the maximum. \
              `cargo xtask bench idle-consumers --seconds {seconds} --rounds {rounds} --write` writes this section.\n\n{lines}",
             CollectPeer::JetStream.description(),
             CollectPeer::StillingUring.description(),

@@ -36,12 +36,12 @@ impl JournalBenchArguments {
         let lines = machine::listed([]);
         let text = format!(
             "## {TITLE}\n\n\
-             Row 2.6: records of 4 KiB into segments that grow from nothing, so many with each write, each write durable \
-             before the next: through the page cache, and past it from the memory in which a batch was built (`O_DIRECT`), \
-             into a file that grows as it is written or whose segment was zeroed ahead. CPU is the process's, user and system; \
-             later write-back by the kernel is not counted. Opening is that of a start after a crash. \
+             Row 2.6: records of 4 KiB are written to new segments, a \
+             fixed number per write, each write durable before the next: through the page cache, and past it from the \
+             memory of the batch (`O_DIRECT`), into a file that grows or into a segment that was zeroed in advance. CPU is the process's, user and system; \
+             later write-back by the kernel is not counted. Opening is measured as after a crash. \
              `{}` writes this section; a cell is the median of \
-             the rounds and, in brackets, the least and the greatest, {mebibytes} MiB each.\n\n{lines}\n{}",
+             the rounds and, in brackets, the minimum and the maximum, {mebibytes} MiB each.\n\n{lines}\n{}",
             self.options.command("journal"),
             String::from_utf8_lossy(&output.stdout)
         );

@@ -33,7 +33,7 @@ impl BenchEnvironment {
 pub(crate) enum HttpLoad {
     /// `ab`: a number of requests over a number of connections, kept or closed after each.
     Ab { requests: u64, connections: u32, keep: bool },
-    /// `wrk`: a duration over a number of kept connections, pipelined or not.
+    /// `wrk`: a duration over a number of keep-alive connections, pipelined or not.
     Wrk { seconds: u32, connections: u32, pipelined: bool },
     /// `stilling bench http`: a duration over a number of connections, closed after each request or with `pipeline`
     /// requests in flight.

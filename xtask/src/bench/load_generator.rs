@@ -54,7 +54,7 @@ pub(crate) struct LoadStepFigures {
     pub(crate) failed: u64,
     pub(crate) goodput_per_s: f64,
     pub(crate) latency: LatencySpread,
-    pub(crate) refusal: LatencySpread,
+    pub(crate) refusal_latency: LatencySpread,
 }
 
 /// Figures of a tenth of a second.
@@ -171,7 +171,7 @@ mod tests {
             r#"{{"elapsed_s":1.5,"requests":3,"ok":2,"rate_per_s":2.0,"shed":1,"failures_total":0,"evidence":{{}},
                 "latency":{spread},"windows":[{{"at_s":0.0,"due":3,"ok":2,"mean_us":2.5,"max_us":6}}],
                 "steps":[{{"rate":2,"span_s":1.5,"due":3,"requests":3,"ok":2,"shed":1,"failed":0,
-                "goodput_per_s":1.3,"latency":{spread},"refusal":{spread}}}],"cpu_s":0.1}}"#
+                "goodput_per_s":1.3,"latency":{spread},"refusal_latency":{spread}}}],"cpu_s":0.1}}"#
         );
         let report = read(&text).expect("it is whole");
         assert_eq!((report.ok, report.shed, report.latency.p999_us), (2, 1, 5.0));

@@ -243,11 +243,12 @@ impl HttpBench {
              Every figure on this page, but for sections that name a command of their own, comes from one run of `{command}`, which writes it. Servers and load \
              generators share the machine's cores and talk over loopback: figures of one run compare with each \
              other, and with nothing else. Rounds are interleaved (each server in turn, then again); a cell has \
-             the median and, in brackets, the least and the greatest. A ratio is the median of the ratios within \
+             the median and, in brackets, the minimum and the maximum. A ratio is the median of the ratios within \
              each round; a dash stands for what the generator does not measure soundly. Before a server is measured, one answer and {batch} pipelined ones are checked to be empty 200s; \
              failures are requests without an answer, with a broken one, or with one that is not 2xx. {instructions} \
              The peer on hyper is `peers/hyper` of this repository. *bare* is `peers/bare`: it does the I/O of the job and \
-             nothing else, and the columns *÷ bare* say how many times its rate and its CPU a server has.\n\n\
+             nothing else, and the columns *÷ bare* are the rate and the CPU of a server divided by those of \
+             *bare*.\n\n\
              {lines}",
             batch = server::PIPELINE
         ))
@@ -277,11 +278,15 @@ impl HttpBench {
         let loads = [
             ("A connection per request (ab)", ab(150_000, false), Some(0.65)),
             ("A connection per request (stilling bench)", own(true, 1), None),
-            ("Kept connections (ab)", ab(450_000, true), None),
-            ("Kept connections (wrk)", wrk(false), Some(0.85)),
-            ("Kept connections (stilling bench)", own(false, 1), None),
-            ("Kept connections, 16 requests at once (wrk)", wrk(true), Some(0.10)),
-            ("Kept connections, 16 requests at once (stilling bench)", own(false, server::PIPELINE), None),
+            ("Keep-alive connections (ab)", ab(450_000, true), None),
+            ("Keep-alive connections (wrk)", wrk(false), Some(0.85)),
+            ("Keep-alive connections (stilling bench)", own(false, 1), None),
+            ("Keep-alive connections, 16 requests at once (wrk)", wrk(true), Some(0.10)),
+            (
+                "Keep-alive connections, 16 requests at once (stilling bench)",
+                own(false, server::PIPELINE),
+                None,
+            ),
         ];
         let mut sections = Vec::new();
         for (title, load, cpu_factor_max) in loads {
@@ -299,8 +304,8 @@ impl HttpBench {
         let commands: Vec<_> = servers.iter().map(|(server, _)| format!("`{}`", server.command)).collect();
         sections[0].description += &format!(
             "\n\nThe servers: {}. The inline route is `{}` of the example, the others' path is `/test/fast`. Context switches \
-             (row 0.12) are those of all threads of a server, voluntary or not. server-demo itself is not at hand, only its \
-             report; the peer on hyper is built like it: an event loop per core, and threads for slow work.",
+             (row 0.12) are those of all threads of a server, voluntary or not. server-demo itself is not available, only its report; the \
+             peer on hyper has the same structure: an event loop per core, and threads for slow work.",
             commands.join(", "),
             server::CONSTANT
         );
@@ -367,9 +372,9 @@ impl HttpBench {
         }
         let description = format!(
             "User memory (`Pss` of all processes of a server) with its default capacity: at the start, after \
-             `{}`, and with {} connections that were each answered once and then rested for 7 s. The kernel's \
-             own memory for sockets, about the same for all, is not in it. nginx makes room for all connections when \
-             it starts, so a part of theirs stands in its first column.",
+             `{}`, and with {} connections that were each answered once and then idle for 7 s. The \
+             kernel's memory for sockets, about the same for all, is not included. nginx allocates memory for all \
+             connections when it starts, so part of it is in the first column.",
             HttpLoad::Ab { requests: 20_000, connections: 100, keep: true }.command_line("/test/fast"),
             figures::thousands(connections as f64)
         );

@@ -87,27 +87,27 @@ impl HttpBench {
         })?;
         let mut table = figures::table(
             "server | load | requests/s | goodput/s | of its best | p50 ms | p99 ms | p99.9 ms | refused (503) | \
-             p99 ms of a refusal | given up | not begun | normal again after s",
+             p99 ms of a refusal | timed out | not started | recovered after s",
         );
         for (contender, runs) in CONTENDERS.iter().zip(&runs) {
             table.extend((0..runs[0].steps.len()).filter_map(|at| row(contender.name, runs, at)));
         }
         self.judge_overload(&runs);
         let description = format!(
-            "`{plan}`: kept connections and requests by the clock, at {NORMAL} × the capacity and then at {multiples} \
+            "`{plan}`: keep-alive connections and requests by the clock, at {NORMAL} × the capacity and then at {multiples} \
              times it, each time followed by {NORMAL} × again. The capacity is what the server answers to 64 clients \
              in a closed loop, measured before. Work takes {WORK_MS} ms and there are {WORKERS} workers (`-w {WORKERS} \
-             -D {WORK_MS}`), about {CAPACITY} requests/s, so that the server is the bottleneck and ten times as much is \
-             still little for the generator. A client gives up after {TIMEOUT_S} s. *Goodput* counts right answers \
-             that came during the step; latencies are those of the right answers, from the moment at which a request \
-             was due; *given up* are requests without an answer in time; *not begun* those for which no connection was \
-             free in time. *Normal again* is the time from the fall of the load to the first half second in which \
+             -D {WORK_MS}`), about {CAPACITY} requests/s, so that the server is the bottleneck and the generator can \
+             send ten times as much. A client gives up after {TIMEOUT_S} s. *Goodput* counts correct answers that arrived during the \
+             step; latencies are those of the correct answers, from the moment at which a request was due; *timed \
+             out* are requests without an answer in time; *not started* those for which no connection was free in \
+             time. *Recovered after* is the time from the fall of the load to the first half second in which \
              all requests are answered and the mean latency is at most {NORMAL_FACTOR} × the one before the overload \
              (+ {NORMAL_EXTRA_MS} ms). With `--queue-target off` Stilling queues up to 4096 jobs for up to 30 s, \
              more than such clients wait. nginx has no work of its own: it passes requests on to a `stilling serve` with \
              `--queue-target off`, and \
-             `limit_req` lets {let_through:.0} % of the capacity through and refuses the rest: it must be configured with the \
-             capacity that the others find. hyper queues without a limit (`spawn_blocking`).",
+             `limit_req` lets {let_through:.0} % of the capacity through and refuses the rest: it must be configured with the capacity, which the others \
+             determine themselves. hyper queues without a limit (`spawn_blocking`).",
             plan = self.overload_plan(CAPACITY).command_line(SLOW),
             multiples = MULTIPLES.map(|multiple| multiple.to_string()).join(", "),
             let_through = ADMITTED_FACTOR * 100.0,
@@ -151,7 +151,7 @@ impl HttpBench {
             let part = Some(figures::median(parts));
             let what = format!("goodput at 10 × overload, part of the best, {}", contender.name);
             self.add_target(BenchTarget::at_least(what, GOODPUT_PART_MIN, part, ""));
-            let what = format!("normal again after 10 × overload, {}", contender.name);
+            let what = format!("recovered after 10 × overload, {}", contender.name);
             self.add_target(BenchTarget::at_most(what, NORMAL_AGAIN_S, recovery(runs, last + 1), "s"));
         }
     }
@@ -202,7 +202,7 @@ fn row(name: &str, runs: &[LoadReport], at: usize) -> Option<Vec<String>> {
         latency(|step| step.latency.p99_us),
         latency(|step| step.latency.p999_us),
         part(|step| step.shed),
-        if refused > 0.0 { milliseconds(|step| step.refusal.p99_us) } else { figures::unknown() },
+        if refused > 0.0 { milliseconds(|step| step.refusal_latency.p99_us) } else { figures::unknown() },
         part(|step| step.failed),
         part(|step| step.due.saturating_sub(step.requests)),
         again,

@@ -73,7 +73,7 @@ impl HttpBench {
             let all: XtaskResult<Vec<f64>> =
                 requests.map(|request| close_time(server.address, request)).collect();
             let close_times = CloseTimes::of(all?);
-            println!("wrong requests, round {round}, {}: p50 {:.3} ms", server.name, close_times.p50_ms);
+            println!("malformed requests, round {round}, {}: p50 {:.3} ms", server.name, close_times.p50_ms);
             Ok(close_times)
         })?;
         let mut table = figures::table("server | p50 ms | p99 ms | max ms");
@@ -82,8 +82,10 @@ impl HttpBench {
             let (p50, p99) = (all(|times| times.p50_ms), all(|times| times.p99_ms));
             if server.name.starts_with("stilling") {
                 for (name, values) in [("median", &p50), ("p99", &p99)] {
-                    let what =
-                        format!("last byte of a wrong request to end of connection, {name}, {}", server.name);
+                    let what = format!(
+                        "last byte of a malformed request to end of connection, {name}, {}",
+                        server.name
+                    );
                     let measured = figures::median(values.clone());
                     self.add_target(BenchTarget::at_most(what, CLOSE_MS_MAX, Some(measured), "ms"));
                 }
@@ -103,7 +105,7 @@ impl HttpBench {
              the stream at the client. Between them lies the answer of status 400.",
             figures::thousands(self.quick_or_full(REQUESTS) as f64)
         );
-        Ok(vec![PageSection { title: "Wrong requests".to_owned(), description, table }])
+        Ok(vec![PageSection { title: "Malformed requests".to_owned(), description, table }])
     }
 }
 

@@ -13,7 +13,7 @@ pub(crate) struct BenchSample {
     pub(crate) mean_ms: Option<f64>,
     /// Requests without a response, or with a broken one.
     pub(crate) failures: u64,
-    /// Messages recorded as lost in the server's ledger.
+    /// Messages that the server reports as lost.
     pub(crate) lost: u64,
     /// Requests with a complete response that is not 2xx.
     pub(crate) refused: u64,

@@ -175,12 +175,12 @@ impl HttpBench {
             }
         }
         let description = "The `ab` commands of the report of server-demo, whose figures come from another, older \
-                     machine; the requirements make them targets here too (in the table of targets by their rows). nginx has no slow work and stands beside the fast ones \
-                     only, hyper beside those with one client. server-demo never refuses, so rows 4.22 to 4.26 are \
-                     measured with `--queue-target off`; the default answers a crowd like that of 4.25 with 503. Row 4.26 repeats 4.25 with a limit on waiting: what waited longer is answered 503, \
-                     and the times are those of all answers, 503 or not.";
+                     machine; they are targets here too (in the table of targets, by their \
+             rows). nginx has no slow work and is compared for the fast ones only, hyper for those with one client. server-demo never refuses, so rows 4.22 to 4.26 are \
+                     measured with `--queue-target off`; by default, a load like that of 4.25 is answered 503. Row 4.26 repeats 4.25 with a maximum wait: requests that \
+             waited longer are answered 503, and the times are those of all answers, 503 or not.";
         Ok(vec![PageSection {
-            title: "The known figures".to_owned(),
+            title: "The figures of server-demo".to_owned(),
             description: description.to_owned(),
             table,
         }])
@@ -238,8 +238,7 @@ impl HttpBench {
             "`{}` of 30 ms each: alone, and while `ab -q -c 100 URL{FAST}` (a connection per request) sends as fast \
              as it is answered. The servers have 300 worker threads (`-w 300`). nginx has no slow work, so it \
              passes these requests on to a `stilling serve --driver uring -w 300` of its own, which costs it a \
-             second hop. hyper blocks 300 threads of `spawn_blocking`. Both generators run on the cores that the server runs on, so what is added includes \
-             their own waiting for a core.",
+             second hop. hyper blocks 300 threads of `spawn_blocking`. Both generators run on the cores that the server runs on, so the added latency includes their own wait for a core.",
             slow.command_line(SLOW)
         );
         Ok(vec![PageSection { title: "Slow requests beside fast ones".to_owned(), description, table }])

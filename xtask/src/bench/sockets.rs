@@ -121,7 +121,7 @@ impl SocketsArguments {
             "One server process under a limit of {} open files (`prlimit --nofile`) holds {} live connections at \
              once: it keeps them in the descriptor tables of its {rings} rings (`--direct-descriptors`), and so does \
              the generator, under the same limit. All connections were opened first; then each carried one request, \
-             and every answer was checked; all were still open when the generator let go of them. Kernel memory is \
+             and every answer was checked; all were still open when the generator closed them. Kernel memory is \
              the growth of the machine's slabs (`Slab` of `/proc/meminfo`) divided by the sockets, two for each \
              connection because both ends are on this machine; user memory is the growth of the server's `Pss`.\n\n\
              `cargo xtask bench sockets --count {count} --open-files {open_files} --rings {rings} --write`, which ran \

@@ -78,7 +78,7 @@ struct SegmentReport {
     rate_per_s: f64,
     failures_total: u64,
     /// Seconds from the last write until all messages were stored.
-    settled_s: f64,
+    stored_after_s: f64,
     send_time: SegmentSpread,
 }
 
@@ -109,7 +109,7 @@ struct CollectObservation {
 
 struct FloodRecovery {
     /// Until no message is pending; `None`: not within the time limit.
-    settled_s: Option<f64>,
+    stored_after_s: Option<f64>,
     /// Until the end of a nominal run with the earlier rate; `None`: not within the time limit.
     nominal_s: Option<f64>,
 }
@@ -202,7 +202,7 @@ impl CollectServer {
     fn recovery(&self, since_s: f64, nominal_rate: f64) -> XtaskResult<FloodRecovery> {
         let begun = Instant::now();
         let now_s = || since_s + begun.elapsed().as_secs_f64();
-        let settled_s = loop {
+        let stored_after_s = loop {
             if self.pending()? == 0 {
                 break Some(now_s());
             }
@@ -220,7 +220,7 @@ impl CollectServer {
                 break None;
             }
         };
-        Ok(FloodRecovery { settled_s, nominal_s })
+        Ok(FloodRecovery { stored_after_s, nominal_s })
     }
 
     /// Messages received by the server and not yet durable.
@@ -254,7 +254,7 @@ fn watched(server: BenchServer, stage: &CollectServer, total_s: f64) -> XtaskRes
     });
     let (flood, waiting) = (flood?, waiting?);
     let last = flood.last().ok_or("the flood was shorter than one run of it")?;
-    let recovery = stage.recovery(last.report.settled_s, nominal_before.rate_per_s)?;
+    let recovery = stage.recovery(last.report.stored_after_s, nominal_before.rate_per_s)?;
     let nominal_after = stage.nominal(NOMINAL_SECONDS)?;
     let after = wait_for_release(process, start, &before);
     let ended_well = server.end();
@@ -311,18 +311,18 @@ fn waiting(observation: &CollectObservation, total_s: f64) -> SoakVerdict {
 
 /// Judges how soon the messages of each flood run are stored after its last write, while the other runs continue.
 fn settling(observation: &CollectObservation) -> SoakVerdict {
-    let settled = observation.flood.iter().map(|segment| segment.report.settled_s).fold(0.0, f64::max);
+    let settled = observation.flood.iter().map(|segment| segment.report.stored_after_s).fold(0.0, f64::max);
     SoakVerdict {
         what: "all messages of each run are durable soon after its last write".to_owned(),
         limit: format!("< {CALM_WITHIN_S} s"),
         holds: settled < CALM_WITHIN_S,
-        measured: format!("{settled:.2} s at the most"),
+        measured: format!("{settled:.2} s at most"),
     }
 }
 
 /// Judges how soon the server has recovered from the flood.
 fn recovery(observation: &CollectObservation) -> Vec<SoakVerdict> {
-    let FloodRecovery { settled_s, nominal_s } = observation.recovery;
+    let FloodRecovery { stored_after_s, nominal_s } = observation.recovery;
     let soon = |what: &str, end_s: Option<f64>| SoakVerdict {
         what: what.to_owned(),
         limit: format!("< {CALM_WITHIN_S} s"),
@@ -341,7 +341,7 @@ fn recovery(observation: &CollectObservation) -> Vec<SoakVerdict> {
         ),
     };
     vec![
-        soon("row 0.17: nothing is pending after the flood's last write", settled_s),
+        soon("row 0.17: nothing is pending after the flood's last write", stored_after_s),
         soon("row 0.17: the rate is nominal again after the flood's last write", nominal_s),
         rate,
     ]
@@ -408,7 +408,7 @@ mod tests {
             accounting: SegmentAccounting { sends: 5, unexplained: 0, invented: 0 },
             rate_per_s,
             failures_total: 0,
-            settled_s: 0.1,
+            stored_after_s: 0.1,
             send_time: SegmentSpread { mean_us, p99_us: mean_us, max_us: mean_us },
         }
     }
@@ -427,7 +427,7 @@ mod tests {
             flood: segments(),
             waiting: segments(),
             nominal: [report(100.0, 1.0), report(90.0, 1.0)],
-            recovery: FloodRecovery { settled_s: Some(0.2), nominal_s: Some(0.3) },
+            recovery: FloodRecovery { stored_after_s: Some(0.2), nominal_s: Some(0.3) },
             ended_well: true,
         }
     }
@@ -444,8 +444,8 @@ mod tests {
         slower.waiting[9].report.send_time.mean_us = 1000.0;
         slower.waiting[8].report.send_time.mean_us = 1000.0;
         slower.nominal[1].rate_per_s = 10.0;
-        slower.flood[2].report.settled_s = 5.5;
-        slower.recovery.settled_s = None;
+        slower.flood[2].report.stored_after_s = 5.5;
+        slower.recovery.stored_after_s = None;
         slower.flood[3].report.accounting.unexplained = 1;
         assert_eq!(
             broken(&slower),

@@ -201,7 +201,7 @@ fn resource_table(
     total_s: f64,
 ) -> String {
     let mut text = String::new();
-    text += "\n| server | before | after the warm-up | at the end | most | when all had gone |\n|---|---|---|---|---|---|\n";
+    text += "\n| server | before | after the warm-up | at the end | most | after all clients disconnected |\n|---|---|---|---|---|---|\n";
     let (warm, end) = (schedule::warm(total_s), schedule::end(total_s));
     for measure in MEASURES {
         let most = resource_samples.iter().map(measure.of).fold(0.0, f64::max);

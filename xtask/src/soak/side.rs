@@ -77,10 +77,10 @@ impl SideServer {
         Ok(SideObservation { name: self.name, before, resource_samples, after, tally, ended_well })
     }
 
-    /// Runs requests with a connection each and on kept connections, alternately.
+    /// Runs requests with a connection each and on keep-alive connections, alternately.
     fn load(&self, over: &AtomicBool) -> [RequestTally; 2] {
         let name = |kept: &str| format!("{}, c=20{kept} (ab)", self.name);
-        let mut tally = [RequestTally::new(name("")), RequestTally::new(name(", kept"))];
+        let mut tally = [RequestTally::new(name("")), RequestTally::new(name(", keep-alive"))];
         let loads =
             [false, true].map(|keep| HttpLoad::Ab { requests: SEGMENT_REQUESTS, connections: 20, keep });
         let url = self.server.url(self.path);

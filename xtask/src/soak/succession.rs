@@ -133,11 +133,11 @@ impl ServerChain {
     }
 }
 
-/// Runs fast requests with a connection each and on kept connections, alternately: `ab` counts every failure.
+/// Runs fast requests with a connection each and on keep-alive connections, alternately: `ab` counts every failure.
 fn fast_requests(url: &str, environment: &BenchEnvironment, over: &AtomicBool) -> Vec<RequestTally> {
     let mut tally = [
         RequestTally::new("hand-overs: fast, c=20 (ab)"),
-        RequestTally::new("hand-overs: fast, kept, c=20 (ab)"),
+        RequestTally::new("hand-overs: fast, keep-alive, c=20 (ab)"),
     ];
     let loads = [false, true].map(|keep| HttpLoad::Ab { requests: 10_000, connections: 20, keep });
     let mut turn = 0;
@@ -185,7 +185,7 @@ impl HandoverObservation {
         let broken = self.broken.as_ref().map(|detail| format!("; {detail}")).unwrap_or_default();
         let mut verdicts = vec![
             SoakVerdict {
-                what: "servers succeed each other".to_owned(),
+                what: "servers take over from each other".to_owned(),
                 limit: format!("≥ {} hand-overs, all ended well", HAND_OVERS_MIN - 2.0),
                 holds: hand_overs as f64 >= HAND_OVERS_MIN - 2.0 && self.broken.is_none() && self.ended_well,
                 measured: format!(
@@ -197,7 +197,7 @@ impl HandoverObservation {
                 what: "the pool grows and shrinks".to_owned(),
                 limit: format!("≥ {WORKERS_GROWN_MIN} threads"),
                 holds: self.workers_grown >= WORKERS_GROWN_MIN,
-                measured: format!("{} threads came and went in one server", self.workers_grown),
+                measured: format!("{} threads started and ended in one server", self.workers_grown),
             },
         ];
         // The last samples fall into different parts of a wave, so the smallest ones of each half are compared.

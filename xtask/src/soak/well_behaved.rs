@@ -86,7 +86,8 @@ pub(super) fn fast(
     environment: &BenchEnvironment,
     over: &AtomicBool,
 ) -> [RequestTally; 2] {
-    let mut tally = [RequestTally::new("fast, c=100 (ab)"), RequestTally::new("fast, kept, c=100 (wrk)")];
+    let mut tally =
+        [RequestTally::new("fast, c=100 (ab)"), RequestTally::new("fast, keep-alive, c=100 (wrk)")];
     let loads = [
         HttpLoad::Ab { requests: SEGMENT_REQUESTS, connections: 100, keep: false },
         HttpLoad::Wrk { seconds: SEGMENT_S, connections: 100, pipelined: false },

@@ -87,8 +87,8 @@ pub struct CrashPlan {
     pub acks_max: u64,
     /// Retention limit of the stream in bytes; `None`: unlimited. Default: unlimited.
     pub retention_bytes: Option<u64>,
-    /// Folder of the stream, to check that retention was allowed to remove what it removed. Default: none.
-    pub folder: Option<PathBuf>,
+    /// Directory of the stream, to check that retention was allowed to remove what it removed. Default: none.
+    pub stream_directory: Option<PathBuf>,
     /// Whether segments must, or must not, bypass the page cache. Default: either.
     pub direct: Option<bool>,
     /// Descriptors and resident memory are compared in every Nth run of the server; 0: never. Default: 10.
@@ -119,7 +119,7 @@ impl Default for CrashPlan {
             stream: "events".to_owned(),
             acks_max: ACKS_SHORT_MAX,
             retention_bytes: None,
-            folder: None,
+            stream_directory: None,
             direct: None,
             descriptors_every: 10,
             make_stream: None,
@@ -160,7 +160,7 @@ pub struct CrashReport {
     /// Maximum growth of resident memory in KiB.
     pub memory_growth_kib: u64,
     /// Runs in which segments were not written with the required method.
-    pub wrong_method: u64,
+    pub wrong_write_method: u64,
     /// Maximum time from a start to the first answer about the stream, in milliseconds.
     pub longest_start_ms: u64,
     /// First evidence of each kind.
@@ -178,7 +178,7 @@ enum CrashViolation {
     FailedStarts,
     DescriptorLeaks,
     MemoryLeaks,
-    WrongMethod,
+    WrongWriteMethod,
 }
 
 impl CrashViolation {
@@ -193,7 +193,7 @@ impl CrashViolation {
             CrashViolation::FailedStarts => "failed_starts",
             CrashViolation::DescriptorLeaks => "descriptor_leaks",
             CrashViolation::MemoryLeaks => "memory_leaks",
-            CrashViolation::WrongMethod => "wrong_method",
+            CrashViolation::WrongWriteMethod => "wrong_write_method",
         }
     }
 }
@@ -210,7 +210,7 @@ impl CrashReport {
             self.failed_starts,
             self.descriptor_leaks,
             self.memory_leaks,
-            self.wrong_method,
+            self.wrong_write_method,
         ];
         wrong == [0; 9] && self.acknowledged > 0
     }
@@ -242,7 +242,7 @@ impl CrashReport {
             CrashViolation::FailedStarts => &mut self.failed_starts,
             CrashViolation::DescriptorLeaks => &mut self.descriptor_leaks,
             CrashViolation::MemoryLeaks => &mut self.memory_leaks,
-            CrashViolation::WrongMethod => &mut self.wrong_method,
+            CrashViolation::WrongWriteMethod => &mut self.wrong_write_method,
         };
         *count += 1;
         if let Entry::Vacant(empty) = self.evidence.entry(kind.name()) {
@@ -361,7 +361,7 @@ fn inspect_process(
         && let Some(is_direct) = writes_directly(process)
         && is_direct != wanted
     {
-        report.note(CrashViolation::WrongMethod, || {
+        report.note(CrashViolation::WrongWriteMethod, || {
             format!("O_DIRECT is {is_direct} where it should be {wanted}")
         });
     }
@@ -511,7 +511,7 @@ mod tests {
             CrashViolation::FailedStarts,
             CrashViolation::DescriptorLeaks,
             CrashViolation::MemoryLeaks,
-            CrashViolation::WrongMethod,
+            CrashViolation::WrongWriteMethod,
         ] {
             let mut report = CrashReport { acknowledged: 1, ..CrashReport::default() };
             assert!(report.is_good());

@@ -27,7 +27,7 @@ pub struct MonitoredCounters {
     pub pending: Option<u64>,
     /// Maximum of `pending` since the server's start.
     pub pending_max: Option<u64>,
-    /// Received messages that the server's ledger reports as lost.
+    /// Received messages that the server reports as lost.
     pub lost: Option<u64>,
 }
 

@@ -76,7 +76,7 @@ pub struct CollectPlan {
     /// Subscribing connections, each with a thread. Default: 0.
     pub subscribers: u16,
     /// A file to which the server writes each payload as a line; the run ends when all have arrived. Default: none.
-    pub arrives_in: Option<PathBuf>,
+    pub received_file: Option<PathBuf>,
     /// Source of the server's own figures. Default: none.
     pub monitor: Option<Monitor>,
     /// Maximum time to wait for the server to start. Default: 10 s.
@@ -105,7 +105,7 @@ impl CollectPlan {
             stream: Some("events".to_owned()),
             make_stream: None,
             subscribers: 0,
-            arrives_in: None,
+            received_file: None,
             monitor: None,
             wait: Duration::from_secs(10),
             timeout: Duration::from_secs(30),
@@ -170,7 +170,7 @@ impl CollectPlan {
             return wrong("a stream to create needs a name");
         }
         if self.per_message && self.subscribers > 0 {
-            return wrong("subscribers need kept connections, not a connection per message");
+            return wrong("subscribers need persistent connections, not a connection per message");
         }
         Ok(())
     }
@@ -199,7 +199,7 @@ mod tests {
         check(|plan| plan.subject = "a.*".to_owned(), "not a subject");
         check(|plan| (plan.protocol, plan.confirmed) = (CollectProtocol::Redis, false), "cannot be left out");
         check(|plan| plan.protocol = CollectProtocol::Syslog, "no acknowledgements");
-        check(|plan| (plan.per_message, plan.subscribers) = (true, 1), "kept connections");
+        check(|plan| (plan.per_message, plan.subscribers) = (true, 1), "persistent connections");
     }
 
     #[test]

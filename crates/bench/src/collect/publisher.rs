@@ -1,4 +1,4 @@
-//! Publishers on kept connections: one thread, several non-blocking sockets, one wait for all of them.
+//! Publishers on persistent connections: one thread, several non-blocking sockets, one wait for all of them.
 //!
 //! ```text
 //!   turn:  read answers ─► settle ─► fill one write up to the window ─► write ───┐

@@ -49,8 +49,8 @@ pub struct MessageAccounting {
     pub received: Option<u64>,
     /// Failed messages that the server has anyway.
     pub received_of_fails: u64,
-    /// Sends that the server's ledger reports as lost.
-    pub in_ledger: u64,
+    /// Sends that the server reports as lost.
+    pub reported_lost: u64,
     /// Sends that the server neither has nor reports as lost.
     pub unexplained: u64,
     /// Messages of the server beyond all started ones.
@@ -58,7 +58,7 @@ pub struct MessageAccounting {
 }
 
 impl MessageAccounting {
-    fn new(tally: &CollectTally, received: Option<u64>, in_ledger: u64) -> MessageAccounting {
+    fn new(tally: &CollectTally, received: Option<u64>, reported_lost: u64) -> MessageAccounting {
         let CollectTally { queued, sends, fails, .. } = *tally;
         let had = received.unwrap_or(sends);
         let missing = sends.saturating_sub(had);
@@ -69,13 +69,13 @@ impl MessageAccounting {
             fails,
             received,
             received_of_fails: beyond.min(fails),
-            in_ledger: in_ledger.min(missing),
-            unexplained: missing.saturating_sub(in_ledger),
+            reported_lost: reported_lost.min(missing),
+            unexplained: missing.saturating_sub(reported_lost),
             invented: beyond.saturating_sub(fails),
         }
     }
 
-    /// Returns whether queued = sends + fails, and sends = received + every loss in the server's ledger.
+    /// Returns whether queued = sends + fails, and sends = received + the losses that the server reports.
     pub fn is_balanced(&self) -> bool {
         self.queued == self.sends + self.fails && self.unexplained == 0 && self.invented == 0
     }
@@ -90,7 +90,7 @@ pub struct CollectRunReport {
     pub elapsed_s: f64,
     /// Seconds from the kernel's acceptance of the last message until all messages had arrived, or until the wait for
     /// them ended: the time of messages in sockets and in the server.
-    pub settled_s: f64,
+    pub stored_after_s: f64,
     /// Accounting of all messages.
     pub accounting: MessageAccounting,
     /// Successful messages per second: acknowledged, delivered to every subscriber, or arrived.
@@ -125,7 +125,7 @@ pub(super) struct CollectFindings {
     /// Messages in the server's stream or file.
     pub(super) stored: Option<u64>,
     /// Time from the last write of a message to the end of the wait for `stored`.
-    pub(super) settled: Duration,
+    pub(super) stored_after: Duration,
     /// Messages that every subscriber received.
     pub(super) read: Option<u64>,
     pub(super) server: Result<Option<MonitoredCounters>, CollectError>,
@@ -152,8 +152,8 @@ impl CollectRunReport {
             failures_total += 1;
             None
         });
-        let in_ledger = server.and_then(|figures| figures.lost).unwrap_or(0);
-        let accounting = MessageAccounting::new(tally, found.stored.or(found.read), in_ledger);
+        let reported_lost = server.and_then(|figures| figures.lost).unwrap_or(0);
+        let accounting = MessageAccounting::new(tally, found.stored.or(found.read), reported_lost);
         let good = match (plan.confirmed, found.read.or(found.stored)) {
             (false, Some(had)) => had.min(accounting.sends),
             _ => accounting.sends,
@@ -174,7 +174,7 @@ impl CollectRunReport {
                 stream: plan.stream.clone(),
             },
             elapsed_s,
-            settled_s: found.settled.as_secs_f64(),
+            stored_after_s: found.stored_after.as_secs_f64(),
             accounting,
             rate_per_s: per_s(good as f64),
             megabytes_per_s: per_s(good as f64 * f64::from(plan.size) / 1e6),
@@ -222,7 +222,7 @@ mod tests {
         let lost = account(10, 10, 0, Some(8), 0);
         assert_eq!((lost.is_balanced(), lost.unexplained), (false, 2));
         let told = account(10, 10, 0, Some(8), 2);
-        assert_eq!((told.is_balanced(), told.in_ledger), (true, 2));
+        assert_eq!((told.is_balanced(), told.reported_lost), (true, 2));
         assert_eq!(account(10, 10, 0, Some(11), 0).invented, 1);
         assert!(!account(10, 8, 1, None, 0).is_balanced());
     }

@@ -70,15 +70,15 @@ pub fn run_until(plan: &CollectPlan, stop: &Arc<AtomicBool>) -> Result<CollectRu
     let mut tally = load(&run)?;
     let cpu = process_cpu().saturating_sub(cpu_before);
     let stored = before.map(|before| wait_until_stored(&run, before, &mut last_sequence, &mut tally));
-    let stored = match &plan.arrives_in {
+    let stored = match &plan.received_file {
         Some(path) => Some(received_file::count_received_lines(&run, path, &mut tally)?),
         None => stored,
     };
-    let settled = Duration::from_nanos(run.now().saturating_sub(tally.written_ns));
+    let stored_after = Duration::from_nanos(run.now().saturating_sub(tally.written_ns));
     let read = (plan.subscribers > 0).then(|| tally.deliveries / u64::from(plan.subscribers));
     let server = server_before
         .and_then(|before| Ok(read_counters()?.zip(before).map(|(now, before)| now.since(&before))));
-    Ok(CollectRunReport::new(plan, &tally, CollectFindings { stored, settled, read, server }, cpu))
+    Ok(CollectRunReport::new(plan, &tally, CollectFindings { stored, stored_after, read, server }, cpu))
 }
 
 fn load(run: &CollectRun) -> Result<CollectTally, CollectError> {

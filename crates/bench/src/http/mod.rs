@@ -1,7 +1,7 @@
 //! HTTP/1.1 load: closed loop, open loop, and idle connections.
 //!
 //! ```text
-//!  HttpPlan ─► first request: is the server reachable, and what is the right answer?
+//!  HttpPlan ─► first request: is the server reachable, and what is the correct answer?
 //!                │
 //!                ▼                                   one per thread
 //!  RateSchedule ─► LoadGenerator (Service) ─► GeneratorSession ─► HttpTally ─► HttpBenchReport

@@ -139,7 +139,7 @@ impl fmt::Display for InvalidHttpPlan {
 impl std::error::Error for InvalidHttpPlan {}
 
 impl HttpPlan {
-    /// The defaults: 50 kept connections send requests for ten seconds, as fast as they are answered.
+    /// The defaults: 50 keep-alive connections send requests for ten seconds, as fast as they are answered.
     pub fn new(url: Url) -> HttpPlan {
         HttpPlan {
             url,

@@ -40,18 +40,18 @@ pub struct HttpStepReport {
     pub due: u64,
     /// Started requests.
     pub requests: u64,
-    /// Requests with a right answer.
+    /// Requests with a correct answer.
     pub ok: u64,
     /// Requests answered 503.
     pub shed: u64,
     /// Started requests with neither.
     pub failed: u64,
-    /// Right answers per second that arrived during the step.
+    /// Correct answers per second that arrived during the step.
     pub goodput_per_s: f64,
-    /// From the intended start to the end of a right answer.
+    /// From the intended start to the end of a correct answer.
     pub latency: LatencySummary,
     /// From the intended start to the end of a 503.
-    pub refusal: LatencySummary,
+    pub refusal_latency: LatencySummary,
 }
 
 /// Results of the requests due in a tenth of a second.
@@ -61,7 +61,7 @@ pub struct HttpWindowReport {
     pub at_s: f64,
     /// Requests due by the clock.
     pub due: u64,
-    /// Requests with a right answer.
+    /// Requests with a correct answer.
     pub ok: u64,
     /// Their mean latency.
     pub mean_us: f64,
@@ -85,7 +85,7 @@ fn step_figures(plan: &HttpPlan, timeline: &Timeline) -> Vec<HttpStepReport> {
             failed: tally.started.saturating_sub(tally.ok + tally.shed),
             goodput_per_s: tally.ok_arrived as f64 / step.span.as_secs_f64(),
             latency: LatencySummary::of(&tally.latency),
-            refusal: LatencySummary::of(&tally.refusal),
+            refusal_latency: LatencySummary::of(&tally.refusal_latency),
         }
     });
     figures.collect()
@@ -185,13 +185,13 @@ pub struct HttpBenchReport {
     pub elapsed_s: f64,
     /// Requests started in that time.
     pub requests: u64,
-    /// Answers that are right in every byte.
+    /// Answers that are correct in every byte.
     pub ok: u64,
-    /// Right answers per second; of a run with a planned duration, those within it.
+    /// Correct answers per second; of a run with a planned duration, those within it.
     pub rate_per_s: f64,
     /// Answers with status 503 where another was expected: the server sheds load. No failures.
     pub shed: u64,
-    /// Failures by kind, all kinds, including those of the warm-up. A request that is neither right nor shed counts
+    /// Failures by kind, all kinds, including those of the warm-up. A request that is neither correct nor shed counts
     /// once, as does a connection that fails without a request.
     pub failures: BTreeMap<&'static str, u64>,
     /// All failures.
@@ -202,7 +202,7 @@ pub struct HttpBenchReport {
     pub dropped: DroppedRequests,
     /// Answers by status, including those of the warm-up.
     pub statuses: BTreeMap<u16, u64>,
-    /// From the intended start (closed loop: from sending) to the end of the answer; right answers only.
+    /// From the intended start (closed loop: from sending) to the end of the answer; correct answers only.
     pub latency: LatencySummary,
     /// From sending to the end of the answer; open loop only.
     pub service_time: Option<LatencySummary>,
@@ -216,7 +216,7 @@ pub struct HttpBenchReport {
     pub bytes_sent: u64,
     /// Opened connections in total.
     pub connected: u64,
-    /// Kept connections that were opened again.
+    /// Keep-alive connections that were opened again.
     pub reconnects: u64,
     /// Open connections at the end of holding.
     pub held: u64,

@@ -33,7 +33,7 @@ const WATCH_INTERVAL: Duration = Duration::from_millis(100);
 /// Progress of a run, including the warm-up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HttpProgress {
-    /// Right answers.
+    /// Correct answers.
     pub ok: u64,
     /// Answers with 503.
     pub shed: u64,
@@ -48,7 +48,7 @@ pub struct HttpProgress {
 /// Executes a plan.
 ///
 /// # Errors
-/// The plan contradicts itself, the server is unreachable, its first answer is not right, or the machine lacks a
+/// The plan contradicts itself, the server is unreachable, its first answer is not correct, or the machine lacks a
 /// required resource. Later failures are in the report.
 pub fn run(plan: &HttpPlan) -> Result<HttpBenchReport, HttpBenchError> {
     run_watched(plan, |_| {})

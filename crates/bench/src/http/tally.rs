@@ -115,7 +115,7 @@ impl HttpTally {
         }
     }
 
-    /// Counts an answer's status, right or not.
+    /// Counts an answer's status, correct or not.
     pub(crate) fn status(&mut self, status: u16) {
         // The decoder accepts no other status.
         self.statuses[usize::from(status - STATUS_MIN)] += 1;

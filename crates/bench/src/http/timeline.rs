@@ -27,12 +27,12 @@ pub(crate) struct StepTally {
     pub(crate) started: u64,
     pub(crate) ok: u64,
     pub(crate) shed: u64,
-    /// Right answers that arrived during the step, whenever their requests were due.
+    /// Correct answers that arrived during the step, whenever their requests were due.
     pub(crate) ok_arrived: u64,
-    /// From the intended start to the end of a right answer.
+    /// From the intended start to the end of a correct answer.
     pub(crate) latency: Histogram<u64>,
     /// From the intended start to the end of a 503.
-    pub(crate) refusal: Histogram<u64>,
+    pub(crate) refusal_latency: Histogram<u64>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,7 +56,7 @@ impl Timeline {
             shed: 0,
             ok_arrived: 0,
             latency: histogram(),
-            refusal: histogram(),
+            refusal_latency: histogram(),
         };
         let windows = end.as_nanos().div_ceil(WINDOW.as_nanos()) as usize;
         Timeline {
@@ -107,7 +107,7 @@ impl Timeline {
     pub(crate) fn record_shed(&mut self, intended: Time, now: Time) {
         if let Some(step) = self.step(intended) {
             step.shed += 1;
-            step.refusal.saturating_record(now.since(intended).as_nanos() as u64);
+            step.refusal_latency.saturating_record(now.since(intended).as_nanos() as u64);
         }
     }
 
@@ -119,7 +119,7 @@ impl Timeline {
             mine.ok_arrived += theirs.ok_arrived;
             // All histograms have the same bounds.
             let _ = mine.latency.add(&theirs.latency);
-            let _ = mine.refusal.add(&theirs.refusal);
+            let _ = mine.refusal_latency.add(&theirs.refusal_latency);
         }
         for (mine, theirs) in self.windows.iter_mut().zip(&other.windows) {
             mine.ok += theirs.ok;
@@ -153,7 +153,7 @@ mod tests {
         line.record_shed(at(250), at(251));
         let counts = |step: &StepTally| (step.started, step.ok, step.shed, step.ok_arrived);
         assert_eq!(line.steps.iter().map(counts).collect::<Vec<_>>(), [(1, 1, 0, 0), (1, 0, 1, 1)]);
-        assert_eq!((line.steps[0].latency.len(), line.steps[1].refusal.len()), (1, 1));
+        assert_eq!((line.steps[0].latency.len(), line.steps[1].refusal_latency.len()), (1, 1));
         line.record_requeued(at(249));
         assert_eq!(line.steps[0].started, 0);
     }

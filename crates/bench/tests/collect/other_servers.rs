@@ -91,7 +91,7 @@ fn syslog(write: impl Fn(usize, &str) -> String + Sync) -> CollectRunReport {
             protocol: CollectProtocol::Syslog,
             confirmed: false,
             stream: None,
-            arrives_in: Some(file.clone()),
+            received_file: Some(file.clone()),
             timeout: std::time::Duration::from_secs(3),
             ..plan(address, MESSAGES)
         };

@@ -56,7 +56,7 @@ pub(super) struct CollectArguments {
     /// Client N publishes to SUBJECT.N; the key of the stream for Redis
     #[arg(long, value_name = "SUBJECT", default_value = "events")]
     subject: String,
-    /// The stream that acknowledges; its growth is the number of received messages
+    /// Stream that stores the messages; its growth is the number of received messages
     #[arg(long, value_name = "NAME", default_value = "events")]
     stream: String,
     /// Publish with core NATS, without a stream
@@ -70,7 +70,7 @@ pub(super) struct CollectArguments {
     subscribers: u16,
     /// File to which the server writes each message as a line
     #[arg(long, value_name = "FILE")]
-    arrives_in: Option<PathBuf>,
+    received_file: Option<PathBuf>,
     /// Metrics URL of the server, such as http://127.0.0.1:9000/metrics
     #[arg(long, value_name = "URL")]
     monitor: Option<Monitor>,
@@ -164,7 +164,7 @@ impl CollectArguments {
             stream: (!self.core).then_some(self.stream),
             make_stream: self.make_stream.map(CollectStorage::from),
             subscribers: self.subscribers,
-            arrives_in: self.arrives_in,
+            received_file: self.received_file,
             monitor: self.monitor,
             wait: self.wait,
             timeout: self.timeout,
@@ -285,7 +285,7 @@ fn additional_lines(report: &CollectRunReport) -> String {
         account.sends,
         account.fails,
         account.received_of_fails,
-        account.in_ledger,
+        account.reported_lost,
         account.unexplained,
         account.invented
     );
@@ -342,7 +342,7 @@ mod tests {
                 stream: Some("events".to_owned()),
             },
             elapsed_s: 60.0,
-            settled_s: 0.0,
+            stored_after_s: 0.0,
             accounting: MessageAccounting {
                 queued: 64_326,
                 sends: 64_324,

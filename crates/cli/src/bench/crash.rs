@@ -45,7 +45,7 @@ pub(super) struct CrashBenchArguments {
     retention_bytes: Option<u64>,
     /// Directory of the stream's segments, to check what retention removed [default: removed records are not checked]
     #[arg(long, value_name = "DIRECTORY", requires = "retention_bytes")]
-    stream_folder: Option<PathBuf>,
+    stream_directory: Option<PathBuf>,
     /// Required write method of segments; direct applies where the volume of --data allows it [default: any]
     #[arg(long, value_enum, value_name = "METHOD")]
     write_method: Option<SegmentWriteMethod>,
@@ -97,7 +97,7 @@ impl CrashBenchArguments {
             stream: self.stream,
             acks_max: self.acks,
             retention_bytes: self.retention_bytes,
-            folder: self.stream_folder,
+            stream_directory: self.stream_directory,
             direct: self
                 .write_method
                 .map(|method| method == SegmentWriteMethod::Direct)
@@ -142,7 +142,7 @@ fn table(report: &CrashReport) -> String {
         ("memory compared", u64::from(report.memory_compared)),
         ("memory leaks", report.memory_leaks),
         ("memory growth (KiB)", report.memory_growth_kib),
-        ("wrong method", report.wrong_method),
+        ("wrong write method", report.wrong_write_method),
         ("longest start (ms)", report.longest_start_ms),
     ];
     rows.iter().map(|(name, value)| format!("{name:<22}{value}\n")).collect()

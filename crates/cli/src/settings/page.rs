@@ -18,8 +18,8 @@ Every option of `stilling serve` is also a key of a file and a variable of the e
 | `--demo` | `STILLING_DEMO=true` | `demo = true` |
 | `--listen 127.0.0.1:9000 --listen '[::1]:9000'` | `STILLING_LISTEN=127.0.0.1:9000,[::1]:9000` | `listen = [\"127.0.0.1:9000\", \"[::1]:9000\"]` |
 
-The command line overrides the environment, the environment the file, the file the defaults. A list is taken whole
-from the source with the highest precedence that has it. The file is the one that `--config` or `STILLING_CONFIG` names, else `stilling.toml` in the
+The command line overrides the environment, the environment the file, the file the defaults. Lists are not merged: the source with the highest
+precedence that has the key replaces all others. The file is the one that `--config` or `STILLING_CONFIG` names, else `stilling.toml` in the
 current directory if there is one; it is TOML. Relative paths are resolved against the current directory. A switch that is on in the file is
 turned off by its variable.
 
@@ -28,8 +28,8 @@ Kubernetes (service links such as `STILLING_SERVICE_HOST`) use such names, too; 
 times too (`500ms`, `10s`, `5m`, `2h`, `1d`).
 
 `stilling check` takes the same options, reads everything, shows what `stilling serve` would open, with warnings about unwise
-settings, and opens nothing. All errors are reported at once. The exit status is 0 if all is well, 64 if something on the command
-line is wrong, and 1 otherwise. This page is what `stilling options` prints; what
+settings, and opens nothing. All errors are reported at once. The exit status is 0 without errors, 64 for an error on the command
+line, and 1 for any other. This page is what `stilling options` prints; what
 happens at each limit is in [limits.md](limits.md).
 ";
 
@@ -38,7 +38,7 @@ const STREAMS: &str = "
 
 A stream stores the messages to its subjects, in order. The default is one stream, `events`, with `events.>`; configured
 streams replace it. A subject belongs to one stream. On the command line and in the environment a stream
-is one word, `NAME=FILTERS[:durability][:key=value]…`; the environment accepts several, separated by blanks.
+is one argument, `NAME=FILTERS[:durability][:key=value]…`; the environment accepts several, separated by blanks.
 
 ```toml
 [[stream]]
@@ -54,9 +54,9 @@ retention-bytes = \"100GiB\"
 const USERS: &str = "
 ## Users
 
-As soon as one user is configured, credentials are required. A user has one of the six secrets. As a word it is
-`NAME:key=value…`; a secret with a colon or a blank must be in the file, or where `password-env` or `password-file`
-point to.
+As soon as one user is configured, credentials are required. A user has exactly one of the six keys for a password or token. As one
+argument it is `NAME:key=value…`; a secret with a colon or a blank cannot be part of an argument: use the file,
+`password-env` or `password-file`.
 
 ```toml
 [[user]]

@@ -78,7 +78,7 @@ pub(super) const STREAM_KEYS: [TableKey<StreamDraft>; 10] = [
         name: "name",
         value: "NAME",
         default: "",
-        description: "Its name, and that of its folder: letters, digits, - and _",
+        description: "Its name, and that of its directory: letters, digits, - and _",
         set: |stream, entry| entry.one().map(|name| stream.name = name.to_owned()),
     },
     TableKey {

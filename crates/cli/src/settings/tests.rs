@@ -433,7 +433,7 @@ fn the_printed_settings_can_be_read_back() {
         "serve --port 9001 --verbose --demo --open-publish",
         "serve --listen 127.0.0.1:1 --listen [::1]:1 --admin 127.0.0.1:2 -A 3 -w 4 --queue-target off",
         "serve --free-threshold 10 --spawn-hunk 5 --worker-limit 99 --shrink-after 1.5 --max-body-size 2MiB",
-        "serve --accept-workers 2 --send-buffer 65536 --driver poll --hub-thread own --queue-timeout 500ms",
+        "serve --accept-workers 2 --send-buffer 65536 --driver poll --hub-thread dedicated --queue-timeout 500ms",
         "serve --app true --processes 2 --app-timeout 5s --idle-timeout 0.25",
         "serve --nats 127.0.0.1:4222 --syslog-udp 127.0.0.1:514 --syslog-source 10.0.0.0/8 --syslog-unix log",
         "serve --stream a=a.>,b:memory:retention-bytes=1MiB --stream c=c:none --data kept",

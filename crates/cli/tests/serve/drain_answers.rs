@@ -101,7 +101,7 @@ fn a_drain_waits_for_answers_that_are_held_up(driver: DriverUnderTest) {
     let mut peer = server.connect();
     peer.shrink_receive_buffer(TINY);
     peer.send(METRICS.repeat(ASKED));
-    watcher.until("answers are held up", |metrics| metrics.value("output_held_bytes") > 0);
+    watcher.until("answers are blocked", |metrics| metrics.value("output_held_bytes") > 0);
     assert_eq!(idle.ask(FAST).status, 200);
     server.signal(Signal::TERM);
     // The drain has begun.

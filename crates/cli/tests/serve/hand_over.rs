@@ -212,7 +212,7 @@ fn connections_before_a_full_server_are_served_by_its_successor(driver: DriverUn
     for peer in &mut inside {
         assert_eq!(peer.ask(FAST).status, 200);
     }
-    assert_eq!(watcher.fetch().value("accept_gate_closed_total"), 1);
+    assert_eq!(watcher.fetch().value("accept_pauses_total"), 1);
     let mut crowd: Vec<TestPeer> = (0..40).map(|_| old.connect()).collect();
     for peer in &mut crowd {
         peer.send(FAST);
@@ -481,7 +481,7 @@ fn an_old_server_that_refuses_late_ends_its_successor_also_during_its_hand_over(
 /// Row 4.37: a successor that connects to the old server before the path changes owners neither waits for the drain nor
 /// fails: it connects again, once.
 fn a_successor_of_a_just_succeeded_server_is_redirected(driver: DriverUnderTest) {
-    const SUCCEEDED: &str = "refused another server has just taken over; it is at the path now";
+    const REPLACED_REASON: &str = "refused another server has just taken over; it is at the path now";
     let control_folder = ControlFolder::new();
     let old = control_folder.start_first(driver, "-A 1 -w 1 -D 300");
     let (first, _listeners) = ControlPeer::request_offer(&control_folder.path, 1);
@@ -492,7 +492,7 @@ fn a_successor_of_a_just_succeeded_server_is_redirected(driver: DriverUnderTest)
     first.send("taken");
     let late = ControlPeer::connect_to(&control_folder.path);
     old.signal(Signal::CONT);
-    late.expect(SUCCEEDED);
+    late.expect(REPLACED_REASON);
     late.expect_end();
     old.expect_clean_end();
 
@@ -500,8 +500,8 @@ fn a_successor_of_a_just_succeeded_server_is_redirected(driver: DriverUnderTest)
     let control_socket = ControlPeer::control_socket(&control_folder.path);
     let outcome = thread::scope(|scope| {
         let attempt = scope.spawn(|| control_folder.start_failing(driver, "--listen 127.0.0.1:0"));
-        ControlPeer::accept(&control_socket).send(SUCCEEDED);
-        ControlPeer::accept(&control_socket).send(SUCCEEDED);
+        ControlPeer::accept(&control_socket).send(REPLACED_REASON);
+        ControlPeer::accept(&control_socket).send(REPLACED_REASON);
         attempt.join().expect("it ends")
     });
     expect_failure(&outcome, "the other server refused: another server has just taken over");

@@ -170,7 +170,7 @@ fn a_drain_answers_connections_in_the_backlog(driver: DriverUnderTest) {
     }
     inside[0].send(SLOW);
     let metrics = watcher.until("the job runs", |metrics| metrics.value("jobs_running") == 1);
-    assert_eq!(metrics.value("accept_gate_closed_total"), 1);
+    assert_eq!(metrics.value("accept_pauses_total"), 1);
     let mut waiting: Vec<TestPeer> = (0..20).map(|_| server.connect()).collect();
     for peer in &mut waiting {
         peer.send(FAST);
@@ -233,7 +233,7 @@ fn a_drain_ends_for_connections_that_waited_for_a_slot(driver: DriverUnderTest) 
     }
     watcher.until("two are inside", |metrics| {
         metrics.value("jobs_running") + metrics.value("jobs_queued") == 2
-            && metrics.value("accept_gate_closed_total") > 0
+            && metrics.value("accept_pauses_total") > 0
     });
     let metrics = server.finish();
     assert!(metrics.closed("drain_timeout") >= 2, "{metrics:?}");

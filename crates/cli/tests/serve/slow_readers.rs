@@ -79,7 +79,7 @@ fn resets_while_an_answer_is_held_up_cost_nothing(driver: DriverUnderTest) {
         let mut peer = server.connect();
         peer.shrink_receive_buffer(TINY);
         peer.send(METRICS.repeat(50));
-        watcher.until("the answer is held up", |metrics| metrics.value("output_held_bytes") > 0);
+        watcher.until("the answer is blocked", |metrics| metrics.value("output_held_bytes") > 0);
         peer.reset();
         watcher.until("the reset is noticed", |metrics| metrics.closed("peer_reset") == round);
     }

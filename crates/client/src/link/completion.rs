@@ -9,7 +9,7 @@ use super::{LinkState, PublisherLink};
 use crate::config::SpoolMode;
 use crate::connection_error::{ConnectionError, quote};
 use crate::handshake::ServerLimits;
-use crate::limits::{REJECTED_PASSED_MAX, REJECTED_SPOOL_DIVISOR};
+use crate::limits::{PARKED_PASSED_MAX, PARKED_SPOOL_DIVISOR};
 use crate::outcome::{DropReason, PublishFailure, PublishOutcome, PublisherCounts};
 use crate::spool_entry::{SpoolEntry, StreamRejection};
 
@@ -102,7 +102,7 @@ impl PublisherLink {
         flight.entry.attempts += 1;
         let is_exhausted = self.config.spool_mode == SpoolMode::Attempts
             && flight.entry.attempts_made(self.failed_connections) >= u64::from(self.backoff.attempts());
-        let cost_max = self.config.spool_size / REJECTED_SPOOL_DIVISOR;
+        let cost_max = self.config.spool_size / PARKED_SPOOL_DIVISOR;
         if is_exhausted || until.is_some_and(|until| now >= until) {
             self.drop_token(token, reason);
         } else {
@@ -123,13 +123,13 @@ impl PublisherLink {
         }
         let dropped_before = self.counts.dropped;
         let is_on_disk = matches!(self.config.spool_mode, SpoolMode::Directory(_));
-        let cost_max = self.config.spool_size / REJECTED_SPOOL_DIVISOR;
+        let cost_max = self.config.spool_size / PARKED_SPOOL_DIVISOR;
         let next = self.window.next_token();
         let ends = self.window.iter().filter_map(|(token, flight)| match flight.stage {
             SendStage::Due(..) => {
                 let until = flight.entry.rejection.as_ref()?.until?;
                 let is_over_limit =
-                    next - token > REJECTED_PASSED_MAX || self.window.cost_passed(flight) > cost_max;
+                    next - token > PARKED_PASSED_MAX || self.window.cost_passed(flight) > cost_max;
                 let is_passed = is_on_disk && is_over_limit;
                 Some((token, if is_passed { now } else { until }))
             }

@@ -12,7 +12,7 @@ use super::PublisherLink;
 use super::send_window::{SendCause, SendStage};
 use crate::config::SpoolMode;
 use crate::handshake::ServerLimits;
-use crate::limits::{ONE_WAY_BATCH, OUTPUT_SIZE, REJECTED_SPOOL_DIVISOR};
+use crate::limits::{ONE_WAY_BATCH, OUTPUT_SIZE, PARKED_SPOOL_DIVISOR};
 use crate::outcome::DropReason;
 
 impl PublisherLink {
@@ -60,7 +60,7 @@ impl PublisherLink {
     /// all later ones.
     fn is_passed_limit_reached(&self) -> bool {
         matches!(self.config.spool_mode, SpoolMode::Directory(_))
-            && self.window.cost_passed_parked() > self.config.spool_size / REJECTED_SPOOL_DIVISOR
+            && self.window.cost_passed_parked() > self.config.spool_size / PARKED_SPOOL_DIVISOR
     }
 
     /// Sends due messages of the window. Returns false if some remain that new messages must not pass.

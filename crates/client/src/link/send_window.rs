@@ -13,7 +13,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 
-use crate::limits::REJECTED_MAX;
+use crate::limits::PARKED_MAX;
 use crate::spool_entry::SpoolEntry;
 
 #[derive(Debug)]
@@ -119,7 +119,7 @@ impl SendWindow {
             return true;
         }
         let Some(cost) = self.get_mut(token).map(|flight| flight.entry.cost) else { return false };
-        let is_full = self.parked.len() >= REJECTED_MAX || self.parked_cost.saturating_add(cost) > cost_max;
+        let is_full = self.parked.len() >= PARKED_MAX || self.parked_cost.saturating_add(cost) > cost_max;
         if is_full && !self.parked.is_empty() {
             return false;
         }

@@ -92,7 +92,7 @@ pub(super) enum ConnectionTimer {
     Never,
     /// Park it: no input has arrived during its receive.
     Park(Time),
-    /// Close it: its peer receives held-up output too slowly.
+    /// Close it: its peer receives blocked output too slowly.
     Write(Time),
     /// End its lingering.
     Linger(Time),
@@ -141,7 +141,7 @@ pub(super) struct Connection {
     pub(super) pending_call: PendingCall,
     pub(super) peer: PeerState,
     pub(super) sending: SendState,
-    /// All held-up output was sent: a call of `flushed` is due.
+    /// All blocked output was sent: a call of `flushed` is due.
     pub(super) flushed: bool,
     pub(super) outgoing: bool,
     /// The session has requested a check of the peer.
@@ -197,7 +197,7 @@ impl Connection {
         }
     }
 
-    /// Whether input waits until held-up output, of this or of other connections, has been sent.
+    /// Whether input waits until blocked output, of this or of other connections, has been sent.
     pub(super) fn is_input_blocked(&self, store: &StashStore) -> bool {
         self.blocked && !(self.may_read_while_blocked() && self.output.has_ample_room(store))
     }
@@ -214,7 +214,7 @@ impl Connection {
         self.reads_while_blocked && self.output.len() < self.send_max as usize / 2
     }
 
-    /// Starts the write timeout when output is first held up, and extends it when the peer received `sent` bytes of
+    /// Starts the write timeout when output is first blocked, and extends it when the peer received `sent` bytes of
     /// that.
     pub(super) fn extend_write(&mut self, was_blocked: bool, sent: u32, now: Time, write_timeout: Duration) {
         let until = now.after(write_timeout);

@@ -1,5 +1,5 @@
-//! Datagram sockets: without connections and slots. The service receives every datagram and may send to any address at
-//! once, at the end of each turn, and on mail for a peer.
+//! Datagram sockets, which have no connections and use no slots. The service receives every datagram. It may send to
+//! any address while it handles one, when it gets mail for a peer, and at the end of each turn.
 //!
 //! A datagram for which the socket's send buffer has no room is dropped and counted, not stored.
 

@@ -75,9 +75,9 @@ impl Io<'_> {
         self.room().min(self.spare())
     }
 
-    /// Bytes that this connection may hold up before half of the store may be full.
+    /// Bytes of output that this connection may leave unsent before half of the store may be full.
     fn spare(&self) -> usize {
-        // All output of this turn may be held up.
+        // All output of this turn may be blocked.
         self.store.spare().saturating_sub(self.output.size())
     }
 
@@ -148,7 +148,7 @@ impl Io<'_> {
         self.unsent += written;
         let mut is_accepted = written <= room;
         if blocked {
-            // Earlier output is held up: append to it.
+            // Earlier output is blocked: append to it.
             let bytes = &self.output.arena[start..];
             if is_accepted && !self.connection.output.append_owned(self.token.index(), self.store, bytes) {
                 // The store does not accept a byte string of that length.
@@ -175,7 +175,7 @@ impl Io<'_> {
     /// sent. Until then the session gets no input and cannot send. If it requests the end meanwhile, the unsent rest is
     /// dropped.
     ///
-    /// At most [`OFFER_MAX`](crate::limits::OFFER_MAX) bytes are tried, and none while earlier output is held up;
+    /// At most [`OFFER_MAX`](crate::limits::OFFER_MAX) bytes are tried, and none while earlier output is blocked;
     /// `offer_sent` is called in any case.
     pub fn offer(&mut self, bytes: &[u8]) {
         let held_up = !self.connection.output.is_empty();
@@ -194,7 +194,7 @@ impl Io<'_> {
         self.connection.pending_call = PendingCall::OfferSent;
     }
 
-    /// Sets the time at which `deadline` is called; `None` removes it. The call is delayed while output is held up,
+    /// Sets the time at which `deadline` is called; `None` removes it. The call is delayed while output is blocked,
     /// unless the session [keeps reading](Self::keep_reading) or [keeps its deadline](Self::keep_deadline).
     pub fn set_deadline(&mut self, deadline: Option<Time>) {
         self.connection.deadline = deadline.unwrap_or(NEVER);
@@ -205,7 +205,7 @@ impl Io<'_> {
         Some(self.connection.deadline).filter(|deadline| *deadline != NEVER)
     }
 
-    /// From now on, `deadline` is called also while output is held up. Does not affect input.
+    /// From now on, `deadline` is called also while output is blocked. Does not affect input.
     pub fn keep_deadline(&mut self) {
         self.connection.keeps_deadline = true;
     }
@@ -303,7 +303,7 @@ impl Io<'_> {
         self.connection.send_max = bytes.min(OUTPUT_STASH_MAX) as u32;
     }
 
-    /// Shows input also while output is held up, as long as that is less than half of the connection's maximum
+    /// Shows input also while output is blocked, as long as that is less than half of the connection's maximum
     /// ([`set_send_max`](Self::set_send_max)) and the shard's output store has ample room: for peers that send
     /// everything before they read the first response. The write timeout continues, and `deadline` is called as well; a
     /// session that sends more than its [`room`](Self::room) is closed.
@@ -311,12 +311,12 @@ impl Io<'_> {
         self.connection.reads_while_blocked = true;
     }
 
-    /// Whether output is held up.
+    /// Whether output is blocked.
     pub fn is_output_blocked(&self) -> bool {
         self.connection.blocked
     }
 
-    /// Whether input waits until held-up output is sent.
+    /// Whether input waits until blocked output is sent.
     pub fn is_input_blocked(&self) -> bool {
         self.connection.is_input_blocked(self.store)
     }

@@ -74,7 +74,7 @@ pub struct ShardConfig {
     pub output_bytes_max: usize,
     /// Time without input after which a connection is parked: a wait for readability replaces its receive.
     pub park_after: Duration,
-    /// Time that held-up output may be without progress; see also [`WRITE_RATE_MIN`](crate::limits::WRITE_RATE_MIN).
+    /// Time that blocked output may be without progress; see also [`WRITE_RATE_MIN`](crate::limits::WRITE_RATE_MIN).
     pub write_timeout: Duration,
     /// The write timeout of outgoing connections.
     pub connect_write_timeout: Duration,

@@ -39,7 +39,7 @@ pub(super) enum ItemLocation {
 pub(super) enum AfterSend {
     Nothing,
     Close,
-    /// Revisit the connection: it lingers, yields, or was held up.
+    /// Revisit the connection: it lingers, yields, or was blocked.
     Revisit,
 }
 

@@ -111,7 +111,7 @@ pub trait Session: Sized {
         io.finish(CloseReason::PeerClosed);
     }
 
-    /// All output that was held up has been sent.
+    /// All output that was blocked has been sent.
     fn flushed(&mut self, io: &mut Io<'_>, service: &mut Self::Service) {
         let _ = (io, service);
     }
@@ -132,7 +132,7 @@ pub trait Session: Sized {
         let _ = (mail, io, service);
     }
 
-    /// The session's deadline has expired. While output is held up, only the write timeout applies (but see
+    /// The session's deadline has expired. While output is blocked, only the write timeout applies (but see
     /// [`Io::keep_deadline`]).
     fn deadline(&mut self, io: &mut Io<'_>, service: &mut Self::Service) {
         let _ = service;
@@ -170,7 +170,7 @@ pub trait Session: Sized {
 
     /// The connection ends as a slow consumer: its unsent output is discarded, except the rest of a partly sent
     /// message. Called once. Returns the last message for the peer, which is sent after that rest, if the rest is at
-    /// most [`LAST_MESSAGE_REST_MAX`](crate::limits::LAST_MESSAGE_REST_MAX) and both can be sent within the write
+    /// most [`PARTIAL_MESSAGE_REST_MAX`](crate::limits::PARTIAL_MESSAGE_REST_MAX) and both can be sent within the write
     /// timeout.
     fn slow_consumer(&mut self, service: &mut Self::Service) -> &'static [u8] {
         let _ = service;

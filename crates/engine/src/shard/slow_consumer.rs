@@ -13,7 +13,7 @@ use super::connection::{CloseIntent, ConnectionState, ConnectionTimer, NEVER, Pe
 use super::session::{Service, Session};
 use crate::close_reason::CloseReason;
 use crate::driver::{Driver, GatherSlices};
-use crate::limits::{LARGEST_OUTPUTS_COMPARED, LAST_MESSAGE_REST_MAX, LISTENERS_MAX};
+use crate::limits::{LARGEST_OUTPUTS_COMPARED, LISTENERS_MAX, PARTIAL_MESSAGE_REST_MAX};
 use crate::token::Token;
 
 /// Bytes after the first `sent` bytes of `slices` up to the end of the partly sent message. The first `rest` bytes of
@@ -116,7 +116,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         let connection = &mut slot.connection;
         let rest = connection.message_rest as usize;
         // An unknown rest exceeds any limit.
-        if message.is_empty() || !connection.blocked || rest > LAST_MESSAGE_REST_MAX {
+        if message.is_empty() || !connection.blocked || rest > PARTIAL_MESSAGE_REST_MAX {
             return false;
         }
         connection.output.truncate(&mut self.held_output, rest);

@@ -64,7 +64,7 @@ impl Connection {
     pub(super) fn earliest_deadline(&self) -> Time {
         match self.state {
             ConnectionState::Free | ConnectionState::Closing | ConnectionState::Detaching => NEVER,
-            // While output is held up, only the write timeout applies.
+            // While output is blocked, only the write timeout applies.
             _ if !self.reports_deadline() => self.timer.at(),
             _ => self.timer.at().min(self.deadline),
         }
@@ -147,7 +147,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
             (connection.finish, connection.reason) = (CloseIntent::Abort, CloseReason::PeerReset);
             return true;
         }
-        // While output is held up, a later step does this.
+        // While output is blocked, a later step does this.
         if connection.sending == SendState::Ending && !connection.blocked {
             match self.output.items.get_mut(connection.link as usize) {
                 Some(item) => item.after = AfterSend::Revisit,

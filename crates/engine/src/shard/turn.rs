@@ -28,7 +28,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         self.may_have_intents = false;
         let result = self.send(wait);
         if std::mem::take(&mut self.parked) {
-            self.wake.unpark();
+            self.wake.clear_parked();
         }
         result?;
         self.now = self.clock.now();
@@ -69,9 +69,9 @@ impl<D: Driver, V: Service> Shard<D, V> {
         if busy || self.output.items.iter().any(|item| item.after == AfterSend::Revisit) {
             return Wait::No;
         }
-        self.wake.park();
+        self.wake.set_parked();
         if self.service.has_mail() {
-            self.wake.unpark();
+            self.wake.clear_parked();
             return Wait::No;
         }
         self.parked = true;

@@ -6,7 +6,7 @@ use stilling_wire::nats::{GAP_CAUSE, GAP_FIRST, GAP_LAST};
 use super::ConsumerDelivery;
 use super::consumer::ConsumerState;
 use super::deliver::SendResult;
-use crate::fan_out::Outlets;
+use crate::fan_out::ShardSenders;
 use crate::limits::FILTERS_COMPARED_PER_TURN;
 use crate::registrations::SubscriberTarget;
 use crate::storage::Storage;
@@ -38,7 +38,7 @@ impl PendingCount {
     }
 }
 
-impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
+impl<S: Storage, O: ShardSenders> ConsumerDelivery<'_, S, O> {
     pub(crate) fn advance(&mut self, number: u32, now_ns: SteadyNanos) {
         self.consumers.table.catch_up(number);
         let Some(consumer) = self.consumers.table.get_mut(number) else { return };

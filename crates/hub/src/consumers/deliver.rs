@@ -5,7 +5,7 @@ use stilling_wire::nats::{AckSubject, FLOW_CONTROL, strip_status};
 
 use super::consumer::{Consumer, ConsumerSpec, ConsumerState};
 use super::{ConsumerDelivery, flow_subject};
-use crate::fan_out::{Outlets, VisibleRecord};
+use crate::fan_out::{ShardSenders, VisibleRecord};
 use crate::message::OutboundMessage;
 use crate::payload::Payload;
 use crate::registrations::SubscriberTarget;
@@ -27,7 +27,7 @@ pub(super) enum SendResult {
     NoSubscriber,
 }
 
-impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
+impl<S: Storage, O: ShardSenders> ConsumerDelivery<'_, S, O> {
     pub(crate) fn follow(&mut self, visible: VisibleRecord, record: &Record<'_, Payload<'_>>) {
         let VisibleRecord { stream, sequence, .. } = visible;
         let table = &self.consumers.table;

@@ -6,13 +6,13 @@ use stilling_wire::nats::IDLE_HEARTBEAT;
 
 use super::consumer::{Consumer, ConsumerState};
 use super::{CONSUMER_CHECK_EVERY_NS, ConsumerDelivery, flow_subject};
-use crate::fan_out::Outlets;
+use crate::fan_out::ShardSenders;
 use crate::limits::{CHUNKS_PER_TURN, CONSUMERS_CHECKED_PER_TICK};
 use crate::pull::PullEnd;
 use crate::storage::Storage;
 use crate::time::SteadyNanos;
 
-impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
+impl<S: Storage, O: ShardSenders> ConsumerDelivery<'_, S, O> {
     /// Advances consumers that can continue, and checks the timers of some consumers in rotation.
     pub(crate) fn run_maintenance(&mut self, now_ns: SteadyNanos) {
         let is_time = now_ns >= self.consumers.table.checked_ns.after(CONSUMER_CHECK_EVERY_NS);

@@ -3,13 +3,13 @@
 use std::collections::VecDeque;
 
 use super::ConsumerDelivery;
-use crate::fan_out::Outlets;
+use crate::fan_out::ShardSenders;
 use crate::publication_batch::ClientId;
 use crate::pull::{EndedPull, Pull, PullEnd};
 use crate::storage::Storage;
 use crate::time::SteadyNanos;
 
-impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
+impl<S: Storage, O: ShardSenders> ConsumerDelivery<'_, S, O> {
     /// Queues a pull request, or ends it at once if there is no room.
     pub(crate) fn pull(&mut self, number: u32, pull: Pull, now_ns: SteadyNanos) {
         let Some(consumer) = self.consumers.table.get_mut(number) else { return };

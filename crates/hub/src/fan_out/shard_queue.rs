@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 
 use stilling_ring::planted;
 
-use super::{MessageDispatch, OutboundMessage, Outlets};
+use super::{MessageDispatch, OutboundMessage, ShardSenders};
 use crate::publication_batch::RegistrationId;
 use crate::routed_batch::RoutedBatch;
 
@@ -54,24 +54,24 @@ impl ShardQueue {
         self.is_waiting() && self.size >= size_max
     }
 
-    /// Returns whether there is room without a batch from the outlets.
+    /// Returns whether there is room without a batch from the shard.
     pub(super) fn may_have_room(&self) -> bool {
         !self.is_waiting() && !self.routed_batch.is_full()
     }
 
     /// Returns whether there is room, using a returned batch if needed.
     #[inline]
-    pub(super) fn has_room(&mut self, outlets: &mut impl Outlets) -> bool {
+    pub(super) fn has_room(&mut self, shard_senders: &mut impl ShardSenders) -> bool {
         let has_room = !self.is_waiting()
-            && (!self.routed_batch.is_full() || outlets.swap(self.shard, &mut self.routed_batch));
+            && (!self.routed_batch.is_full() || shard_senders.swap(self.shard, &mut self.routed_batch));
         self.is_stalled |= !has_room;
         has_room
     }
 
     /// Returns the open batch, with room for one more entry.
     #[inline]
-    pub(super) fn open_batch(&mut self, outlets: &mut impl Outlets) -> &mut RoutedBatch {
-        if self.routed_batch.is_full() && !self.has_room(outlets) {
+    pub(super) fn open_batch(&mut self, shard_senders: &mut impl ShardSenders) -> &mut RoutedBatch {
+        if self.routed_batch.is_full() && !self.has_room(shard_senders) {
             self.enqueue_batch();
         }
         &mut self.routed_batch
@@ -94,7 +94,7 @@ impl ShardQueue {
         dispatch: &MessageDispatch,
         message: &OutboundMessage<'_>,
         target: RegistrationId,
-        outlets: &mut impl Outlets,
+        shard_senders: &mut impl ShardSenders,
     ) {
         let &MessageDispatch { number, excluded, position } = dispatch;
         let shard = self.shard as u32;
@@ -104,18 +104,18 @@ impl ShardQueue {
         let routed_batch = if self.routed_batch.ends_with(number) {
             &mut self.routed_batch
         } else {
-            self.open_batch(outlets)
+            self.open_batch(shard_senders)
         };
         routed_batch.message((number, processed), excluded, message, target);
     }
 
     /// Hands out as many waiting batches as the shard has returned.
-    pub(super) fn advance(&mut self, outlets: &mut impl Outlets) {
+    pub(super) fn advance(&mut self, shard_senders: &mut impl ShardSenders) {
         while let Some((mut routed_batch, size)) = self.waiting.pop_front() {
-            if !outlets.swap(self.shard, &mut routed_batch) {
+            if !shard_senders.swap(self.shard, &mut routed_batch) {
                 self.is_stalled = true;
                 self.waiting.push_front((routed_batch, size));
-                if outlets.has_ended(self.shard) {
+                if shard_senders.has_ended(self.shard) {
                     self.drop_all();
                 }
                 return;
@@ -133,9 +133,9 @@ impl ShardQueue {
     }
 
     /// Ends a turn: hands out the open batch if the shard has room.
-    pub(super) fn flush(&mut self, outlets: &mut impl Outlets) {
+    pub(super) fn flush(&mut self, shard_senders: &mut impl ShardSenders) {
         if !self.is_waiting() && !self.routed_batch.is_empty() {
-            outlets.swap(self.shard, &mut self.routed_batch);
+            shard_senders.swap(self.shard, &mut self.routed_batch);
         }
     }
 }

@@ -7,13 +7,13 @@ use crate::publication_batch::RegistrationId;
 use crate::routed_batch::RoutedEntry;
 
 #[derive(Debug)]
-struct LimitedOutlets {
+struct LimitedSenders {
     routed_batches: Vec<Vec<RoutedBatch>>,
     room: usize,
     gone: Option<usize>,
 }
 
-impl Outlets for LimitedOutlets {
+impl ShardSenders for LimitedSenders {
     fn swap(&mut self, shard: usize, routed_batch: &mut RoutedBatch) -> bool {
         if self.routed_batches[shard].len() >= self.room {
             return false;
@@ -37,7 +37,7 @@ fn id(number: u32) -> RegistrationId {
 
 /// Creates a fan-out for two shards with `room` batches each; ALICE and, under the numbers `bobs`, BOB are registered
 /// for `a`, BOB with a queue group per registration.
-fn fan_out(room: usize, bobs: &[u32]) -> (FanOut<LimitedOutlets>, Router) {
+fn fan_out(room: usize, bobs: &[u32]) -> (FanOut<LimitedSenders>, Router) {
     let mut router = Router::new(HashKey(1, 2), std::iter::empty());
     router.register(ALICE, id(1), (b"a", b"")).expect("there is room");
     for &number in bobs {
@@ -46,7 +46,7 @@ fn fan_out(room: usize, bobs: &[u32]) -> (FanOut<LimitedOutlets>, Router) {
     }
     (
         FanOut::new(
-            LimitedOutlets { routed_batches: vec![Vec::new(), Vec::new()], room, gone: None },
+            LimitedSenders { routed_batches: vec![Vec::new(), Vec::new()], room, gone: None },
             2,
             QUEUE_SIZE,
         ),
@@ -54,7 +54,7 @@ fn fan_out(room: usize, bobs: &[u32]) -> (FanOut<LimitedOutlets>, Router) {
     )
 }
 
-fn send(out: &mut FanOut<LimitedOutlets>, router: &mut Router, payload: &[u8]) -> u32 {
+fn send(out: &mut FanOut<LimitedSenders>, router: &mut Router, payload: &[u8]) -> u32 {
     let mut found = Vec::new();
     router.find(b"a", &mut found);
     let message =
@@ -63,9 +63,9 @@ fn send(out: &mut FanOut<LimitedOutlets>, router: &mut Router, payload: &[u8]) -
 }
 
 /// Outline of the batches handed to a shard: first letters of payloads with their registrations, and other entries.
-fn outline(out: &mut FanOut<LimitedOutlets>, shard: usize) -> Vec<String> {
+fn outline(out: &mut FanOut<LimitedSenders>, shard: usize) -> Vec<String> {
     let mut outline = Vec::new();
-    for mut routed_batch in out.outlets_mut().routed_batches[shard].drain(..) {
+    for mut routed_batch in out.shard_senders_mut().routed_batches[shard].drain(..) {
         while let Some(entry) = routed_batch.next() {
             outline.push(match entry {
                 RoutedEntry::Message(entry) => {
@@ -94,9 +94,9 @@ fn outline(out: &mut FanOut<LimitedOutlets>, shard: usize) -> Vec<String> {
 }
 
 /// Lets a shard run until nothing waits for it. Returns the outline of everything handed out.
-fn drain(out: &mut FanOut<LimitedOutlets>, shard: usize) -> Vec<String> {
+fn drain(out: &mut FanOut<LimitedSenders>, shard: usize) -> Vec<String> {
     let mut all = Vec::new();
-    while out.has_batch_for(shard) || !out.outlets().routed_batches[shard].is_empty() {
+    while out.has_batch_for(shard) || !out.shard_senders().routed_batches[shard].is_empty() {
         all.extend(outline(out, shard));
         out.begin_turn();
         out.flush();
@@ -129,7 +129,7 @@ fn a_shard_without_room_is_noted_until_it_has_some() {
     assert!(!out.has_room() && out.has_room_for(&router, b"b") && !out.has_room_for(&router, b"a"));
     out.begin_turn();
     assert!(!out.has_room_again() && !out.has_regained_room(), "nothing has come back");
-    out.outlets_mut().room = 1;
+    out.shard_senders_mut().room = 1;
     out.flush();
     assert!(out.has_room_again(), "the hub is not to sleep");
     out.begin_turn();
@@ -178,7 +178,7 @@ fn a_message_waits_once_for_all_registrations_of_a_shard() {
     let before = out.waiting_size();
     assert!(before < QUEUE_SIZE + DELIVERY_BATCH_SIZE + payload.len(), "{before} bytes");
     assert!(sent > 4, "a piece has the payload once");
-    out.outlets_mut().room = 1;
+    out.shard_senders_mut().room = 1;
     let got = drain(&mut out, 1);
     assert_eq!(got.len(), sent);
     assert!(got.iter().all(|message| message.split(' ').count() == 1 + 50), "{got:?}");
@@ -192,7 +192,7 @@ fn nothing_waits_for_a_shard_that_has_ended() {
     while !out.is_over(1) {
         send(&mut out, &mut router, &payload);
     }
-    out.outlets_mut().gone = Some(1);
+    out.shard_senders_mut().gone = Some(1);
     out.begin_turn();
     assert!(!out.is_over(1) && !out.has_batch_for(1) && !out.has_room());
     assert!(out.is_waiting(), "the other one is there");
@@ -265,7 +265,7 @@ fn a_message_carries_the_position_of_its_publisher() {
     out.flush();
     for (shard, expected) in [(0, [3, 100, 3]), (1, [200; 3])] {
         let mut processed = Vec::new();
-        for mut routed_batch in out.outlets_mut().routed_batches[shard].drain(..) {
+        for mut routed_batch in out.shard_senders_mut().routed_batches[shard].drain(..) {
             while let Some(entry) = routed_batch.next() {
                 if let RoutedEntry::Message(entry) = entry {
                     processed.push(entry.processed);

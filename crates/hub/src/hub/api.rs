@@ -10,7 +10,7 @@ use stilling_journal::{Chunk, ReadRequest, Record, RecordKind, StartAt};
 use stilling_wire::nats::{Headers, NO_RESPONDERS, Subject, SubjectLimits, strip_status};
 
 use self::api_requests::{ApiError, MessageGet, bad_request, fields, object, unknown_field};
-use super::{Hub, Now, OutboundMessage, Outlets, StallReason, UnixNanos, describe};
+use super::{Hub, Now, OutboundMessage, ShardSenders, StallReason, UnixNanos, describe};
 use crate::deliveries::RefusalReason;
 use crate::hash_key::HashKey;
 use crate::limits::{
@@ -96,7 +96,7 @@ impl PendingRead {
     }
 }
 
-impl<S: Storage, O: Outlets> Hub<S, O> {
+impl<S: Storage, O: ShardSenders> Hub<S, O> {
     pub(super) fn handle_api_request(
         &mut self,
         client: ClientId,

@@ -3,7 +3,7 @@
 use stilling_journal::{Chunk, Gap, GapCause, ReadRequest, StartAt};
 use stilling_wire::nats::strip_status;
 
-use super::{Hub, OutboundMessage, Outlets};
+use super::{Hub, OutboundMessage, ShardSenders};
 use crate::catch_ups::{CATCH_UP_BIT, CatchUpState};
 use crate::limits::FILTERS_COMPARED_PER_TURN;
 use crate::publication_batch::ClientId;
@@ -18,7 +18,7 @@ use super::api::SINGLE_READ_BIT;
 /// Records of one read.
 const RECORDS_PER_READ: u32 = 4096;
 
-impl<S: Storage, O: Outlets> Hub<S, O> {
+impl<S: Storage, O: ShardSenders> Hub<S, O> {
     pub(super) fn begin_catch_up(&mut self, client: ClientId, request: &CatchUpRequest<'_>) {
         let &CatchUpRequest { stream, filter, from } = request;
         let stream = stream as usize;

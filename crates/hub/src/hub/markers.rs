@@ -2,7 +2,7 @@
 
 use stilling_journal::{Record, RecordKind};
 
-use super::{Hub, Now, Outlets};
+use super::{Hub, Now, ShardSenders};
 use crate::fan_out::VisibleRecord;
 use crate::payload::Payload;
 use crate::publication_batch::LossReport;
@@ -10,7 +10,7 @@ use crate::storage::Storage;
 use crate::stream::Durability;
 use crate::stream_writer::ApplyError;
 
-impl<S: Storage, O: Outlets> Hub<S, O> {
+impl<S: Storage, O: ShardSenders> Hub<S, O> {
     /// Counts losses, and schedules a marker in the stream of their subject.
     pub(super) fn record_loss(&mut self, lost: &LossReport<'_>, now: Now) {
         let &LossReport { ingress, subject, loss, count, .. } = lost;

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use stilling_journal::{BatchView, Gap};
 
-use super::{Hub, Outlets};
+use super::{Hub, ShardSenders};
 use crate::gate::StreamGate;
 use crate::recovered_stream::RecoveredStream;
 use crate::storage::Storage;
 
-impl<S: Storage, O: Outlets> Hub<S, O> {
+impl<S: Storage, O: ShardSenders> Hub<S, O> {
     /// Notes damage found when a stream was opened.
     pub fn report_findings(&mut self, stream: usize, findings: &str) {
         self.streams[stream].health.report_findings(findings);

@@ -1,13 +1,13 @@
 //! Parking: a connection that publishes to a full stream waits until the stream has room or refuses; one with API
 //! requests beyond a turn's budget waits for the next turn.
 
-use super::{Hub, Outlets, RequestOrigin};
+use super::{Hub, RequestOrigin, ShardSenders};
 use crate::limits::UNPARKED_PER_TURN;
 use crate::publication_batch::{ClientId, HubRequest};
 use crate::storage::Storage;
 use crate::time::Now;
 
-impl<S: Storage, O: Outlets> Hub<S, O> {
+impl<S: Storage, O: ShardSenders> Hub<S, O> {
     /// Processes a request, or parks its connection if that is not possible now. Returns whether the request was
     /// processed or parked.
     pub(super) fn process_or_park(

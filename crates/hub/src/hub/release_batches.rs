@@ -16,7 +16,7 @@ use stilling_journal::{Batch, JournalAnswer, Record, RecordKind};
 use stilling_ring::planted;
 use stilling_wire::nats::strip_status;
 
-use super::{Hub, OutboundMessage, Outlets};
+use super::{Hub, OutboundMessage, ShardSenders};
 use crate::deliveries::{PublishOutcome, RefusalReason};
 use crate::fan_out::{MessageSender, VisibleRecord};
 use crate::limits::SHARED_PAYLOAD_SIZE_MIN;
@@ -27,7 +27,7 @@ use crate::storage::Storage;
 use crate::stream_writer::{AckTarget, AckedOutcome, PendingAck, Release};
 use crate::time::{SteadyNanos, UnixNanos};
 
-impl<S: Storage, O: Outlets> Hub<S, O> {
+impl<S: Storage, O: ShardSenders> Hub<S, O> {
     /// Receives the journal's answers and releases what has been written.
     pub(super) fn release_written(&mut self, now_ns: SteadyNanos) {
         loop {

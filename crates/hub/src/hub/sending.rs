@@ -2,14 +2,14 @@
 
 use stilling_wire::nats::{DISK_FULL, DISK_HUNG, PubAck, PubAckError};
 
-use super::{Hub, OutboundMessage, Outlets};
+use super::{Hub, OutboundMessage, ShardSenders};
 use crate::deliveries::{PublishOutcome, RefusalReason};
 use crate::fan_out::MessageSender;
 use crate::loss::Loss;
 use crate::publication_batch::{ClientId, Publication};
 use crate::storage::Storage;
 
-impl<S: Storage, O: Outlets> Hub<S, O> {
+impl<S: Storage, O: ShardSenders> Hub<S, O> {
     pub(super) fn refuse(&mut self, client: ClientId, publication: &Publication<'_>, refusal: RefusalReason) {
         let loss = match refusal {
             RefusalReason::Frozen { .. } => Loss::Frozen,

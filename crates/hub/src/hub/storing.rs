@@ -3,7 +3,7 @@
 use stilling_journal::{Record, RecordKind};
 use stilling_ring::planted;
 
-use super::{Hub, Now, OutboundMessage, Outlets, RequestOrigin, StallReason};
+use super::{Hub, Now, OutboundMessage, RequestOrigin, ShardSenders, StallReason};
 use crate::deliveries::{PublishOutcome, RefusalReason};
 use crate::fan_out::VisibleRecord;
 use crate::gate::{GateRecords, RejectReason};
@@ -18,7 +18,7 @@ use crate::stream_writer::{AckTarget, AckedOutcome, ApplyError, PendingAck, Stor
 /// Deliveries may refer to the payloads that batches refer to.
 const _: () = assert!(SHARED_PAYLOAD_SIZE_MIN == stilling_journal::limits::DEFERRED_COPY_SIZE_MIN);
 
-impl<S: Storage, O: Outlets> Hub<S, O> {
+impl<S: Storage, O: ShardSenders> Hub<S, O> {
     /// Stores a message, parks it while the disk is busy, or refuses it after the stall timeout.
     pub(super) fn store_or_wait(
         &mut self,

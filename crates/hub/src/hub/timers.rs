@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use super::{Hub, Now, Outlets};
+use super::{Hub, Now, ShardSenders};
 use crate::limits::{MARKER_EVERY_NS, STALE_REGISTRATIONS_EVERY_NS};
 use crate::storage::Storage;
 use crate::time::SteadyNanos;
 
-impl<S: Storage, O: Outlets> Hub<S, O> {
+impl<S: Storage, O: ShardSenders> Hub<S, O> {
     /// Returns the maximum time that the hub may sleep before timed work must be checked.
     pub fn next_check_in(&self) -> Option<Duration> {
         let markers = self.losses.has_any_unmarked().then_some(MARKER_EVERY_NS);

@@ -151,7 +151,7 @@ fn records_are_batched_while_the_journal_writes_and_wait_without_a_batch() {
     }
     // The first record is written alone; the other two share a batch, which fills meanwhile.
     assert_eq!((sequences, storage.appended.len(), writer.visible), (vec![1, 2, 3], 1, 0));
-    assert!(!writer.is_settled() && writer.is_watched());
+    assert!(!writer.is_drained() && writer.is_watched());
     assert_eq!(writer.apply(&record, None, &mut storage, NOW), Err(ApplyError::NoBatch), "it has two");
     let counts: Vec<u32> = storage.appended.iter().map(Batch::count).collect();
     assert_eq!((counts, storage.appended[1].first()), (vec![1, 2], 2), "the full one is handed over");
@@ -173,7 +173,7 @@ fn block(size: usize) -> (stilling_ring::BlockWriter, SharedBlock, Range<usize>)
 
 /// The open batch refers to blocks for a bounded time, however long the previous write takes.
 #[test]
-fn an_open_batch_lets_go_of_blocks_while_a_write_hangs() {
+fn an_open_batch_releases_blocks_while_a_write_hangs() {
     let (mut writer, mut storage) = (writer(Durability::Disk), batches(8));
     let (mut owner, shared, range) = block(1500);
     writer.apply(&record(b"x"), None, &mut storage, NOW).expect("there is room");
@@ -215,7 +215,7 @@ fn what_is_not_on_disk_is_visible_at_once() {
         let mut writer = writer(durability);
         let record = record(b"x");
         assert_eq!(writer.apply(&record, None, &mut storage, NOW), Ok(1));
-        assert_eq!((writer.visible, writer.newest_ns, writer.is_settled()), (1, Some(NOW.unix_ns), true));
+        assert_eq!((writer.visible, writer.newest_ns, writer.is_drained()), (1, Some(NOW.unix_ns), true));
     }
     let long = [b'x'; 5000];
     let too_large = writer(Durability::Memory).apply(&record(&long), None, &mut storage, NOW);
@@ -269,9 +269,9 @@ fn what_is_answered_again_and_closed_comes_behind_a_release_that_waits() {
     let release = writer.answered(None, 1);
     writer.queue_release(release);
     let release = writer.take_release().expect("it was queued");
-    assert_eq!((writer.visible, writer.is_settled()), (1, true));
+    assert_eq!((writer.visible, writer.is_drained()), (1, true));
     writer.put_release_back(release);
-    assert!(writer.is_pending(1) && !writer.is_settled(), "it is durable, and not acknowledged");
+    assert!(writer.is_pending(1) && !writer.is_drained(), "it is durable, and not acknowledged");
     writer.push_answer(ack(1, AckedOutcome::Duplicate), b"", "");
     store(&mut writer, &mut storage, "");
     writer.push_answer(ack(2, AckedOutcome::Duplicate), b"", "");

@@ -4,8 +4,8 @@ use std::io::Write;
 
 use stilling_hub::{
     ClientId, DeliveryBatch, DeliveryItem, Durability, HashKey, Hub, HubConfig, HubRequest, Ingress, Loss,
-    Now, Outlets, Publication, PublicationBatch, PublishOutcome, Retention, RoutedBatch, ShardTable,
-    StreamConfig, UnixNanos,
+    Now, Publication, PublicationBatch, PublishOutcome, Retention, RoutedBatch, ShardSenders,
+    ShardSubscriptions, StreamConfig, UnixNanos,
 };
 use stilling_probe::allocations::thread_allocations;
 
@@ -25,7 +25,7 @@ struct AnswerCounts {
     of: [u8; WINDOW],
     refusals: u64,
     deliveries: u64,
-    tables: [ShardTable; 2],
+    tables: [ShardSubscriptions; 2],
     expanded: DeliveryBatch,
 }
 
@@ -46,7 +46,7 @@ impl AnswerCounts {
     }
 }
 
-impl Outlets for AnswerCounts {
+impl ShardSenders for AnswerCounts {
     fn swap(&mut self, shard: usize, routed_batch: &mut RoutedBatch) -> bool {
         let mut deliveries = std::mem::take(&mut self.expanded);
         while !self.tables[shard].expand(routed_batch, &mut deliveries) {
@@ -129,7 +129,7 @@ fn a_million_messages_are_answered_once_each_and_leave_nothing() {
     };
     let streams = vec![memory, stream("none", &["none.>"], Durability::None)];
     let config = HubConfig { streams, memory_batch_size: BATCH_SIZE, ..HubConfig::default() };
-    let tables = std::array::from_fn(|_| ShardTable::new(HashKey(1, 2), 8));
+    let tables = std::array::from_fn(|_| ShardSubscriptions::new(HashKey(1, 2), 8));
     let answers =
         AnswerCounts { of: [0; WINDOW], refusals: 0, deliveries: 0, tables, expanded: DeliveryBatch::new() };
     let storage = SteppedStorage::new(Vec::new(), 0);
@@ -138,7 +138,7 @@ fn a_million_messages_are_answered_once_each_and_leave_nothing() {
     for (from, filter) in [(PUBLISHER, "inbox.*"), (client(1, 2), "none.>")] {
         publication_batch.clear();
         let subscribe = ShardRequest::Subscribe { filter: filter.as_bytes(), queue: b"", sid: b"1" };
-        let table = &mut hub.outlets_mut().tables[from.shard as usize];
+        let table = &mut hub.shard_senders_mut().tables[from.shard as usize];
         put(table, &mut publication_batch, (from.token, ABLE), subscribe).expect("there is room");
         assert_eq!(hub.process_requests(from.shard as usize, &publication_batch, 0, Now::simulated(1)), 1);
     }
@@ -162,14 +162,14 @@ fn a_million_messages_are_answered_once_each_and_leave_nothing() {
             hub.poll_storage(Now::simulated(now_ns));
             hub.flush();
         }
-        let answered = &mut hub.outlets_mut().of;
+        let answered = &mut hub.shard_senders_mut().of;
         assert!(answered.iter().all(|count| *count == 1), "window {window}: {answered:?}");
         answered.fill(0);
     }
     assert_eq!(thread_allocations() - warm, 0, "allocations after the warm-up");
 
-    assert!(hub.is_settled());
-    let (counters, answers) = (hub.counters(), hub.outlets());
+    assert!(hub.is_drained());
+    let (counters, answers) = (hub.counters(), hub.shard_senders());
     let share = MESSAGES as u64 / 10;
     assert_eq!(
         (counters.messages.get(), counters.publish_outcomes.get()),

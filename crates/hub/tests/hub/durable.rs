@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use stilling_hub::{
-    DeliveryBatch, DeliveryItem, Durability, HashKey, Hub, HubConfig, JournalStorage, Now, Outlets,
-    PublicationBatch, ResumePoint, RoutedBatch, ShardTable, UnixNanos,
+    DeliveryBatch, DeliveryItem, Durability, HashKey, Hub, HubConfig, JournalStorage, Now, PublicationBatch,
+    ResumePoint, RoutedBatch, ShardSenders, ShardSubscriptions, UnixNanos,
 };
 use stilling_journal::disk::simulated::SimulatedDisk;
 use stilling_journal::{Journal, JournalLimits, Log, Replay};
@@ -19,16 +19,16 @@ use crate::fixture_requests::publish_for;
 
 const MESSAGES: u64 = 200;
 
-/// Outlets that note which sequences the hub releases, at the moment of release.
-struct ObservingOutlets {
+/// Senders that note which sequences the hub releases, at the moment of release.
+struct ObservingSenders {
     /// Highest sequence acknowledged or sent to a subscriber.
     highest_visible: Arc<AtomicU64>,
     acknowledged: BTreeSet<u64>,
     received_sequences: BTreeSet<u64>,
-    tables: [ShardTable; 2],
+    tables: [ShardSubscriptions; 2],
 }
 
-impl Outlets for ObservingOutlets {
+impl ShardSenders for ObservingSenders {
     fn swap(&mut self, shard: usize, routed_batch: &mut RoutedBatch) -> bool {
         let mut deliveries = DeliveryBatch::new();
         assert!(self.tables[shard].expand(routed_batch, &mut deliveries), "it is short");
@@ -64,7 +64,7 @@ impl Outlets for ObservingOutlets {
 /// any subscriber saw it." At each point of the disk's history, everything released so far is durable, whatever part of
 /// the outstanding writes is lost.
 #[test]
-fn the_sync_of_a_record_comes_before_its_acknowledgement_and_its_sight() {
+fn the_sync_of_a_record_comes_before_its_acknowledgement_and_its_visibility() {
     let disk = SimulatedDisk::recording();
     let highest_visible = Arc::new(AtomicU64::new(0));
     disk.observe_watermark({
@@ -79,8 +79,8 @@ fn the_sync_of_a_record_comes_before_its_acknowledgement_and_its_sight() {
     let journal = Journal::start(vec![log], limits, Arc::clone(&wake)).expect("a thread");
     let streams = vec![stream("disk", &["disk.>"], Durability::Disk)];
     let config = HubConfig { streams, memory_batch_size: BATCH_SIZE, ..HubConfig::default() };
-    let tables = std::array::from_fn(|_| ShardTable::new(HashKey(1, 2), 8));
-    let outside = ObservingOutlets {
+    let tables = std::array::from_fn(|_| ShardSubscriptions::new(HashKey(1, 2), 8));
+    let outside = ObservingSenders {
         highest_visible,
         acknowledged: BTreeSet::new(),
         received_sequences: BTreeSet::new(),
@@ -91,7 +91,7 @@ fn the_sync_of_a_record_comes_before_its_acknowledgement_and_its_sight() {
     let mut hub = Hub::new(config, &resumed, (storage, outside), 2, (HashKey(1, 2), UnixNanos::EPOCH));
     let (publisher, subscriber) = (client(0, 1), client(1, 2));
     let mut asked = PublicationBatch::new();
-    let table = &mut hub.outlets_mut().tables[0];
+    let table = &mut hub.shard_senders_mut().tables[0];
     put(
         table,
         &mut asked,
@@ -101,7 +101,7 @@ fn the_sync_of_a_record_comes_before_its_acknowledgement_and_its_sight() {
     .expect("there is room");
     assert_eq!(hub.process_requests(0, &asked, 0, Now::simulated(1)), 1);
     asked.clear();
-    let table = &mut hub.outlets_mut().tables[1];
+    let table = &mut hub.shard_senders_mut().tables[1];
     put(
         table,
         &mut asked,
@@ -114,7 +114,7 @@ fn the_sync_of_a_record_comes_before_its_acknowledgement_and_its_sight() {
     loop {
         hub.poll_storage(Now::simulated(next));
         hub.flush();
-        let answered = hub.outlets().acknowledged.len() as u64;
+        let answered = hub.shard_senders().acknowledged.len() as u64;
         if answered == MESSAGES {
             break;
         }
@@ -131,15 +131,15 @@ fn the_sync_of_a_record_comes_before_its_acknowledgement_and_its_sight() {
         burst = burst % 9 + 1;
         if done == 0 {
             // Waits for the disk.
-            wake.park();
+            wake.set_parked();
             if hub.is_quiet() {
                 thread::park();
             }
-            wake.unpark();
+            wake.clear_parked();
         }
     }
     let all: BTreeSet<u64> = (1..=MESSAGES).collect();
-    assert_eq!((&hub.outlets().acknowledged, &hub.outlets().received_sequences), (&all, &all));
+    assert_eq!((&hub.shard_senders().acknowledged, &hub.shard_senders().received_sequences), (&all, &all));
     drop(hub);
     let history = disk.history();
     // Later points with the same highest visible sequence have no less on the disk.

@@ -51,7 +51,7 @@ fn receive_all(fixture: &mut HubFixture) -> (BTreeMap<(ClientId, String), Vec<St
             }
         }
     }
-    assert!(fixture.hub.is_settled());
+    assert!(fixture.hub.is_drained());
     (all, fixture.expanded_max)
 }
 

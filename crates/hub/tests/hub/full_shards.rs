@@ -46,9 +46,9 @@ fn fill_bobs_queue(fixture: &mut HubFixture) -> usize {
 fn receive_alice(fixture: &mut HubFixture) -> String {
     let mut received = String::new();
     for _ in 0..4 {
-        let bobs = std::mem::take(&mut fixture.hub.outlets_mut().routed_batches[1]);
+        let bobs = std::mem::take(&mut fixture.hub.shard_senders_mut().routed_batches[1]);
         received.push_str(&fixture.received(ALICE));
-        fixture.hub.outlets_mut().routed_batches[1] = bobs;
+        fixture.hub.shard_senders_mut().routed_batches[1] = bobs;
         fixture.turn();
     }
     received
@@ -56,7 +56,7 @@ fn receive_alice(fixture: &mut HubFixture) -> String {
 
 /// Runs BOB's shard until nothing waits for it. Returns BOB's output.
 fn receive_bob(fixture: &mut HubFixture) -> String {
-    while fixture.hub.has_unsent(1) || !fixture.hub.outlets().routed_batches[1].is_empty() {
+    while fixture.hub.has_unsent(1) || !fixture.hub.shard_senders().routed_batches[1].is_empty() {
         fixture.poll_shards();
         fixture.turn();
     }
@@ -89,7 +89,7 @@ fn a_full_shard_delays_no_delivery_and_no_answer_to_another() {
     assert!(text.ends_with("MSG all.a 1 3\r\none\r\n") && text.matches("MSG bob.noise").count() == 3);
     assert_eq!(fixture.hub.counters().delivered() - before, 3 + 2 + 2);
     assert_eq!(fixture.hub.counters().queued.get(), 0);
-    assert!(fixture.hub.is_settled() && fixture.hub.is_quiet());
+    assert!(fixture.hub.is_drained() && fixture.hub.is_quiet());
 }
 
 /// With a queue at its bound, deliveries to other shards and disk streams continue; what would add to the queue waits.
@@ -161,7 +161,7 @@ fn records_wait_for_a_queue_at_its_bound_and_come_in_order() {
         text.split("MSG disk.a 3 ").skip(1).filter_map(|line| line.lines().nth(1)).collect();
     assert_eq!(records, ["1", "2", "3"]);
     assert_eq!(receive_alice(&mut fixture).matches("MSG alice.1").count(), 3);
-    assert!(fixture.hub.is_settled());
+    assert!(fixture.hub.is_drained());
 }
 
 /// A consumer that is behind waits for the shard that it sends to; a consumer of another shard does not.
@@ -205,12 +205,12 @@ fn waiting_work_resumes_where_it_stopped() {
     fixture.hub.flush();
     assert_eq!(at, 1);
     assert_eq!(receive_alice(&mut fixture), "MSG alice.a 2 1\r\n1\r\n");
-    fixture.hub.outlets_mut().routed_batches[1] = VecDeque::new();
+    fixture.hub.shard_senders_mut().routed_batches[1] = VecDeque::new();
     while at < publication_batch.len() {
         fixture.turn();
         at = fixture.hub.process_requests(0, &publication_batch, at, fixture.now());
         fixture.hub.flush();
-        fixture.hub.outlets_mut().routed_batches[1].clear();
+        fixture.hub.shard_senders_mut().routed_batches[1].clear();
     }
     assert_eq!(receive_alice(&mut fixture), "MSG all.a 1 1\r\n2\r\nPONG\r\nMSG alice.a 2 1\r\n3\r\n");
 }

@@ -125,7 +125,7 @@ fn a_rejection_waits_for_the_state_it_was_judged_on() {
             );
             assert_eq!(bob, [ConnectionOutput::Rejection(9, "not after 2 records".to_owned())]);
         }
-        assert!(fixture.hub.is_settled());
+        assert!(fixture.hub.is_drained());
     }
 }
 
@@ -215,7 +215,7 @@ fn records_that_fit_into_no_batch_are_refused_together() {
         assert!(alice.contains("message size exceeds maximum allowed"), "{alice}");
         assert_eq!(fixture.hub.counters().streams[usize::from(subject == "memory.a")].last.get(), before);
     }
-    assert!(fixture.hub.is_settled(), "no empty batch remains open");
+    assert!(fixture.hub.is_drained(), "no empty batch remains open");
 }
 
 /// Issue 13: a panic in `judge`, and a decision that cannot be carried out, cost one message.

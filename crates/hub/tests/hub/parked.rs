@@ -89,7 +89,7 @@ fn a_full_stream_parks_only_its_publisher() {
     fixture.turn();
     assert!(fixture.received(CAROL).contains(r#"{"stream":"other","seq":1}"#));
     assert_eq!((fixture.outputs(ALICE), fixture.parked()), (vec![], 1), "she waits");
-    assert!(!fixture.hub.is_settled(), "what is parked is not forgotten at the end");
+    assert!(!fixture.hub.is_drained(), "what is parked is not forgotten at the end");
     // A further publisher of the full stream waits behind her, even in another shard.
     fixture.ask_all(BOB, &[publish_for("disk.a", &long(), "bob.disk")]);
     assert_eq!((fixture.outputs(BOB), fixture.parked()), (vec![ConnectionOutput::Pause], 2));
@@ -132,7 +132,7 @@ fn later_requests_of_a_parked_connection_wait_in_order() {
     assert!(first < memory && memory < pong && pong < last, "{text}");
     assert!(!text.contains("before it"), "{text}");
     assert_eq!(text.matches(r#"{"stream":"disk""#).count(), BATCHES_PER_STREAM_MAX + 1);
-    assert!(fixture.hub.is_settled() && fixture.hub.is_quiet());
+    assert!(fixture.hub.is_drained() && fixture.hub.is_quiet());
 }
 
 /// A consumer created after a publication was parked delivers its record to all current subscriptions: these must not
@@ -189,7 +189,7 @@ fn a_parked_connection_that_leaves_has_stored_what_it_has_published() {
     assert_eq!(counters.streams[0].visible.get(), BATCHES_PER_STREAM_MAX as u64 + 1);
     assert_eq!(fixture.outputs(ALICE), [ConnectionOutput::Resume]);
     assert!(fixture.received(BOB).contains(r#"{"stream":"memory","seq":1}"#));
-    assert!(fixture.hub.is_settled());
+    assert!(fixture.hub.is_drained());
 }
 
 /// A connection that disconnects while parked receives no message of a queue group: neither before its stream has room,
@@ -216,7 +216,7 @@ fn queue_groups_pass_over_a_parked_connection_that_has_left() {
     assert_eq!((received.matches("MSG work").count(), received.matches("hers").count()), (work.len() + 1, 1));
     assert_eq!((fixture.outputs(ALICE), fixture.parked()), (vec![ConnectionOutput::Resume], 0));
     assert_eq!(fixture.hub.counters().streams[0].visible.get(), BATCHES_PER_STREAM_MAX as u64 + 1);
-    assert!(fixture.hub.is_settled() && fixture.hub.is_quiet());
+    assert!(fixture.hub.is_drained() && fixture.hub.is_quiet());
 }
 
 /// A parked publication is refused when its disk counts as hung, before the PING behind it is answered.
@@ -253,7 +253,7 @@ fn a_parked_publication_is_refused_when_its_stream_freezes() {
     // The second batch is with the disk, and answered like every batch: regardless of PING.
     assert_eq!((refusals(before), refusals(behind)), (3, 1), "{received}");
     assert_eq!((fixture.hub.counters().losses(Ingress::Nats, Loss::Frozen), fixture.parked()), (4, 0));
-    assert!(fixture.hub.is_settled());
+    assert!(fixture.hub.is_drained());
 }
 
 /// Parked requests are bounded per connection and in total. Beyond that the shard waits and others continue; nothing is
@@ -292,7 +292,7 @@ fn parked_messages_are_bounded_and_other_shards_continue() {
     let counters = fixture.hub.counters();
     assert_eq!(counters.streams[0].visible.get() as usize, memory * requests.len());
     assert_eq!((fixture.parked(), fixture.processed()), (0, memory * (requests.len() + 1)));
-    assert!(fixture.hub.is_settled());
+    assert!(fixture.hub.is_drained());
 }
 
 /// However much is refused at once, a turn processes only its share, and the hub continues without events.

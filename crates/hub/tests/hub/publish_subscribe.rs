@@ -195,18 +195,18 @@ fn deferred_work_resumes_by_itself_when_the_turn_ended_with_room() {
         let mut publication_batch = stilling_hub::PublicationBatch::new();
         publication_batch.push(ALICE.token, ABLE, &publish("a", &payload));
         publication_batch.push(ALICE.token, ABLE, &publication);
-        fixture.hub.outlets_mut().room = usize::from(subject == "many");
+        fixture.hub.shard_senders_mut().room = usize::from(subject == "many");
         fixture.hub.poll_storage(Now::simulated(1));
         let mut at = fixture.hub.process_requests(0, &publication_batch, 0, Now::simulated(1));
         if subject == "disk.a" {
-            fixture.hub.outlets_mut().room = 1;
+            fixture.hub.shard_senders_mut().room = 1;
             at = fixture.hub.process_requests(0, &publication_batch, at, Now::simulated(1));
             fixture.hub.flush();
             fixture.ask(ALICE, ABLE, &[publish("a", &payload)]);
             fixture.hub.storage_mut().write();
             fixture.hub.poll_storage(Now::simulated(1));
         }
-        fixture.hub.outlets_mut().room = 2;
+        fixture.hub.shard_senders_mut().room = 2;
         fixture.hub.flush();
         let mut received = fixture.received(BOB).len();
         // The unfinished message used the room.
@@ -218,7 +218,7 @@ fn deferred_work_resumes_by_itself_when_the_turn_ended_with_room() {
             received += fixture.received(BOB).len();
         }
         assert!(
-            fixture.hub.is_quiet() && fixture.hub.is_settled() && at == publication_batch.len(),
+            fixture.hub.is_quiet() && fixture.hub.is_drained() && at == publication_batch.len(),
             "{subject}"
         );
         assert!(received > 300_000, "{subject}: {received} bytes");
@@ -241,7 +241,8 @@ fn a_payload_in_a_block_reaches_all_shards_without_a_copy() {
     fixture.ask_all(ALICE, &[HubRequest::Publish(Publication { payload, ..publication("a", "") })]);
     let mut lines = Vec::new();
     for shard in 0..2 {
-        let mut routed_batch = fixture.hub.outlets_mut().routed_batches[shard].pop_front().expect("a piece");
+        let mut routed_batch =
+            fixture.hub.shard_senders_mut().routed_batches[shard].pop_front().expect("a piece");
         let mut deliveries = DeliveryBatch::new();
         assert!(fixture.tables[shard].expand(&mut routed_batch, &mut deliveries));
         drop(routed_batch);
@@ -267,7 +268,7 @@ fn a_payload_in_a_block_reaches_all_shards_without_a_copy() {
 fn payloads_in_blocks_wait_for_a_full_shard_in_their_order() {
     const COUNT: usize = 12;
     let mut fixture = HubFixture::new();
-    fixture.hub.outlets_mut().room = 1;
+    fixture.hub.shard_senders_mut().room = 1;
     for sid in ["1", "2", "3"] {
         fixture.subscribe(BOB, "a", sid);
         fixture.poll_shards();

@@ -54,7 +54,7 @@ fn write(fixture: &mut HubFixture, batches: usize) {
 #[test]
 fn a_stream_without_a_batch_that_is_not_referred_to_waits_for_shards_and_not_for_the_disk() {
     let mut fixture = fixture(2);
-    fixture.hub.outlets_mut().room = 1 << 20;
+    fixture.hub.shard_senders_mut().room = 1 << 20;
     let references: Vec<_> = fixture.hub.storage_mut().idle.iter_mut().map(Batch::share).collect();
     let requests = [publish_for("disk.a", "x", "inbox.1"), publish_for("memory.a", "y", "inbox.2")];
     assert_eq!(fixture.send_until_parked(ALICE, &requests), 0);
@@ -88,7 +88,7 @@ fn a_stream_whose_records_find_no_room_does_not_hold_up_the_answers_of_another()
         received.contains(r#"{"stream":"other","seq":1}"#) && !received.contains("inbox.1"),
         "{received}"
     );
-    assert!(!fixture.hub.is_settled());
+    assert!(!fixture.hub.is_drained());
     fixture.turn();
     let received = fixture.received(ALICE);
     assert!(
@@ -99,7 +99,7 @@ fn a_stream_whose_records_find_no_room_does_not_hold_up_the_answers_of_another()
     fixture.poll_shards();
     fixture.turn();
     assert_eq!(fixture.received(BOB).matches("MSG disk.a").count(), 4);
-    assert!(fixture.hub.is_settled());
+    assert!(fixture.hub.is_drained());
 }
 
 /// Requests are processed while a release waits for room; only the answer to a duplicate comes after the first answer.
@@ -112,7 +112,7 @@ fn the_hub_continues_during_a_release_and_keeps_the_order_of_answers() {
     assert_eq!(fixture.received(ALICE), "");
     let payload = long();
     let again = publish_with("disk.a", &payload, "inbox.3", ID);
-    fixture.hub.outlets_mut().late = 1;
+    fixture.hub.shard_senders_mut().late = 1;
     fixture.ask_all(ALICE, &[publish_for("memory.a", "x", "inbox.2"), again, HubRequest::Barrier]);
     let received = fixture.received(ALICE);
     assert!(
@@ -135,7 +135,7 @@ fn a_connection_closes_behind_answers_that_wait_for_room() {
     publish_four(&mut fixture);
     write(&mut fixture, 4);
     fixture.poll_shards();
-    fixture.hub.outlets_mut().late = 1;
+    fixture.hub.shard_senders_mut().late = 1;
     fixture.ask_all(ALICE, &[HubRequest::CloseAfterAcks]);
     assert_eq!(fixture.outputs(ALICE), []);
     fixture.turn();
@@ -191,7 +191,7 @@ fn batches_that_wait_for_a_shard_count_against_the_share_of_their_stream() {
     assert!(fixture.hub.storage_mut().waiting.is_empty());
     // BOB's shard returns a batch after the hub has tried to continue the releases, and before it processes requests.
     fixture.poll_shards();
-    fixture.hub.outlets_mut().late = 1;
+    fixture.hub.shard_senders_mut().late = 1;
     let mut publication_batch = PublicationBatch::new();
     for token in 100..100 + LEFT as u64 {
         publication_batch.push(token, ABLE, &publish("disk.a", &payload));
@@ -205,7 +205,7 @@ fn batches_that_wait_for_a_shard_count_against_the_share_of_their_stream() {
     assert_eq!(waiting, [3], "the other stream has a batch");
     // Its shard takes one batch per turn.
     let mut received = String::new();
-    while !fixture.hub.is_settled() {
+    while !fixture.hub.is_drained() {
         while !fixture.hub.storage_mut().waiting.is_empty() {
             fixture.hub.storage_mut().complete_write();
         }
@@ -232,9 +232,9 @@ fn a_record_that_was_passed_over_is_not_sent_to_a_later_subscription() {
     let received = fixture.received(ALICE);
     assert!(received.contains("inbox.2") && !fixture.received(CAROL).contains("late.3"), "{received}");
     // Both releases wait, and the subscription does not.
-    fixture.hub.outlets_mut().late = u32::MAX;
+    fixture.hub.shard_senders_mut().late = u32::MAX;
     fixture.subscribe(ALICE, "other.>", "2");
-    fixture.hub.outlets_mut().late = 0;
+    fixture.hub.shard_senders_mut().late = 0;
     for _ in 0..4 {
         fixture.turn();
         fixture.poll_shards();

@@ -245,7 +245,7 @@ fn the_end_of_the_writer_thread_freezes_the_stream_and_is_reported() {
     let counters = fixture.hub.counters();
     assert_eq!((counters.losses(Ingress::Nats, Loss::Frozen), counters.streams[0].frozen.get()), (4, 1));
     assert_eq!(counters.streams[0].health.get().condition, StreamCondition::Frozen);
-    assert!(fixture.hub.is_settled(), "a drain need not wait for it");
+    assert!(fixture.hub.is_drained(), "a drain need not wait for it");
 }
 
 /// Each stream refuses messages over its own maximum, with the reason.
@@ -415,7 +415,7 @@ fn a_close_comes_after_all_pending_answers() {
     // Without pending answers, at once.
     fixture.ask_all(BOB, &[HubRequest::CloseAfterAcks]);
     assert_eq!(fixture.outputs(BOB), [ConnectionOutput::Close]);
-    assert!(fixture.hub.is_settled());
+    assert!(fixture.hub.is_drained());
 }
 
 /// A memory stream keeps the newest records within its bytes.

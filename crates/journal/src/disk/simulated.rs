@@ -653,7 +653,7 @@ impl CrashPoint {
 impl SimulatedDisk {
     /// Starts recording. Present files count as durable, with their creation as the start of the history; returns the
     /// first point after it.
-    pub fn record(&self) -> usize {
+    pub fn start_recording(&self) -> usize {
         let mut state = self.state();
         state.is_recording = true;
         let mut events = Vec::new();

@@ -49,7 +49,7 @@ fn what_was_cut_off_never_comes_back() {
         for _ in 0..6 {
             let share = random.below(17);
             let disk = point.disk(|_| random.below(16) < share);
-            let begin = disk.record();
+            let begin = disk.start_recording();
             let (mut log, recovery) = open(&disk, SEGMENT_SIZE);
             let source = log.source();
             disk.observe_watermark(move || source.durable());

@@ -170,7 +170,7 @@ proptest! {
 
     /// With any content of the directory the stream opens, is read to its end, and accepts records.
     #[test]
-    fn a_stream_of_noise_opens_and_continues(
+    fn a_stream_of_random_bytes_opens_and_continues(
         files in prop::collection::vec((1_u64..60, prop::collection::vec(any::<u8>(), 0..20_000)), 0..4),
         pieces in prop::collection::vec((0_usize..16, 0_usize..16), 0..40),
         holes in prop::collection::vec((0..SIZE, 1_usize..9000, any::<u8>()), 0..6),

@@ -195,7 +195,7 @@ fn a_reader_reports_a_gap_for_a_segment_removed_meanwhile() {
 fn a_crash_during_retention_leaves_no_hole() {
     let (disk, log) = ten_segments();
     drop(log);
-    let begin = disk.record();
+    let begin = disk.start_recording();
     let (mut log, _) = open(&disk, SEGMENT_SIZE);
     log.retain(&LogRetention { records: Some(24), ..LogRetention::default() }, 0, u64::MAX)
         .expect("the disk works");
@@ -322,7 +322,7 @@ fn a_segment_that_cannot_be_removed_is_reported() {
 fn a_removal_that_could_not_be_synced_is_synced_later() {
     let (disk, log) = ten_segments();
     drop(log);
-    disk.record();
+    disk.start_recording();
     let (mut log, _) = open(&disk, SEGMENT_SIZE);
     let retention = LogRetention { records: Some(12), ..LogRetention::default() };
     disk.fail(DiskFaults { sync: Some(EIO), ..DiskFaults::default() });

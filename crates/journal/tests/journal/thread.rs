@@ -34,11 +34,11 @@ impl JournalWriter {
             if let Some(answer) = self.journal.next_answer() {
                 break answer;
             }
-            self.wake.park();
+            self.wake.set_parked();
             if self.journal.is_quiet() {
                 thread::park();
             }
-            self.wake.unpark();
+            self.wake.clear_parked();
         };
         match answer {
             JournalAnswer::Durable { stream, watermark } => {
@@ -349,11 +349,11 @@ fn records_of_another_numbering_acknowledge_nothing() {
         if let Some(answer) = writer.journal.next_answer() {
             break answer;
         }
-        writer.wake.park();
+        writer.wake.set_parked();
         if writer.journal.is_quiet() {
             thread::park();
         }
-        writer.wake.unpark();
+        writer.wake.clear_parked();
     };
     assert!(matches!(answer, JournalAnswer::Frozen { stream: 0, watermark: 0, .. }), "{answer:?}");
 }

@@ -89,7 +89,7 @@ impl DiskDamage {
         check(&before, &after, range, is_removed)
             .map_err(|what| format!("{}, {segment} of {}: {what}", self.name(), ledger.name()))?;
         ledger.lose(&before, &after);
-        changed.record();
+        changed.start_recording();
         Ok(Some(changed))
     }
 }

@@ -77,7 +77,7 @@ fn crash_disk(
         ServerCrash::Power => {
             let share = random.below(1001) as u16;
             let disk = history.at(point).disk(|_| random.chance(share));
-            disk.record();
+            disk.start_recording();
             disk
         }
     }

@@ -10,7 +10,7 @@ use std::os::fd::{OwnedFd, RawFd};
 
 use stilling_engine::driver::inherited::{self, FIRST_DESCRIPTOR};
 
-use super::limits::LISTENERS_HANDED_MAX;
+use super::limits::LISTENERS_HANDED_OVER_MAX;
 
 /// Why listeners of the parent process cannot be used.
 #[derive(Debug)]
@@ -90,7 +90,7 @@ fn names(
         return Ok(Vec::new());
     }
     let number: usize = count.parse().map_err(|_| wrong("LISTEN_FDS", count))?;
-    if number > LISTENERS_HANDED_MAX {
+    if number > LISTENERS_HANDED_OVER_MAX {
         return Err(wrong("LISTEN_FDS", count));
     }
     let Some(names) = names else { return Ok(vec!["unknown".to_owned(); number]) };

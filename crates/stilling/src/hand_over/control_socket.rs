@@ -1,6 +1,6 @@
 //! The control socket in the file system: its permissions, and how the path changes hands.
 //!
-//! A server that can be succeeded listens at its path. Its successor first listens at the path with the suffix
+//! A server that can hand over listens at its path. Its successor first listens at the path with the suffix
 //! `.next` and later renames that over the path, which is atomic: at every moment either the old or the new socket is
 //! at the path. Only one successor at a time gets this far, so one pending name suffices; the next successor replaces
 //! what a crash leaves there.
@@ -168,7 +168,7 @@ fn check_folder(folder: &Path, metadata: &Metadata, user: u32) -> Result<(), Han
     const STICKY: u32 = 0o1000;
     let owned = metadata.uid() == user || metadata.uid() == 0;
     let safe = metadata.mode() & OTHERS_WRITE == 0 || metadata.mode() & STICKY != 0;
-    if owned && safe { Ok(()) } else { Err(HandOverError::FolderOpenToOthers(folder.to_owned())) }
+    if owned && safe { Ok(()) } else { Err(HandOverError::DirectoryWritableByOthers(folder.to_owned())) }
 }
 
 /// Whether there is a socket of this user. Any other file is an error.

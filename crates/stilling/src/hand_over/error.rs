@@ -13,8 +13,8 @@ use super::message::VERSION;
 pub enum HandOverError {
     /// The path of the control socket is too long for a socket address.
     PathTooLong(PathBuf),
-    /// Other users could replace the socket in this folder.
-    FolderOpenToOthers(PathBuf),
+    /// Other users could replace the socket in this directory.
+    DirectoryWritableByOthers(PathBuf),
     /// The file at the path is not a socket.
     NotASocket(PathBuf),
     /// The socket belongs to another user.
@@ -99,7 +99,7 @@ impl fmt::Display for HandOverError {
             HandOverError::PathTooLong(path) => {
                 write!(f, "{} is longer than {PATH_SIZE_MAX} bytes; choose a shorter path", path.display())
             }
-            HandOverError::FolderOpenToOthers(folder) => write!(
+            HandOverError::DirectoryWritableByOthers(folder) => write!(
                 f,
                 "other users can replace files in {}; choose a directory that only this user can write to",
                 folder.display()

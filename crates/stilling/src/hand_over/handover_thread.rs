@@ -23,11 +23,11 @@ use super::control_socket::ControlSocket;
 use super::error::HandOverError;
 use super::limits::{
     ACCEPT_ERROR_PAUSE, APP_READY_CHECK_INTERVAL, APP_READY_TIMEOUT, CONFIRM_TIMEOUT,
-    DESCRIPTORS_PER_MESSAGE, HELLO_TIMEOUT, LISTENERS_HANDED_MAX, MOVE_TIMEOUT, OFFER_TIMEOUT,
-    QUEUE_CHECK_SPAN, READY_TIMEOUT,
+    DESCRIPTORS_PER_MESSAGE, HELLO_TIMEOUT, LISTENERS_HANDED_OVER_MAX, OFFER_TIMEOUT, QUEUE_CHECK_SPAN,
+    READY_TIMEOUT, TAKE_PATH_TIMEOUT,
 };
 use super::lock::StartLock;
-use super::message::{HandoverMessage, SUCCEEDED, VERSION};
+use super::message::{HandoverMessage, REPLACED_REASON, VERSION};
 use super::succession::{PredecessorDrain, PredecessorEvent, Succession};
 use super::{PreparedTakeOver, TakeOverConfig};
 use crate::lifecycle::{HandoverStage, Lifecycle, LifecyclePhase};
@@ -239,7 +239,7 @@ impl HandoverThread {
                 self.wait_for_wake_until(Some(deadline.min(now + APP_READY_CHECK_INTERVAL)));
             }
         }
-        self.succession.serve_beside();
+        self.succession.begin_overlap();
         Ok(())
     }
 
@@ -261,7 +261,7 @@ impl HandoverThread {
             let _ = predecessor.send(
                 &HandoverMessage::Refused(reason.to_string()),
                 &[],
-                Instant::now() + MOVE_TIMEOUT,
+                Instant::now() + TAKE_PATH_TIMEOUT,
             );
         }
         reason
@@ -303,7 +303,7 @@ impl HandoverThread {
         // Before `taken`: a predecessor without streams closes its sockets at once, and a path with a closed socket
         // refuses senders.
         self.take_socket_paths();
-        let _ = predecessor.send(&HandoverMessage::PathTaken, &[], Instant::now() + MOVE_TIMEOUT);
+        let _ = predecessor.send(&HandoverMessage::PathTaken, &[], Instant::now() + TAKE_PATH_TIMEOUT);
         self.report(&format!("took over from {process}"));
         self.predecessor = Some(predecessor);
         Ok(())
@@ -386,7 +386,7 @@ impl HandoverThread {
             self.handed.sockets.iter().for_each(SocketName::restore);
         }
         let refusal = HandoverMessage::Refused(failure.to_string());
-        let _ = successor.send(&refusal, &[], Instant::now() + MOVE_TIMEOUT);
+        let _ = successor.send(&refusal, &[], Instant::now() + TAKE_PATH_TIMEOUT);
         drop(successor);
         if !continues {
             return Err(failure);
@@ -431,9 +431,9 @@ impl HandoverThread {
             HandoverMessage::Ready => {}
             other => return Err(unexpected("ready", &other)),
         }
-        successor.send(&HandoverMessage::PathGranted, &[], Instant::now() + MOVE_TIMEOUT)?;
+        successor.send(&HandoverMessage::PathGranted, &[], Instant::now() + TAKE_PATH_TIMEOUT)?;
         *path_granted = true;
-        match self.expect(successor, "taken", MOVE_TIMEOUT)? {
+        match self.expect(successor, "taken", TAKE_PATH_TIMEOUT)? {
             HandoverMessage::PathTaken => {}
             other => return Err(unexpected("taken", &other)),
         }
@@ -446,7 +446,7 @@ impl HandoverThread {
     }
 
     fn offer(&self, successor: &ControlConnection) -> Result<(), HandOverError> {
-        if self.handed.listeners.len() > LISTENERS_HANDED_MAX {
+        if self.handed.listeners.len() > LISTENERS_HANDED_OVER_MAX {
             return Err(HandOverError::TooManyListeners(self.handed.listeners.len()));
         }
         let deadline = Instant::now() + OFFER_TIMEOUT;
@@ -482,7 +482,7 @@ impl HandoverThread {
         while !self.waker.is_over() {
             if predecessor_drain.poll_released() {
                 // The successor may have ended.
-                let _ = successor.send(&HandoverMessage::Released, &[], Instant::now() + MOVE_TIMEOUT);
+                let _ = successor.send(&HandoverMessage::Released, &[], Instant::now() + TAKE_PATH_TIMEOUT);
             }
             self.wait_for_wake_or_predecessor(true);
         }
@@ -506,9 +506,9 @@ impl HandoverThread {
         while let Ok(Some(late)) = self.control_socket.accept() {
             // The peer may have left.
             let _ = late.send(
-                &HandoverMessage::Refused(SUCCEEDED.to_owned()),
+                &HandoverMessage::Refused(REPLACED_REASON.to_owned()),
                 &[],
-                Instant::now() + MOVE_TIMEOUT,
+                Instant::now() + TAKE_PATH_TIMEOUT,
             );
         }
     }
@@ -659,7 +659,8 @@ impl HandoverThread {
             Ok(Some(another)) => {
                 let reason = "another server is taking over now".to_owned();
                 // The peer may have left.
-                let _ = another.send(&HandoverMessage::Refused(reason), &[], Instant::now() + MOVE_TIMEOUT);
+                let _ =
+                    another.send(&HandoverMessage::Refused(reason), &[], Instant::now() + TAKE_PATH_TIMEOUT);
             }
             Ok(None) => {}
             Err(_) => self.pause_after_error(),

@@ -15,7 +15,7 @@ pub const REASON_SIZE_MAX: usize = 400;
 pub const DESCRIPTORS_PER_MESSAGE: usize = 64;
 
 /// Listeners that one server hands over or receives. More: the hand-over is refused.
-pub const LISTENERS_HANDED_MAX: usize = 4096;
+pub const LISTENERS_HANDED_OVER_MAX: usize = 4096;
 
 /// Bytes of the control socket's path: the room in a socket address, less the suffix of a pending successor. Longer:
 /// an error at start.
@@ -45,7 +45,7 @@ pub const APP_READY_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 pub const CONFIRM_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Maximum time for the successor to take the path. Then it is refused, and the predecessor takes the path back.
-pub const MOVE_TIMEOUT: Duration = Duration::from_secs(10);
+pub const TAKE_PATH_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Maximum time for the addresses of a predecessor that has just ended to become free. Then the address is in use.
 pub const ADDRESS_FREE_TIMEOUT: Duration = Duration::from_secs(3);

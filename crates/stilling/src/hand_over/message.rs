@@ -18,7 +18,7 @@
 
 use std::fmt;
 
-use super::limits::{DESCRIPTORS_PER_MESSAGE, LISTENERS_HANDED_MAX, REASON_SIZE_MAX};
+use super::limits::{DESCRIPTORS_PER_MESSAGE, LISTENERS_HANDED_OVER_MAX, REASON_SIZE_MAX};
 
 /// Version of this protocol.
 pub const VERSION: u32 = 2;
@@ -72,8 +72,8 @@ impl fmt::Display for HandoverMessage {
     }
 }
 
-/// Reason of the refusal by a server that has just been succeeded: the new server is at the path.
-pub const SUCCEEDED: &str = "another server has just taken over; it is at the path now";
+/// Reason of the refusal by a server that has just been replaced: the new server is at the path.
+pub const REPLACED_REASON: &str = "another server has just taken over; it is at the path now";
 
 impl HandoverMessage {
     /// The message as sent: its line and a line feed.
@@ -105,7 +105,7 @@ impl HandoverMessage {
                 _ => Err(MalformedMessage),
             },
             ["end", total] => match number(total)? as usize {
-                total @ 0..=LISTENERS_HANDED_MAX => Ok(HandoverMessage::End { total }),
+                total @ 0..=LISTENERS_HANDED_OVER_MAX => Ok(HandoverMessage::End { total }),
                 _ => Err(MalformedMessage),
             },
             ["ready"] => Ok(HandoverMessage::Ready),
@@ -149,7 +149,7 @@ mod tests {
             (HandoverMessage::Listeners { count: 1 }, "listeners http 1\n"),
             (HandoverMessage::Listeners { count: DESCRIPTORS_PER_MESSAGE }, "listeners http 64\n"),
             (HandoverMessage::End { total: 0 }, "end 0\n"),
-            (HandoverMessage::End { total: LISTENERS_HANDED_MAX }, "end 4096\n"),
+            (HandoverMessage::End { total: LISTENERS_HANDED_OVER_MAX }, "end 4096\n"),
             (HandoverMessage::Ready, "ready\n"),
             (HandoverMessage::PathGranted, "yours\n"),
             (HandoverMessage::PathTaken, "taken\n"),

@@ -50,7 +50,7 @@ pub struct Succession {
 
 impl Succession {
     /// Prepares the lifecycle of a server with a predecessor, before anything else uses it. A server that
-    /// `has_workers` accepts nothing before [`serve_beside`](Succession::serve_beside).
+    /// `has_workers` accepts nothing before [`begin_overlap`](Succession::begin_overlap).
     pub fn begin(lifecycle: &Lifecycle, has_workers: bool) {
         lifecycle.begin_succession(if has_workers {
             HandoverStage::Preparing
@@ -65,8 +65,8 @@ impl Succession {
         Succession { lifecycle, step: SuccessionStep::Ready }
     }
 
-    /// The server can answer requests now.
-    pub fn serve_beside(&self) {
+    /// The server can answer requests now: both servers serve until the predecessor drains.
+    pub fn begin_overlap(&self) {
         self.lifecycle.reach(HandoverStage::Overlapping);
     }
 
@@ -99,7 +99,7 @@ impl Succession {
     }
 }
 
-/// The steps of a server that has been succeeded, until its end.
+/// The steps of a server that has been replaced, until its end.
 #[derive(Debug)]
 pub struct PredecessorDrain {
     lifecycle: Arc<Lifecycle>,

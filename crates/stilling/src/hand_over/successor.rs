@@ -11,8 +11,8 @@ use std::time::Instant;
 use super::control_connection::{ControlConnection, Incoming};
 use super::control_socket;
 use super::error::HandOverError;
-use super::limits::{HELLO_TIMEOUT, LISTENERS_HANDED_MAX, OFFER_TIMEOUT};
-use super::message::{HandoverMessage, SUCCEEDED, VERSION};
+use super::limits::{HELLO_TIMEOUT, LISTENERS_HANDED_OVER_MAX, OFFER_TIMEOUT};
+use super::message::{HandoverMessage, REPLACED_REASON, VERSION};
 
 /// What the path and its server provide.
 #[derive(Debug, Default)]
@@ -29,7 +29,7 @@ pub(super) fn request_listeners(path: &Path) -> Result<PredecessorOffer, HandOve
         return Ok(PredecessorOffer::default());
     }
     let found = match request_offer(path) {
-        Err(HandOverError::Refused(reason)) if reason == SUCCEEDED => request_offer(path)?,
+        Err(HandOverError::Refused(reason)) if reason == REPLACED_REASON => request_offer(path)?,
         outcome => outcome?,
     };
     Ok(PredecessorOffer { socket_existed: true, ..found })
@@ -59,7 +59,7 @@ fn receive_offer(connection: ControlConnection) -> Result<PredecessorOffer, Hand
     loop {
         match connection.receive(EXPECTED, deadline, OFFER_TIMEOUT)? {
             Incoming::Received(HandoverMessage::Listeners { count }, came)
-                if listeners.len() + count <= LISTENERS_HANDED_MAX =>
+                if listeners.len() + count <= LISTENERS_HANDED_OVER_MAX =>
             {
                 listeners.extend(came);
             }

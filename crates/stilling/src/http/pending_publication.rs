@@ -106,7 +106,7 @@ fn rejection(refusal: RefusalReason, stream: &str, reason: &str) -> PublishRejec
         ),
         RefusalReason::Closed { .. } => PublishRejection::new(
             Status::ServiceUnavailable,
-            format!("the stream {stream} is not open yet and accepts nothing before"),
+            format!("the stream {stream} is not open yet and accepts nothing until then"),
         ),
         RefusalReason::Hung { .. } => PublishRejection::new(
             Status::ServiceUnavailable,

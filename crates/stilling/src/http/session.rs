@@ -29,7 +29,7 @@ use super::status_page;
 use super::subscribe::ProtocolSwitch;
 use super::unsent_body::UnsentBody;
 use crate::upstream::limits::CLIENT_CHECK_INTERVAL;
-use crate::upstream::{RequestId, UpstreamEvent, nominates_too_many};
+use crate::upstream::{RequestId, UpstreamEvent, has_too_many_connection_options};
 
 /// What the connection waits for, and so what its deadline means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,7 +135,7 @@ impl HttpSession {
     fn handle_head(&mut self, head: &RequestHead<'_>, raw: &[u8], io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         let has_hub = cx.hub.is_some() || cx.hub_handed_over;
         self.terms = ResponseTerms::of(head, Route::of(head, &cx.http.config, self.endpoint, has_hub));
-        if self.terms.route == Route::App && nominates_too_many(head.headers()) {
+        if self.terms.route == Route::App && has_too_many_connection_options(head.headers()) {
             self.terms.route = Route::Refused(Status::BadRequest);
         }
         if self.terms.route == Route::Publish && !self.admit(head, io, cx) {

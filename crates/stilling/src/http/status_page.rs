@@ -145,7 +145,7 @@ fn work(page: &mut String, overview: &Overview) {
         ("worker threads ended, not needed", pool.threads_ended),
         ("worker threads refused by the system", pool.threads_failed),
     ];
-    table(page, "Work", rows, |name| {
+    table(page, "Jobs", rows, |name| {
         ["refused, queue full", "expired in the queue", "of them shed", "panicked"].contains(&name)
     });
     let Some(app) = &overview.app else { return };

@@ -11,7 +11,8 @@ use crate::shard::testing::ShardFixture;
 const FAST: &str = "GET /test/fast HTTP/1.1\r\nHost: a\r\n\r\n";
 
 fn fixture() -> ShardFixture {
-    let endpoint = HttpEndpoint { scope: HttpScope::Everything, demo: true, publishes: false };
+    let endpoint =
+        HttpEndpoint { scope: HttpScope::Everything, demo: true, publishes: false, subscribes: false };
     ShardFixture::new(Endpoint::Http(endpoint), None)
 }
 

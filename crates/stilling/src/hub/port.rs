@@ -4,10 +4,10 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use stilling_engine::Token;
-use stilling_hub::limits::DELIVERY_BATCHES;
+use stilling_hub::limits::ROUTED_BATCHES;
 use stilling_hub::{
     CatchUpRequest, ClientOptions, DeliveryBatch, DeliveryItem, HubCounters, HubRequest, PublicationBatch,
-    RoutedBatch, ShardTable, SubscriptionLimit, UnixNanos,
+    RoutedBatch, ShardSubscriptions, SubscriptionLimit, UnixNanos,
 };
 use stilling_ring::{Receiver, Sender, Wake, mailbox, planted};
 
@@ -41,7 +41,7 @@ pub(crate) struct HubPort {
     /// Delivery batches that may still be made in this turn. Payloads for connections that do not read are copied, so
     /// expanding everything could make a turn long.
     expansions_left: usize,
-    table: ShardTable,
+    table: ShardSubscriptions,
     /// Destination of the table's figures, and the index of the shard.
     shard_counters: Option<(Arc<HubCounters>, usize)>,
     hub: Arc<Wake>,
@@ -73,7 +73,7 @@ impl HubPort {
     pub(super) fn new(
         (publication_batches, returned): (Sender<PublicationBatch>, Receiver<PublicationBatch>),
         (routed, emptied): (Receiver<RoutedBatch>, Sender<RoutedBatch>),
-        table: ShardTable,
+        table: ShardSubscriptions,
         hub: Arc<Wake>,
     ) -> HubPort {
         HubPort {
@@ -85,7 +85,7 @@ impl HubPort {
             emptied,
             routed_batch: None,
             current: Some(DeliveryBatch::new()),
-            expansions_left: DELIVERY_BATCHES,
+            expansions_left: ROUTED_BATCHES,
             table,
             shard_counters: None,
             hub,
@@ -189,7 +189,7 @@ impl HubPort {
 
     /// The publication batch for the next request, however full, and the table that counts requests.
     #[inline]
-    fn writable_batch(&mut self) -> (&mut ShardTable, &mut PublicationBatch) {
+    fn writable_batch(&mut self) -> (&mut ShardSubscriptions, &mut PublicationBatch) {
         let publication_batch = match &mut self.publication_batch {
             Some(publication_batch) => publication_batch,
             None => self.overflow.get_or_insert_with(PublicationBatch::new),
@@ -423,7 +423,7 @@ impl HubPort {
 
     /// Ends a turn: sends the requests to the hub.
     pub(crate) fn flush(&mut self) {
-        self.expansions_left = DELIVERY_BATCHES;
+        self.expansions_left = ROUTED_BATCHES;
         self.remove_some();
         while (!self.control.is_empty() || self.overflow.is_some()) && self.has_room() {
             if let Some(publication_batch) = &mut self.publication_batch {
@@ -465,7 +465,7 @@ impl HubPort {
 
 /// Moves control requests into a publication batch, as far as it has room.
 fn push_control(
-    table: &mut ShardTable,
+    table: &mut ShardSubscriptions,
     publication_batch: &mut PublicationBatch,
     control: &mut VecDeque<(Token, ControlRequest)>,
 ) {
@@ -508,8 +508,8 @@ mod tests {
         _emptied: Receiver<RoutedBatch>,
     }
 
-    fn table() -> ShardTable {
-        ShardTable::new(HashKey(1, 2), 8)
+    fn table() -> ShardSubscriptions {
+        ShardSubscriptions::new(HashKey(1, 2), 8)
     }
 
     impl PortFixture {
@@ -633,7 +633,7 @@ mod tests {
                     rooms += 1;
                     port.wait(waiting);
                     // Uses the room once per notification.
-                    if rooms > 2 * DELIVERY_BATCHES {
+                    if rooms > 2 * ROUTED_BATCHES {
                         break;
                     }
                 } else if let Some(DeliveryItem::Bytes(first, _)) =
@@ -642,7 +642,7 @@ mod tests {
                     lines += first.windows(4).filter(|four| four == b"MSG ").count();
                 }
             }
-            assert!(lines * 20 <= (DELIVERY_BATCHES + 1) * DELIVERY_BATCH_SIZE, "{lines} in one turn");
+            assert!(lines * 20 <= (ROUTED_BATCHES + 1) * DELIVERY_BATCH_SIZE, "{lines} in one turn");
             assert!(rooms >= 1, "it has a turn");
             delivered += lines;
             turns += 1;

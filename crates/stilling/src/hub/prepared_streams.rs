@@ -21,14 +21,14 @@ use stilling_hub::{
 use stilling_journal::disk::Disk;
 use stilling_journal::disk::file::FileDisk;
 use stilling_journal::{
-    Journal, JournalLimits, JournalThreads, Log, LogConfig, OpenError, Preview, Recovery, Replay,
-    ReplayThread, SpareThread,
+    Journal, JournalLimits, JournalThreads, Log, LogConfig, OpenError, Recovery, Replay, ReplayThread,
+    SpareThread, StreamPreview,
 };
 use stilling_ring::Wake;
 
 use super::lazy_journal::{JournalState, LazyJournal};
 use super::limits::READ_REQUESTS_MAX;
-use super::runner::ShardOutlets;
+use super::runner::MailboxSenders;
 use super::stream_opener::{
     OpeningJob, OpeningThread, StreamOpener, StreamStore, begin_opening, deferred, finding, recover,
     write_method,
@@ -245,11 +245,11 @@ impl<S: StreamStore> PreparedStreams<S> {
     /// Starts the threads and the hub. New streams get the creation time `started_ns`; `now` is the journal's time.
     pub(crate) fn start(
         self,
-        outlets: ShardOutlets,
+        shard_senders: MailboxSenders,
         shards: usize,
         (key, started_ns, now): (HashKey, UnixNanos, Instant),
         environment: &HubEnvironment<'_>,
-    ) -> Result<Hub<LazyJournal, ShardOutlets>, ServeError> {
+    ) -> Result<Hub<LazyJournal, MailboxSenders>, ServeError> {
         let is_on_disk = |stream: &StreamConfig| stream.durability == Durability::Disk;
         let hub_numbers: Vec<usize> =
             (0..self.config.streams.len()).filter(|&at| is_on_disk(&self.config.streams[at])).collect();
@@ -292,7 +292,7 @@ impl<S: StreamStore> PreparedStreams<S> {
         }
         let new = ResumePoint { created_ns: started_ns, ..ResumePoint::default() };
         let resumed = vec![new; self.config.streams.len()];
-        let mut hub = Hub::new(self.config, &resumed, (journal, outlets), shards, (key, started_ns));
+        let mut hub = Hub::new(self.config, &resumed, (journal, shard_senders), shards, (key, started_ns));
         for (number, recovered) in hub_numbers.into_iter().zip(recovered) {
             hub.open(number, recovered);
         }
@@ -317,7 +317,7 @@ fn check(path: &Path, name: &str) -> Result<(), OpenError> {
     let mut tries = 1;
     loop {
         let disk = FileDisk::existing(path).map_err(|error| failed(path, error))?;
-        match Preview::of(disk, name) {
+        match StreamPreview::of(disk, name) {
             Ok(_) => return Ok(()),
             Err(OpenError::Disk { source, .. })
                 if source.kind() == io::ErrorKind::NotFound && tries < CHECK_TRIES =>

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use stilling_hub::limits::{DELIVERY_BATCHES, PUBLICATION_BATCHES, SUBSCRIPTIONS_PER_CLIENT_MAX};
+use stilling_hub::limits::{PUBLICATION_BATCHES, ROUTED_BATCHES, SUBSCRIPTIONS_PER_CLIENT_MAX};
 use stilling_hub::{
-    HashKey, Hub, HubCounters, Now, Outlets, PublicationBatch, RoutedBatch, ShardTable, SteadyNanos, Storage,
+    HashKey, Hub, HubCounters, Now, PublicationBatch, RoutedBatch, ShardSenders, ShardSubscriptions,
+    SteadyNanos, Storage,
 };
 use stilling_ring::{Receiver, Sender, Wake, mailbox};
 
@@ -16,32 +17,32 @@ use crate::lifecycle::{HandoverStage, Lifecycle};
 use crate::log::LogWriter;
 
 /// Routed batches on their way to the shards and back.
-pub(crate) struct ShardOutlets {
-    outlets: Vec<ShardOutlet>,
+pub(crate) struct MailboxSenders {
+    shard_senders: Vec<ShardSender>,
 }
 
-struct ShardOutlet {
+struct ShardSender {
     routed_batches: Sender<RoutedBatch>,
     emptied: Receiver<RoutedBatch>,
     wake: Arc<Wake>,
 }
 
-impl Outlets for ShardOutlets {
+impl ShardSenders for MailboxSenders {
     fn swap(&mut self, shard: usize, routed_batch: &mut RoutedBatch) -> bool {
-        let outlet = &mut self.outlets[shard];
-        let Some(empty) = outlet.emptied.pop() else { return false };
+        let sender = &mut self.shard_senders[shard];
+        let Some(empty) = sender.emptied.pop() else { return false };
         // The mailbox has room for every routed batch that exists.
-        let _ = outlet.routed_batches.push(std::mem::replace(routed_batch, empty));
+        let _ = sender.routed_batches.push(std::mem::replace(routed_batch, empty));
         true
     }
 
     fn has_ended(&self, shard: usize) -> bool {
-        self.outlets[shard].emptied.is_closed()
+        self.shard_senders[shard].emptied.is_closed()
     }
 }
 
 /// What one shard sends.
-struct ShardInlet {
+struct ShardReceiver {
     publication_batches: Receiver<PublicationBatch>,
     returned: Sender<PublicationBatch>,
     /// The batch that is being processed, and the position in it.
@@ -49,8 +50,8 @@ struct ShardInlet {
 }
 
 pub(crate) struct Runner<S: Storage> {
-    hub: Hub<S, ShardOutlets>,
-    inlets: Vec<ShardInlet>,
+    hub: Hub<S, MailboxSenders>,
+    shard_receivers: Vec<ShardReceiver>,
     /// The first shard of the next turn.
     first: usize,
     /// Set while the hub processes nothing yet.
@@ -93,45 +94,45 @@ pub(crate) fn connect(
     shards: &[Arc<Wake>],
     hub: &Arc<Wake>,
     key: HashKey,
-) -> (Vec<HubPort>, ShardOutlets, ShardInlets) {
+) -> (Vec<HubPort>, MailboxSenders, ShardReceivers) {
     let mut ports = Vec::new();
-    let (mut outlets, mut inlets) = (Vec::new(), Vec::new());
+    let (mut shard_senders, mut shard_receivers) = (Vec::new(), Vec::new());
     for wake in shards {
         let (publication_batches, to_hub) = mailbox(PUBLICATION_BATCHES);
         let (mut returned, from_hub) = mailbox(PUBLICATION_BATCHES);
-        let (routed_batches, to_shard) = mailbox(DELIVERY_BATCHES);
-        let (mut emptied, from_shard) = mailbox(DELIVERY_BATCHES);
+        let (routed_batches, to_shard) = mailbox(ROUTED_BATCHES);
+        let (mut emptied, from_shard) = mailbox(ROUTED_BATCHES);
         for _ in 0..PUBLICATION_BATCHES {
             let _ = returned.push(PublicationBatch::new());
         }
         returned.publish();
-        for _ in 0..DELIVERY_BATCHES {
+        for _ in 0..ROUTED_BATCHES {
             let _ = emptied.push(RoutedBatch::new());
         }
         emptied.publish();
-        let table = ShardTable::new(key, SUBSCRIPTIONS_PER_CLIENT_MAX);
+        let table = ShardSubscriptions::new(key, SUBSCRIPTIONS_PER_CLIENT_MAX);
         ports.push(HubPort::new(
             (publication_batches, from_hub),
             (to_shard, emptied),
             table,
             Arc::clone(hub),
         ));
-        outlets.push(ShardOutlet { routed_batches, emptied: from_shard, wake: Arc::clone(wake) });
-        inlets.push(ShardInlet { publication_batches: to_hub, returned, current: None });
+        shard_senders.push(ShardSender { routed_batches, emptied: from_shard, wake: Arc::clone(wake) });
+        shard_receivers.push(ShardReceiver { publication_batches: to_hub, returned, current: None });
     }
-    (ports, ShardOutlets { outlets }, ShardInlets(inlets))
+    (ports, MailboxSenders { shard_senders }, ShardReceivers(shard_receivers))
 }
 
-pub(crate) struct ShardInlets(Vec<ShardInlet>);
+pub(crate) struct ShardReceivers(Vec<ShardReceiver>);
 
 impl<S: Storage> Runner<S> {
     pub(crate) fn new(
-        hub: Hub<S, ShardOutlets>,
-        ShardInlets(inlets): ShardInlets,
+        hub: Hub<S, MailboxSenders>,
+        ShardReceivers(shard_receivers): ShardReceivers,
         log: Option<LogWriter>,
     ) -> Runner<S> {
         let counters = hub.counters();
-        Runner { hub, inlets, first: 0, gate: None, log, queue: QueueMeter::default(), counters }
+        Runner { hub, shard_receivers, first: 0, gate: None, log, queue: QueueMeter::default(), counters }
     }
 
     /// Adds a gate: the hub processes nothing before it opens.
@@ -150,7 +151,7 @@ impl<S: Storage> Runner<S> {
         }
         self.queue.observe_length(&self.counters);
         self.hub.poll_storage(now);
-        let count = self.inlets.len();
+        let count = self.shard_receivers.len();
         // Bounded by the number of batches that exist, so that a turn inside a shard ends.
         for round in 0..PUBLICATION_BATCHES {
             let mut has_moved = false;
@@ -171,54 +172,59 @@ impl<S: Storage> Runner<S> {
                 self.counters.log_lines_dropped.set(log.dropped());
             }
         }
-        for (inlet, outlet) in self.inlets.iter_mut().zip(&mut self.hub.outlets_mut().outlets) {
-            let has_returned = inlet.returned.publish();
-            if outlet.routed_batches.publish() || has_returned {
-                outlet.wake.notify();
+        for (receiver, sender) in
+            self.shard_receivers.iter_mut().zip(&mut self.hub.shard_senders_mut().shard_senders)
+        {
+            let has_returned = receiver.returned.publish();
+            if sender.routed_batches.publish() || has_returned {
+                sender.wake.notify();
             }
         }
     }
 
     /// Processes one publication batch of a shard. Returns whether it was completed.
     fn process_batch(&mut self, shard: usize, now: Now) -> bool {
-        let inlet = &mut self.inlets[shard];
-        let (mut publication_batch, from) = match inlet.current.take() {
+        let receiver = &mut self.shard_receivers[shard];
+        let (mut publication_batch, from) = match receiver.current.take() {
             Some(current) => current,
             None => {
-                let Some(publication_batch) = inlet.publication_batches.pop() else { return false };
+                let Some(publication_batch) = receiver.publication_batches.pop() else { return false };
                 self.queue.observe_wait(&publication_batch, now.unix_ns);
                 (publication_batch, 0)
             }
         };
         let at = self.hub.process_requests(shard, &publication_batch, from, now);
         self.queue.count_processed(at - from);
-        let inlet = &mut self.inlets[shard];
+        let receiver = &mut self.shard_receivers[shard];
         if at < publication_batch.len() {
-            inlet.current = Some((publication_batch, at));
+            receiver.current = Some((publication_batch, at));
             return false;
         }
         publication_batch.clear();
         // The mailbox has room for every publication batch that exists.
-        let _ = inlet.returned.push(publication_batch);
+        let _ = receiver.returned.push(publication_batch);
         true
     }
 
     /// The oldest publication batch that a shard has handed over and the hub has not begun.
     #[cfg(test)]
     pub(crate) fn next_publication_batch(&mut self, shard: usize) -> Option<&PublicationBatch> {
-        self.inlets[shard].publication_batches.peek()
+        self.shard_receivers[shard].publication_batches.peek()
     }
 
-    /// Whether there is nothing to do until a wake. Called after [`Wake::park`], it misses no work.
+    /// Whether there is nothing to do until a wake. Called after [`Wake::set_parked`], it misses no work.
     pub(crate) fn is_quiet(&self) -> bool {
-        let is_blocked = |inlet: &ShardInlet| inlet.current.is_some() || inlet.publication_batches.is_empty();
+        let is_blocked =
+            |receiver: &ShardReceiver| receiver.current.is_some() || receiver.publication_batches.is_empty();
         if self.gate.is_some() {
             return self.hub.is_quiet();
         }
         let is_full =
-            |(shard, outlet): (usize, &ShardOutlet)| outlet.emptied.is_empty() || !self.hub.has_unsent(shard);
-        let outlets = &self.hub.outlets().outlets;
-        self.hub.is_quiet() && self.inlets.iter().all(is_blocked) && outlets.iter().enumerate().all(is_full)
+            |(shard, sender): (usize, &ShardSender)| sender.emptied.is_empty() || !self.hub.has_unsent(shard);
+        let shard_senders = &self.hub.shard_senders().shard_senders;
+        self.hub.is_quiet()
+            && self.shard_receivers.iter().all(is_blocked)
+            && shard_senders.iter().enumerate().all(is_full)
     }
 
     /// Maximum sleep without a wake.
@@ -236,25 +242,27 @@ impl<S: Storage> Runner<S> {
 
     /// Whether all shards have ended, and all their requests are processed and durable.
     pub(crate) fn is_done(&self) -> bool {
-        let has_ended = |inlet: &ShardInlet| {
-            inlet.current.is_none()
-                && inlet.publication_batches.is_closed()
-                && inlet.publication_batches.is_empty()
+        let has_ended = |receiver: &ShardReceiver| {
+            receiver.current.is_none()
+                && receiver.publication_batches.is_closed()
+                && receiver.publication_batches.is_empty()
         };
         self.is_abandoned()
-            || self.gate.is_none() && self.inlets.iter().all(has_ended) && self.hub.is_settled()
+            || self.gate.is_none() && self.shard_receivers.iter().all(has_ended) && self.hub.is_drained()
     }
 
     /// The same, except that `shard`, which runs the hub, may not have ended.
     pub(crate) fn is_done_but_for(&self, shard: usize) -> bool {
-        let has_ended = |(number, inlet): (usize, &ShardInlet)| {
+        let has_ended = |(number, receiver): (usize, &ShardReceiver)| {
             // Closed before empty: after the close nothing more arrives.
-            inlet.current.is_none()
-                && (number == shard || inlet.publication_batches.is_closed())
-                && inlet.publication_batches.is_empty()
+            receiver.current.is_none()
+                && (number == shard || receiver.publication_batches.is_closed())
+                && receiver.publication_batches.is_empty()
         };
         self.is_abandoned()
-            || self.gate.is_none() && self.inlets.iter().enumerate().all(has_ended) && self.hub.is_settled()
+            || self.gate.is_none()
+                && self.shard_receivers.iter().enumerate().all(has_ended)
+                && self.hub.is_drained()
     }
 
     /// Runs the hub on this thread until all shards have ended.
@@ -267,14 +275,14 @@ impl<S: Storage> Runner<S> {
             if self.is_done() {
                 return;
             }
-            wake.park();
+            wake.set_parked();
             if self.is_quiet() && !self.is_done() {
                 match self.next_check_in() {
                     Some(span) => std::thread::park_timeout(span),
                     None => std::thread::park(),
                 }
             }
-            wake.unpark();
+            wake.clear_parked();
         }
     }
 }

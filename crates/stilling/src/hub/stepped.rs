@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use stilling_hub::{JournalStorage, StreamConfig, UnixNanos};
 use stilling_journal::disk::simulated::SimulatedDisk;
 use stilling_journal::{
-    Journal, JournalLimits, JournalWorker, Log, LogConfig, OpenError, Preview, Recovery, Replay, ReplayWorker,
+    Journal, JournalLimits, JournalWorker, Log, LogConfig, OpenError, Recovery, Replay, ReplayWorker,
+    StreamPreview,
 };
 use stilling_ring::{Time, Wake};
 
@@ -170,7 +171,7 @@ impl StreamStore for SimulatedStore {
     }
 
     fn check(&self, number: usize, stream: &StreamConfig) -> Result<(), OpenError> {
-        Preview::of(self.disks.one(number)?, &stream.name).map(|_| ())
+        StreamPreview::of(self.disks.one(number)?, &stream.name).map(|_| ())
     }
 
     fn open(

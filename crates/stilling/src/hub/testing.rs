@@ -30,11 +30,11 @@ pub(crate) fn hub_with(streams: Vec<StreamConfig>) -> TestHub {
 /// The same with a journal.
 pub(crate) fn hub_with_storage(streams: Vec<StreamConfig>, storage: JournalStorage) -> TestHub {
     let wakes: Vec<_> = (0..2).map(|_| Arc::new(Wake::new(|| ()))).collect();
-    let (mut ports, outlets, inlets) = connect(&wakes[..1], &wakes[1], HashKey(1, 2));
+    let (mut ports, shard_senders, shard_receivers) = connect(&wakes[..1], &wakes[1], HashKey(1, 2));
     let config = HubConfig { streams, ..HubConfig::default() };
-    let hub = Hub::new(config, &[], (storage, outlets), 1, (HashKey(1, 2), UnixNanos::EPOCH));
+    let hub = Hub::new(config, &[], (storage, shard_senders), 1, (HashKey(1, 2), UnixNanos::EPOCH));
     let counters = hub.counters();
-    let runner = Runner::new(hub, inlets, None);
+    let runner = Runner::new(hub, shard_receivers, None);
     let mut port = ports.pop().expect("one for each shard");
     port.set_counters(Arc::clone(&counters), 0);
     (port, runner, counters)

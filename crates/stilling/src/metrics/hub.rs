@@ -48,10 +48,20 @@ pub(super) fn encode(overview: &Overview, to: &mut DescriptorEncoder<'_>) -> fmt
     )?;
     let refused = hub.registrations_refused.get();
     counter(to, "hub_registrations_refused", "Registrations refused at capacity", refused)?;
-    gauge(to, "hub_parked", "Connections that are not read because their stream is full", hub.parked.get())?;
+    gauge(
+        to,
+        "hub_paused_connections",
+        "Connections that are not read because their stream is full",
+        hub.parked.get(),
+    )?;
     let requests = hub.parked_requests.get();
-    counter(to, "hub_parked_requests", "Requests that waited for a full stream", requests)?;
-    gauge(to, "hub_queued_bytes", "Bytes of deliveries queued for late threads", hub.queued.get())?;
+    counter(to, "hub_delayed_requests", "Requests that waited for a full stream", requests)?;
+    gauge(
+        to,
+        "hub_queued_bytes",
+        "Bytes of deliveries queued for I/O threads that are behind",
+        hub.queued.get(),
+    )?;
     gauge(to, "hub_consumers", "Consumers now", hub.consumers.get())?;
     let catch_ups = hub.catch_ups.get();
     gauge(to, "hub_catch_ups", "Subscriptions over WebSocket and SSE that catch up now", catch_ups)?;
@@ -98,7 +108,7 @@ fn encode_streams(streams: &[StreamCounters], to: &mut DescriptorEncoder<'_>) ->
         ("pending", "Messages that wait for the disk", |stream| stream.pending.get()),
         ("pending_max", "Most messages that waited for the disk at once", |stream| stream.pending_peak.get()),
         ("frozen", "1 for a stream that accepts nothing until the next start", |stream| stream.frozen.get()),
-        ("closed", "1 for a stream that accepts nothing until its folder can be opened", |stream| {
+        ("closed", "1 for a stream that accepts nothing until its directory can be opened", |stream| {
             stream.closed.get()
         }),
         ("waiting", "1 for a stream that waits for room on its disk", |stream| stream.waiting.get()),
@@ -241,7 +251,7 @@ fn counters_per_stream(streams: &[StreamCounters], to: &mut DescriptorEncoder<'_
         ("damaged_records", "Damaged records, each counted once", |stream| stream.damaged.get()),
         (
             "torn_records",
-            "Sequences that writes cut off by crashes may have had, each counted once",
+            "Records possibly lost in last writes that a crash interrupted, each counted once",
             |stream| stream.torn.get(),
         ),
         ("read_failures", "Failed reads, to be retried", |stream| stream.read_failures.get()),

@@ -17,7 +17,7 @@ use super::{Server, ShardSetup, SharedSetup};
 use crate::config::{Admin, ServeConfig, ServeError};
 use crate::descriptor_budget::DescriptorBudget;
 use crate::exposure::{self, ListeningAddress, is_loopback};
-use crate::hand_over::limits::LISTENERS_HANDED_MAX;
+use crate::hand_over::limits::LISTENERS_HANDED_OVER_MAX;
 use crate::hand_over::succession::Succession;
 use crate::hand_over::{self, AppReadiness, HandOverError, HandedSockets, HandoverThread, PendingTakeOver};
 use crate::http::{HttpConfig, HttpEndpoint, HttpScope, JobOutcome, Routes, auction_filters};
@@ -154,7 +154,7 @@ impl ServerSockets {
         let copies =
             pending.as_ref().map(|_| listeners.copies()).transpose().map_err(ServeError::CopyListeners)?;
         let copies = copies.unwrap_or_default();
-        if copies.len() > LISTENERS_HANDED_MAX {
+        if copies.len() > LISTENERS_HANDED_OVER_MAX {
             return Err(ServeError::HandOver(HandOverError::TooManyListeners(copies.len())));
         }
         let predecessor = match (&pending, report) {

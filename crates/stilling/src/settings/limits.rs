@@ -5,7 +5,7 @@ use std::time::Duration;
 /// Streams per server, as many as one journal serves. More: refused.
 pub const STREAMS_MAX: usize = 1024;
 
-/// Bytes of a stream's name, which is also the name of its folder. Longer: refused.
+/// Bytes of a stream's name, which is also the name of its directory. Longer: refused.
 pub const STREAM_NAME_SIZE_MAX: usize = 64;
 
 /// Filters of one stream. More: refused.

@@ -53,7 +53,7 @@ pub struct MessagingConfig {
     pub syslog_sources: Vec<SourceRange>,
     /// The subject to which a syslog message is published. Default: [`SYSLOG_SUBJECT`].
     pub syslog_subject: SubjectTemplate,
-    /// The folder of streams on disk, created by the first durable publish. Default: `stilling-data`.
+    /// The directory of streams on disk, created by the first durable publish. Default: `stilling-data`.
     pub data: PathBuf,
     /// How streams are written to disk. Default: as directly as the volume allows.
     pub write_method: WriteMethodChoice,

@@ -2,7 +2,7 @@
 
 use stilling_wire::http1::Fields;
 
-use super::limits::NOMINATED_MAX;
+use super::limits::CONNECTION_OPTIONS_MAX;
 
 /// Fields that describe a connection or frame a message, of a request or a response. The server writes its own.
 const HOP_BY_HOP: [&[u8]; 9] = [
@@ -20,15 +20,15 @@ const HOP_BY_HOP: [&[u8]; 9] = [
 /// The hop-by-hop fields of one message.
 pub(super) struct HopByHopFields<'a> {
     /// The names in `Connection` besides `close` and `keep-alive`.
-    nominated: [&'a [u8]; NOMINATED_MAX],
+    connection_options: [&'a [u8]; CONNECTION_OPTIONS_MAX],
     count: usize,
 }
 
 impl<'a> HopByHopFields<'a> {
-    /// Collects the first [`NOMINATED_MAX`] names of `Connection`; see [`nominates_too_many`].
+    /// Collects the first [`CONNECTION_OPTIONS_MAX`] names of `Connection`; see [`has_too_many_connection_options`].
     pub(super) fn of(fields: Fields<'a>) -> Self {
-        let mut hop_by_hop = HopByHopFields { nominated: [b""; NOMINATED_MAX], count: 0 };
-        for (slot, name) in hop_by_hop.nominated.iter_mut().zip(nominated(fields)) {
+        let mut hop_by_hop = HopByHopFields { connection_options: [b""; CONNECTION_OPTIONS_MAX], count: 0 };
+        for (slot, name) in hop_by_hop.connection_options.iter_mut().zip(connection_options(fields)) {
             *slot = name;
             hop_by_hop.count += 1;
         }
@@ -37,18 +37,18 @@ impl<'a> HopByHopFields<'a> {
 
     pub(super) fn contains(&self, name: &[u8]) -> bool {
         let known = |known: &&[u8]| known.len() == name.len() && name.eq_ignore_ascii_case(known);
-        HOP_BY_HOP.iter().any(known) || self.nominated[..self.count].iter().any(known)
+        HOP_BY_HOP.iter().any(known) || self.connection_options[..self.count].iter().any(known)
     }
 }
 
-/// Whether `Connection` names more than [`NOMINATED_MAX`] fields. Such a message is rejected: comparing all its fields
-/// with all these names could take milliseconds.
-pub(crate) fn nominates_too_many(fields: Fields<'_>) -> bool {
-    nominated(fields).nth(NOMINATED_MAX).is_some()
+/// Whether `Connection` names more than [`CONNECTION_OPTIONS_MAX`] fields. Such a message is rejected: comparing all
+/// its fields with all these names could take milliseconds.
+pub(crate) fn has_too_many_connection_options(fields: Fields<'_>) -> bool {
+    connection_options(fields).nth(CONNECTION_OPTIONS_MAX).is_some()
 }
 
 /// The names in all `Connection` fields, except `close` and `keep-alive`.
-fn nominated(fields: Fields<'_>) -> impl Iterator<Item = &[u8]> {
+fn connection_options(fields: Fields<'_>) -> impl Iterator<Item = &[u8]> {
     fields
         .filter(|(name, _)| name.eq_ignore_ascii_case(b"connection"))
         .flat_map(|(_, value)| value.split(|byte| *byte == b','))
@@ -81,16 +81,20 @@ mod tests {
 
     /// Row 1.3: a field is compared with a bounded number of names, whatever `Connection` lists.
     #[test]
-    fn nominated_fields_are_limited() {
+    fn connection_options_are_limited() {
         let count_of = |fields: Fields<'_>| HopByHopFields::of(fields).count;
-        for count in [0, 1, NOMINATED_MAX, NOMINATED_MAX + 1, 2000] {
-            assert_eq!(with_fields(count, nominates_too_many), count > NOMINATED_MAX, "{count}");
-            assert_eq!(with_fields(count, count_of), count.min(NOMINATED_MAX));
+        for count in [0, 1, CONNECTION_OPTIONS_MAX, CONNECTION_OPTIONS_MAX + 1, 2000] {
+            assert_eq!(
+                with_fields(count, has_too_many_connection_options),
+                count > CONNECTION_OPTIONS_MAX,
+                "{count}"
+            );
+            assert_eq!(with_fields(count, count_of), count.min(CONNECTION_OPTIONS_MAX));
         }
-        let last = format!("X-{}", NOMINATED_MAX - 1);
+        let last = format!("X-{}", CONNECTION_OPTIONS_MAX - 1);
         let has_last = |fields: Fields<'_>| HopByHopFields::of(fields).contains(last.as_bytes());
-        assert!(with_fields(NOMINATED_MAX, has_last));
-        assert!(!with_fields(NOMINATED_MAX - 1, has_last));
+        assert!(with_fields(CONNECTION_OPTIONS_MAX, has_last));
+        assert!(!with_fields(CONNECTION_OPTIONS_MAX - 1, has_last));
         assert!(with_fields(0, |fields| HopByHopFields::of(fields).contains(b"Keep-Alive")));
     }
 }

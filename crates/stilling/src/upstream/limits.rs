@@ -30,7 +30,7 @@ pub const APP_HEAD_SIZE_MAX: u32 = 16 * 1024;
 pub const APP_HEADERS_MAX: u16 = 100;
 /// Fields that `Connection` may name in a request or in a process's response, besides `close` and `keep-alive`.
 /// More: the request is answered 400, the response becomes 502.
-pub const NOMINATED_MAX: usize = 32;
+pub const CONNECTION_OPTIONS_MAX: usize = 32;
 /// Interim responses (1xx) of a process before its final one. Reached: 502.
 pub const INTERIM_MAX: u32 = 16;
 /// How long a response of unknown length may pause before its buffered part is passed on.
@@ -56,5 +56,5 @@ pub const SPARE_BUFFERS_MAX: usize = 64;
 pub const SPARE_SIZE_MAX: usize = 16 * 1024;
 /// How often the shutdown of the processes checks whether to kill them at once.
 pub const SHUTDOWN_CHECK_INTERVAL: Duration = Duration::from_millis(50);
-/// Folders of dead servers that a server checks and removes when it starts. More remain until the next start.
-pub const STALE_FOLDERS_MAX: usize = 1000;
+/// Directories of dead servers that a server checks and removes when it starts. More remain until the next start.
+pub const STALE_DIRECTORIES_MAX: usize = 1000;

@@ -63,7 +63,7 @@ use stilling_workers::processes::{
 
 pub(crate) use connection::{UpstreamConnection, UpstreamContext};
 pub(crate) use handle::UpstreamHandle;
-pub(crate) use hop_by_hop::nominates_too_many;
+pub(crate) use hop_by_hop::has_too_many_connection_options;
 pub(crate) use message::{
     BodyFraming, ClientMessage, ResponsePiece, UpstreamEvent, UpstreamFailure, UpstreamResponse,
 };

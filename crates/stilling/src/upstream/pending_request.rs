@@ -13,7 +13,7 @@ use stilling_wire::http1::{
 };
 use stilling_workers::processes::{AdmissionTicket, SlotPermit};
 
-use super::hop_by_hop::nominates_too_many;
+use super::hop_by_hop::has_too_many_connection_options;
 use super::limits::{
     APP_HEAD_SIZE_MAX, APP_HEADERS_MAX, FLUSH_DELAY, INTERIM_MAX, OVERDUE_SLOT_MAX, PIECE_SIZE_MAX,
 };
@@ -308,7 +308,7 @@ impl PendingRequest {
 
     /// Handles the head of the final response. An incomplete upload is cut short.
     fn begin_response(&mut self, head: &ResponseHead<'_>, now: Time) -> Result<(), UpstreamError> {
-        if head.status == 101 || nominates_too_many(head.headers()) {
+        if head.status == 101 || has_too_many_connection_options(head.headers()) {
             // No client requested another protocol.
             return Err(UpstreamError::Lost(ErrorKind::InvalidData));
         }

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rustix::fs::{AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, flock, fstat, open, unlinkat};
 use rustix::io::Errno;
 
-use super::limits::STALE_FOLDERS_MAX;
+use super::limits::STALE_DIRECTORIES_MAX;
 
 /// Prefix of the folder's name; the process id and the number of folders that it created before follow.
 const PREFIX: &str = "stilling-";
@@ -88,7 +88,7 @@ fn remove_stale_folders(parent: &Path) {
         numbers.is_some_and(|(process, count)| is_number(process) && is_number(count))
     };
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    for name in names.filter(|name| is_ours(name)).take(STALE_FOLDERS_MAX) {
+    for name in names.filter(|name| is_ours(name)).take(STALE_DIRECTORIES_MAX) {
         let path = parent.join(name);
         if let LockAttempt::Locked(folder) = lock(&path) {
             remove_sockets(&folder);

@@ -416,7 +416,7 @@ fn the_drain_is_reported_once_and_not_to_finished_connections(driver: DriverChoi
     unread.send("x");
     let is_output_blocked =
         || (hub_server.overview().engine(|counters| &counters.output_held) > 0).then_some(());
-    eventually("its output is held up", is_output_blocked);
+    eventually("its output is blocked", is_output_blocked);
     let idle = TestPeer::connect(hub_server.at("custom"));
     eventually("both are open", || (counts.opened.load(Relaxed) == 2).then_some(()));
     let server = thread::spawn(move || hub_server.finish());
@@ -468,7 +468,7 @@ fn a_client_that_does_not_read_does_not_delay_a_hand_over(driver: DriverChoice) 
     let mut unread = TestPeer::connect(old.at("custom"));
     unread.send("x");
     let is_output_blocked = || (old.overview().engine(|counters| &counters.output_held) > 0).then_some(());
-    eventually("its output is held up", is_output_blocked);
+    eventually("its output is blocked", is_output_blocked);
     let next = HubTestServer::with(driver, |config| {
         config.shards = 1;
         config.take_over = Some(take_over);

@@ -53,7 +53,7 @@ impl HubTestServer {
                 streams: vec![StreamConfig::new("events", ["events.>"]), quick],
                 ..MessagingConfig::default()
             },
-            hub_thread: HubThread::Own,
+            hub_thread: HubThread::Dedicated,
             ..ServeConfig::default()
         };
         change(&mut config);

@@ -115,7 +115,7 @@ pub fn responses(
     seen
 }
 
-/// Row 4.33: every split of the bytes yields the same requests, for linear work. Returns the results.
+/// Checks that every split of the bytes yields the same requests, for linear work. Returns the results.
 pub fn request_splits(limits: &HttpLimits, bytes: &[u8], cuts: &[usize]) -> Vec<HttpObservation> {
     let (whole, _) = requests(limits, bytes, &[]);
     let (pieces, work) = requests(limits, bytes, cuts);

@@ -277,6 +277,9 @@ fn unsubscribe(line: &[u8], name_end: usize) -> Result<ParsedLine<'_, ClientGram
 #[cold]
 fn subject_error(bad: BadSubject, fault: NatsFault, start: usize, line: &[u8]) -> NatsDecodeError {
     let at = start + bad.offset;
-    let is_byte = matches!(bad.fault, SubjectFault::Byte | SubjectFault::Wildcard | SubjectFault::Tail);
+    let is_byte = matches!(
+        bad.fault,
+        SubjectFault::InvalidByte | SubjectFault::Wildcard | SubjectFault::FullWildcardNotLast
+    );
     NatsDecodeError::line(fault, at, line.get(at).copied().filter(|_| is_byte))
 }

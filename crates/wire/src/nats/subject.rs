@@ -27,15 +27,15 @@ pub enum SubjectFault {
     /// Empty, or a dot at an end or next to another.
     EmptyToken,
     /// A blank, another control byte, or invalid UTF-8.
-    Byte,
+    InvalidByte,
     /// A wildcard in a published subject.
     Wildcard,
     /// `>` is not the last token.
-    Tail,
+    FullWildcardNotLast,
     /// Longer than [`SubjectLimits::size_max`].
-    Size,
+    TooLong,
     /// More tokens than [`SubjectLimits::tokens_max`].
-    Tokens,
+    TooManyTokens,
 }
 
 /// An invalid subject or filter, with the offset of the first wrong byte.
@@ -52,11 +52,11 @@ impl fmt::Display for BadSubject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let fault = match self.fault {
             SubjectFault::EmptyToken => "empty token",
-            SubjectFault::Byte => "blank, control byte or invalid UTF-8",
+            SubjectFault::InvalidByte => "blank, control byte or invalid UTF-8",
             SubjectFault::Wildcard => "wildcard",
-            SubjectFault::Tail => "'>' before the last token",
-            SubjectFault::Size => "more than size_max bytes",
-            SubjectFault::Tokens => "more than tokens_max tokens",
+            SubjectFault::FullWildcardNotLast => "'>' before the last token",
+            SubjectFault::TooLong => "too many bytes",
+            SubjectFault::TooManyTokens => "too many tokens",
         };
         write!(f, "{fault} at byte {} of the subject", self.offset)
     }
@@ -315,7 +315,7 @@ impl SubjectScan<'_> {
                 }
                 self.tokens += 1;
                 if self.tokens >= self.tokens_max {
-                    return bad(SubjectFault::Tokens);
+                    return bad(SubjectFault::TooManyTokens);
                 }
                 self.token_start = at + 1;
             }
@@ -324,11 +324,11 @@ impl SubjectScan<'_> {
                     return bad(SubjectFault::Wildcard);
                 }
                 if self.bytes[at] == b'>' && at + 1 != self.bytes.len() {
-                    return bad(SubjectFault::Tail);
+                    return bad(SubjectFault::FullWildcardNotLast);
                 }
             }
             NON_ASCII => self.has_non_ascii = true,
-            INVALID => return bad(SubjectFault::Byte),
+            INVALID => return bad(SubjectFault::InvalidByte),
             _ => {}
         }
         Ok(())
@@ -340,7 +340,7 @@ impl SubjectScan<'_> {
 fn scan<const FILTER: bool>(bytes: &[u8], limits: &SubjectLimits) -> Result<(), BadSubject> {
     let bad = |fault, offset| Err(BadSubject { fault, offset });
     if bytes.len() > usize::from(limits.size_max) {
-        return bad(SubjectFault::Size, usize::from(limits.size_max));
+        return bad(SubjectFault::TooLong, usize::from(limits.size_max));
     }
     let mut scan =
         SubjectScan { bytes, tokens_max: limits.tokens_max, token_start: 0, tokens: 0, has_non_ascii: false };
@@ -361,7 +361,7 @@ fn scan<const FILTER: bool>(bytes: &[u8], limits: &SubjectLimits) -> Result<(), 
     if scan.has_non_ascii
         && let Err(error) = core::str::from_utf8(bytes)
     {
-        return bad(SubjectFault::Byte, error.valid_up_to());
+        return bad(SubjectFault::InvalidByte, error.valid_up_to());
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! A job from its removal from the queue to the delivery of its result.
 //!
-//! Three steps, so that the simulator can put virtual time between them: taken ([`RunningJob`]), run ([`FinishedJob`]),
+//! Three steps, so that the simulator can put virtual time between them: taken ([`ClaimedJob`]), run ([`FinishedJob`]),
 //! delivered. An inner `PendingResult` delivers the result when it is dropped: every taken job is answered exactly
 //! once, even if its worker fails.
 
@@ -15,15 +15,15 @@ use crate::counters::count;
 use crate::job_claims::JobPosition;
 use crate::job_result::{JobCompletion, JobResult};
 
-/// A job taken by a worker. Dropping it without [`run`](RunningJob::run) answers [`JobResult::Panicked`].
+/// A job taken by a worker. Dropping it without [`run`](ClaimedJob::run) answers [`JobResult::Panicked`].
 #[must_use = "dropping a taken job answers it as panicked"]
-pub struct RunningJob<R> {
+pub struct ClaimedJob<R> {
     job: Job<R>,
     expired: bool,
     pending_result: PendingResult<R>,
 }
 
-impl<R> RunningJob<R> {
+impl<R> ClaimedJob<R> {
     pub(crate) fn new(
         core: Arc<PoolCore<R>>,
         (submitter, position): (usize, JobPosition),
@@ -31,7 +31,7 @@ impl<R> RunningJob<R> {
         taken: Time,
         expired: bool,
         lost: bool,
-    ) -> RunningJob<R> {
+    ) -> ClaimedJob<R> {
         let pending_result = PendingResult {
             core,
             submitter,
@@ -41,7 +41,7 @@ impl<R> RunningJob<R> {
             lost,
             outcome: Some(JobResult::Panicked),
         };
-        RunningJob { job, expired, pending_result }
+        ClaimedJob { job, expired, pending_result }
     }
 
     /// The ticket passed to `submit`.
@@ -58,7 +58,7 @@ impl<R> RunningJob<R> {
 
     /// Runs the job, unless it expired. Catches a panic.
     pub fn run(self, context: &mut JobContext) -> FinishedJob<R> {
-        let RunningJob { job, expired, mut pending_result } = self;
+        let ClaimedJob { job, expired, mut pending_result } = self;
         let work = job.work;
         pending_result.outcome = Some(if expired {
             // Dropping user captures may panic.

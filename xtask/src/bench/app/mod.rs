@@ -101,7 +101,8 @@ impl AppBench {
             load(1, false).measure(server, "/", &self.environment)?;
         }
         let mut sections = Vec::new();
-        for (title, close) in [("Kept client connections", false), ("A client connection per request", true)]
+        for (title, close) in
+            [("Keep-alive client connections", false), ("A client connection per request", true)]
         {
             let load = load(seconds, close);
             let series = harness::series(self.options.rounds, title, &servers, |server| {
@@ -124,10 +125,10 @@ impl AppBench {
         }
         let commands: Vec<_> = servers.iter().map(|server| format!("`{}`", server.command)).collect();
         sections[0].description += &format!(
-            "\n\nThe app is a Node program of ten lines that answers 18 bytes (`xtask/src/bench/app/answers.js`), one \
-             process; what it uses is not counted, only what the server before it does, with all of its threads and \
-             processes. There are at most {CONNECTIONS} connections to the app at once, because there are so many \
-             clients; *nginx* opens one for each request, its default, and the others keep them. \
+            "\n\nThe app is a Node program of ten lines that answers 18 bytes (`xtask/src/bench/app/answers.js`), one process. CPU is that of the server in front of it, with \
+             all of its threads and processes, without the app. There are at most {CONNECTIONS} connections to the app at once, because there are so many \
+             clients; *nginx* opens one for each request, its default, and the \
+             others reuse them. \
              The servers, the app and the generator share the cores. The servers: {}.",
             commands.join(", ")
         );

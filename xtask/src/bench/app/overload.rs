@@ -109,7 +109,7 @@ impl AppBench {
         })?;
         let mut table = figures::table(
             "server | best/s | requests/s | goodput/s | of its best | p50 ms | p99 ms | refused (503) | \
-             p99 ms of a refusal | failed | not begun | normal again after s",
+             p99 ms of a refusal | failed | not started | recovered after s",
         );
         for (contender, runs) in CONTENDERS.iter().zip(runs) {
             let (row, again) = row(contender.name, &runs);
@@ -117,7 +117,7 @@ impl AppBench {
                 let parts = figures::median(runs.iter().map(OverloadRun::part).collect());
                 let what = format!("goodput at {MULTIPLE} × overload, part of the best, {}", contender.name);
                 self.targets.add_target(BenchTarget::at_least(what, GOODPUT_PART_MIN, Some(parts), ""));
-                let what = format!("normal again after {MULTIPLE} × overload, {}", contender.name);
+                let what = format!("recovered after {MULTIPLE} × overload, {}", contender.name);
                 self.targets.add_target(BenchTarget::at_most(what, NORMAL_AGAIN_S, again, "s"));
             }
             table.push(row);
@@ -128,10 +128,10 @@ impl AppBench {
              was greater. Each request comes over a connection of its own, and its client gives up after {TIMEOUT_S} s. The app is gunicorn with {processes} synchronous workers \
              that sleep 5 ms for each request (`xtask/src/bench/app/works.py`): alone on TCP, behind nginx with \
              `proxy_pass` and no limit, and behind \
-             `stilling serve --processes {processes} --app '{SHOWN}'`. *Goodput* counts right answers \
-             that came during the step; latencies are those of the right answers, from the moment at which a \
-             request was due; *failed* are requests without an answer in time, or with one that is neither right nor \
-             503; *not begun* those for which no connection was to be had in time; *normal again* as under *Overload*.",
+             `stilling serve --processes {processes} --app '{SHOWN}'`. *Goodput* counts correct answers that arrived during the \
+             step; latencies are those of the correct answers, from the moment at which a request was due; *failed* \
+             are requests without an answer in time, or with one that is neither correct nor 503; *not started* those \
+             for which no connection was free in time; *recovered after* as under *Overload*.",
             probe = self.probe().command_line("/"),
             plan = self.plan(300.0).command_line("/"),
             processes = proxies::PROCESSES,
@@ -197,7 +197,7 @@ fn row(name: &str, runs: &[OverloadRun]) -> (Vec<String>, Option<f64>) {
         milliseconds(answered, |step| step.latency.p50_us),
         milliseconds(answered, |step| step.latency.p99_us),
         part(|step| step.shed),
-        milliseconds(refused, |step| step.refusal.p99_us),
+        milliseconds(refused, |step| step.refusal_latency.p99_us),
         part(|step| step.failed),
         part(|step| step.due.saturating_sub(step.requests)),
         again.map_or_else(

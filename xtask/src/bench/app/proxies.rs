@@ -23,7 +23,7 @@ const GUNICORN_BACKLOG: u32 = 2048;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum UpstreamReuse {
-    /// Kept connections (`keepalive`).
+    /// Keep-alive connections (`keepalive`).
     Kept,
     /// A connection per request, its default.
     Fresh,

@@ -102,7 +102,7 @@ impl BroadcastBench {
         })?;
         self.judge(scenario, &series);
         let words = format!("`{}`{}", load.shown(), scenario.words);
-        Ok(PageSection { title: scenario.title.to_owned(), words, table: compared(&series) })
+        Ok(PageSection { title: scenario.title.to_owned(), description: words, table: compared(&series) })
     }
 
     /// Compares with the project's targets on each driver, and requires that nothing fails.

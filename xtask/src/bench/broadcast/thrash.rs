@@ -88,7 +88,7 @@ impl BroadcastBench {
              another, older machine (rows 2.2 and 2.3). A latency runs from the write of an accepted bid to its delivery to \
              its bidder."
         );
-        Ok(PageSection { title: TITLE.to_owned(), words, table })
+        Ok(PageSection { title: TITLE.to_owned(), description: words, table })
     }
 
     fn measure_auction(&self, server: &AuctionServer, options: &str) -> XtaskResult<ThrashFigures> {

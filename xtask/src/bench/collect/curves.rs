@@ -9,7 +9,7 @@ use crate::XtaskResult;
 use crate::bench::harness;
 
 /// Row 0.18: unconfirmed sending is faster than this multiple of confirmed sending.
-const UNWAITED_FACTOR: f64 = 1.0;
+const UNCONFIRMED_FACTOR: f64 = 1.0;
 
 /// Median of the ratios of two rates within each round.
 fn median_ratio(above: &[BenchSample], below: &[BenchSample]) -> Option<f64> {
@@ -84,14 +84,15 @@ impl CollectBench {
             }
         }
         let description = format!(
-            "Row 0.5: `{}` onto a stream that holds so many messages already, which nothing has read.",
+            "Row 0.5: `{}` to a stream that already holds the given number of messages, \
+             all unread.",
             BACKLOG_LOAD.command_line()
         );
         Ok(PageSection { title: scenarios::BACKLOG.to_owned(), description, table })
     }
 
     /// Row 0.18: unconfirmed beside confirmed sending, in turn.
-    pub(super) fn unwaited(&self) -> XtaskResult<PageSection> {
+    pub(super) fn unconfirmed(&self) -> XtaskResult<PageSection> {
         let peers = self.available_peers(&[CollectPeer::StillingUring, CollectPeer::StillingPoll]);
         let cases = peers.iter().flat_map(|peer| [(*peer, true), (*peer, false)]);
         let cases: Vec<(CollectPeer, bool)> = cases.collect();
@@ -99,9 +100,9 @@ impl CollectBench {
         let kept = CollectLoad { seconds, ..ACKNOWLEDGED };
         let each = CollectLoad { window: 1, per_message: true, ..kept };
         let mut table = figures::table(
-            "server | connections | confirmed/s | without waiting/s | ratio | lost, counted | failures",
+            "server | connections | confirmed/s | unconfirmed/s | ratio | lost, reported | failures",
         );
-        for (connections, load) in [("kept", kept), ("one per message", each)] {
+        for (connections, load) in [("persistent", kept), ("one per message", each)] {
             let measurements =
                 harness::run_rounds(self.options.rounds, &cases, |round, (peer, confirmed)| {
                     let sample =
@@ -113,27 +114,32 @@ impl CollectBench {
                     Ok(sample)
                 })?;
             for (peer, measurements) in peers.iter().zip(measurements.chunks(2)) {
-                let (confirmed, unwaited) = (&measurements[0], &measurements[1]);
-                let ratio = median_ratio(unwaited, confirmed);
+                let (confirmed, unconfirmed) = (&measurements[0], &measurements[1]);
+                let ratio = median_ratio(unconfirmed, confirmed);
                 let count =
-                    |of: fn(&BenchSample) -> u64| confirmed.iter().chain(unwaited).map(of).sum::<u64>();
+                    |of: fn(&BenchSample) -> u64| confirmed.iter().chain(unconfirmed).map(of).sum::<u64>();
                 let (lost, failures) = (count(|sample| sample.lost), count(|sample| sample.failures));
                 let what = |what: &str| format!("{what}, {}, connections: {connections}", peer.name());
-                let faster = what("messages/s, without waiting ÷ confirmed");
-                self.targets.add_target(BenchTarget::above(faster, UNWAITED_FACTOR, ratio, "×"));
+                let faster = what("messages/s, unconfirmed ÷ confirmed");
+                self.targets.add_target(BenchTarget::above(faster, UNCONFIRMED_FACTOR, ratio, "×"));
                 let unaccounted = what("failures and unaccounted messages");
                 self.targets.add_target(BenchTarget::at_most(unaccounted, 0.0, Some(failures as f64), ""));
                 let mut row = vec![peer.name().to_owned(), connections.to_owned(), rates(confirmed)];
-                row.extend([rates(unwaited), figures::times(ratio), lost.to_string(), failures.to_string()]);
+                row.extend([
+                    rates(unconfirmed),
+                    figures::times(ratio),
+                    lost.to_string(),
+                    failures.to_string(),
+                ]);
                 table.push(row);
             }
         }
         let description = format!(
             "Row 0.18: `{}` with and without `--unconfirmed`, then with a connection per message, in turn. A rate is that of \
-             messages that are in the stream; *lost, counted* are those that the server's ledger names.",
+             messages that are in the stream; *lost, reported* are those that the server reports as lost.",
             kept.command_line()
         );
-        Ok(PageSection { title: scenarios::UNWAITED.to_owned(), description, table })
+        Ok(PageSection { title: scenarios::UNCONFIRMED_TITLE.to_owned(), description, table })
     }
 }
 

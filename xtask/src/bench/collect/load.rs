@@ -52,7 +52,7 @@ struct CollectReport {
 #[derive(Deserialize)]
 struct CollectAccounting {
     sends: u64,
-    in_ledger: u64,
+    reported_lost: u64,
     unexplained: u64,
     invented: u64,
 }
@@ -138,7 +138,7 @@ impl CollectLoad {
             // message.
             max_ms: (sends > 0).then_some(report.send_time.max_us / 1e3),
             mean_ms: (sends > 0).then_some(report.send_time.mean_us / 1e3),
-            lost: report.accounting.in_ledger,
+            lost: report.accounting.reported_lost,
             failures: report.failures_total
                 + report.connection_fails
                 + report.accounting.unexplained
@@ -185,7 +185,7 @@ struct UsageDifference {
 
 impl UsageReading {
     fn of(server: &BenchServer, monitor: Option<SocketAddr>) -> XtaskResult<UsageReading> {
-        let read = |monitor| monitor::figure(monitor, "driver_enters_total");
+        let read = |monitor| monitor::figure(monitor, "driver_system_calls_total");
         let system_calls = monitor.map(read).transpose()?;
         Ok(UsageReading { cpu_s: server.cpu_s(), switches: server.context_switches(), system_calls })
     }

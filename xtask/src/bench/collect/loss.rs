@@ -39,7 +39,7 @@ pub(crate) struct CrashFindings {
     pub(crate) memory_compared: u32,
     pub(crate) memory_leaks: u64,
     pub(crate) memory_growth_kib: u64,
-    pub(crate) wrong_method: u64,
+    pub(crate) wrong_write_method: u64,
     pub(crate) longest_start_ms: u64,
     pub(crate) evidence: std::collections::BTreeMap<String, String>,
 }
@@ -56,7 +56,7 @@ impl CrashFindings {
             self.failed_starts,
             self.descriptor_leaks,
             self.memory_leaks,
-            self.wrong_method,
+            self.wrong_write_method,
         ];
         wrong == [0; 9] && self.acknowledged > 0 && !self.lacks_memory(demands)
     }
@@ -123,7 +123,7 @@ pub(crate) fn kill(
         if let (Some(bytes), Some(stream)) = (demands.retention_bytes, arguments.last_mut()) {
             stream.push_str(&format!(":retention-bytes={bytes}"));
             command.arg(format!("--retention-bytes={bytes}"));
-            command.arg("--stream-folder").arg(folder.join("kept").join("events"));
+            command.arg("--stream-directory").arg(folder.join("kept").join("events"));
         }
         if demands.is_buffered {
             arguments.extend(["--write-method", "buffered"].map(str::to_owned));
@@ -143,7 +143,7 @@ impl CollectBench {
     pub(super) fn loss(&self) -> XtaskResult<PageSection> {
         let kills = if self.options.quick { 3 } else { 50 };
         let mut table = figures::table(
-            "server | kills | acknowledged | lost | invented | reordered | kept unacknowledged | failed starts | \
+            "server | kills | acknowledged | lost | invented | reordered | stored unacknowledged | failed starts | \
              longest start ms",
         );
         for peer in self.available_peers(&KILLED_PEERS) {
@@ -176,12 +176,13 @@ impl CollectBench {
         }
         let description = format!(
             "`stilling bench crash --kills {kills} -- SERVER …`: four publishers of 512 bytes keep 256 messages in flight; the \
-             server gets SIGKILL at a random moment, is started again with what it has, and its stream is replayed and \
-             compared with every acknowledgement that it gave. `cargo xtask crash` does the same alone. A start fails when the port is still taken: the \
-             kernel takes the io_uring of a killed process apart a moment after the process has gone.\n\n\
-             A killed process loses nothing that it has handed to the system, synced or not, so this table cannot tell the \
-             servers apart that acknowledge before they sync; only a power failure could. What a power failure takes \
-             cannot be shown with a real disk here. For Stilling's journal it is computed: `crates/journal/tests/journal/crash.rs` \
+             server gets SIGKILL at a random moment, is restarted with its data, and its stream is replayed and \
+             compared with every acknowledgement that it sent. `cargo xtask crash` runs this part alone. A start \
+             fails when the port is still in use: the kernel releases the io_uring of a killed process a moment after \
+             its end.\n\n\
+             A killed process loses nothing that it has written, synced \
+             or not, so this table does not show which servers acknowledge before they sync; only a power failure \
+             would. A power failure cannot be tested with a real disk here. For Stilling's journal it is simulated: `crates/journal/tests/journal/crash.rs` \
              drops every set of unsynced sectors at every point."
         );
         Ok(PageSection { title: TITLE.to_owned(), description, table })
@@ -218,7 +219,7 @@ mod tests {
             |findings| findings.failed_starts = 1,
             |findings| findings.descriptor_leaks = 1,
             |findings| findings.memory_leaks = 1,
-            |findings| findings.wrong_method = 1,
+            |findings| findings.wrong_write_method = 1,
             |findings| findings.acknowledged = 0,
         ];
         for (at, fault) in faults.into_iter().enumerate() {

@@ -95,7 +95,7 @@ type CollectPart = (&'static str, fn(&CollectBench) -> XtaskResult<PageSection>)
 
 /// The parts after the scenarios.
 const FURTHER: [CollectPart; 4] = [
-    (scenarios::UNWAITED, CollectBench::unwaited),
+    (scenarios::UNCONFIRMED_TITLE, CollectBench::unconfirmed),
     (scenarios::BACKLOG, CollectBench::backlog),
     (scenarios::CURVE, CollectBench::curve),
     (loss::TITLE, CollectBench::loss),
@@ -132,19 +132,20 @@ impl CollectBench {
             " This build of Stilling does not speak NATS, so it is not in the tables."
         };
         format!(
-            "Many clients send messages that are kept. `stilling bench collect` is the client of every server: it writes \
+            "Many clients publish messages that the server stores. `stilling bench collect` is the client of every server: it writes \
              as many messages with one call as its window allows, checks each acknowledgement (stream, message, rising \
-             sequence, none missing, none twice) and each delivered byte, and accounts for every message: sent = received \
-             + every loss that the server's ledger names. A latency runs from the write that carried a message to the read \
-             that brought its acknowledgement. A send (mean and max, row 0.28) is the caller's: until the acknowledgement or, \
-             without waiting, until the system took the message. Server CPU is user and system time of all processes of the server, the \
+             sequence, none missing, none twice) and each delivered byte, and accounts for every message: sent = received + the losses that the server reports. A latency runs from the write that carried a message to the read \
+             that brought its acknowledgement. Send time (mean and max, row 0.28) ends with the \
+             acknowledgement or, unconfirmed, when the kernel has accepted the message. Server CPU is user and system time of all processes of the server, the \
              kernel's threads for io_uring among them; what the kernel does later on its own, such as writing back its page \
              cache, belongs to no process and is left out. Context switches are those of all threads of the server, voluntary or \
-             not. System calls are those of Stilling's drivers, which count them (`driver_enters` in \
-             its metrics); those of its journal's thread are not among them, and the other servers do not tell. The columns *÷ bare* say how many \
-             times the rate and the CPU of *bare* a server has. Failures are messages without the right acknowledgement, deliveries that \
+             not. System calls are those of Stilling's drivers, which count them (`driver_system_calls` in \
+             its metrics); those of the journal's thread are not included, and the \
+             other servers do not report theirs. The columns *÷ bare* are the rate and the CPU of a server \
+             divided by those of *bare*. Failures are messages without the right acknowledgement, deliveries that \
              are missing, repeated or changed, and messages that are not accounted for. Servers and generator share the \
-             cores. Each round starts each server anew with an empty folder on the same file system. \
+             cores. Each round starts each server with an empty directory on the \
+             same file system. \
              `{}` writes this section; rounds are interleaved as \
              above.{without}\n\n{lines}\nThe servers: {}.\n",
             self.options.command("collect"),

@@ -123,7 +123,7 @@ impl CollectPeer {
             (CollectPeer::RedisEverySecond | CollectPeer::RedisAlways, _) => option("--protocol=redis"),
             (CollectPeer::Rsyslog, _) => vec![
                 "--protocol=syslog".to_owned(),
-                format!("--arrives-in={}", folder.join("messages").display()),
+                format!("--received-file={}", folder.join("messages").display()),
             ],
             _ => Vec::new(),
         }

@@ -48,12 +48,12 @@ const CORE: CollectLoad =
 /// The same with a stream in memory, on servers with streams.
 const IN_MEMORY: CollectLoad = CollectLoad { storage: StorageKind::Memory, ..CORE };
 
-pub(super) const CURVE: &str = "Against the size of the messages";
+pub(super) const CURVE: &str = "Rate by message size";
 
 /// In bytes.
 pub(super) const CURVE_SIZES: [u32; 6] = [128, 512, 1024, 4096, 16_384, 65_536];
 
-pub(super) const BACKLOG: &str = "Against the backlog of the stream";
+pub(super) const BACKLOG: &str = "Rate by backlog of the stream";
 
 /// Messages already in the stream.
 pub(super) const BACKLOGS: [u64; 3] = [0, 100_000, 1_000_000];
@@ -63,7 +63,7 @@ pub(super) const BACKLOG_RATE_MIN: f64 = 0.8;
 
 pub(super) const BACKLOG_LOAD: CollectLoad = CollectLoad { size: 1024, seconds: 1, ..ACKNOWLEDGED };
 
-pub(super) const UNWAITED: &str = "Without waiting beside confirmed";
+pub(super) const UNCONFIRMED_TITLE: &str = "Unconfirmed beside confirmed";
 
 /// Row 0.28: most milliseconds of the slowest send of a flood; BBQ reported 5.03 s, and 3.81 s in the mean.
 const SEND_MS_MAX: f64 = 1000.0;
@@ -147,7 +147,7 @@ pub(super) const SCENARIOS: [Scenario; 16] = [
         ..USUAL_LOAD
     },
     Scenario {
-        title: "Subjects alone with one subscriber, 128 bytes",
+        title: "Core NATS with one subscriber, 128 bytes",
         description: ": a rate is that of messages that the subscriber got, each checked byte by byte; latencies run until it has \
                 them, and publishers go no further ahead of it than 4,096 messages each, or 4 MiB together.",
         load: CollectLoad { size: 128, ..CORE },
@@ -156,7 +156,7 @@ pub(super) const SCENARIOS: [Scenario; 16] = [
         ..USUAL_LOAD
     },
     Scenario {
-        title: "Subjects alone with one subscriber, 4 KB",
+        title: "Core NATS with one subscriber, 4 KB",
         load: CORE,
         peers: &DELIVERING,
         targets_wanted: &[PeerTarget::CpuTimes(CollectPeer::NatsCore, 0.68)],
@@ -188,7 +188,7 @@ pub(super) const SCENARIOS: [Scenario; 16] = [
         ..USUAL_LOAD
     },
     Scenario {
-        title: "BBQ's test, without waiting, kept connections",
+        title: "BBQ's test, unconfirmed, persistent connections",
         description: ": a rate is that of messages that have arrived; rsyslog writes them as lines of a file, which is read and \
                 checked afterwards.",
         load: CollectLoad { confirmed: false, ..ACKNOWLEDGED },
@@ -197,20 +197,20 @@ pub(super) const SCENARIOS: [Scenario; 16] = [
         ..USUAL_LOAD
     },
     Scenario {
-        title: "BBQ's test, without waiting, a connection per message",
+        title: "BBQ's test, unconfirmed, a connection per message",
         load: CollectLoad { confirmed: false, window: 1, per_message: true, ..ACKNOWLEDGED },
         peers: &UNCONFIRMED,
         targets_wanted: &[PeerTarget::Rate(PER_MESSAGE_RATE), PeerTarget::SendMs(SEND_MS_MAX)],
         ..USUAL_LOAD
     },
     Scenario {
-        title: "A minute of BBQ's test, confirmed, kept connections",
+        title: "A minute of BBQ's test, confirmed, persistent connections",
         description: ": rows 0.24 to 0.33, one round.",
         targets_wanted: &[PeerTarget::Rate(200_000.0), PeerTarget::SendMs(SEND_MS_MAX)],
         ..MINUTE_LOAD
     },
     Scenario {
-        title: "A minute of BBQ's test, without waiting, kept connections",
+        title: "A minute of BBQ's test, unconfirmed, persistent connections",
         load: CollectLoad { confirmed: false, ..ACKNOWLEDGED },
         targets_wanted: &[PeerTarget::Rate(200_000.0), PeerTarget::SendMs(SEND_MS_MAX)],
         ..MINUTE_LOAD
@@ -222,7 +222,7 @@ pub(super) const SCENARIOS: [Scenario; 16] = [
         ..MINUTE_LOAD
     },
     Scenario {
-        title: "A minute of BBQ's test, without waiting, a connection per message",
+        title: "A minute of BBQ's test, unconfirmed, a connection per message",
         load: CollectLoad { confirmed: false, window: 1, per_message: true, ..ACKNOWLEDGED },
         targets_wanted: &[PeerTarget::Rate(PER_MESSAGE_RATE), PeerTarget::SendMs(SEND_MS_MAX)],
         ..MINUTE_LOAD
@@ -234,7 +234,8 @@ pub(super) const SCENARIOS: [Scenario; 16] = [
     },
     Scenario {
         title: "One message at a time, 512 bytes",
-        description: ": what a client waits that sends, waits and sends again.",
+        description: ": the wait of a client that sends a message after the \
+             acknowledgement of the previous one.",
         load: CollectLoad { clients: 1, size: 512, window: 1, ..ACKNOWLEDGED },
         seconds: 2,
         ..USUAL_LOAD

@@ -1,7 +1,7 @@
 //! `cargo xtask soak hostile`: every kind of hostile client at once, beside a valid load that may not fail (row 5.5).
 //!
 //! ```text
-//!  valid, kept connections        ████████████████████████    0 failed
+//!  valid, keep-alive connections  ████████████████████████    0 failed
 //!  valid, a connection each       ████████████████████████    0 failed
 //!  SYN flood, slowloris, resets,    ████████████████████
 //!  never reading, oversize,         ████████████████████
@@ -46,7 +46,7 @@ const OPTIONS: [&str; 8] = [
     "off",
 ];
 
-/// The valid load: requests per second on kept connections, and with a connection each.
+/// The valid load: requests per second on keep-alive connections, and with a connection each.
 const KEPT_RATE: f64 = 300.0;
 const CLOSED_RATE: f64 = 20.0;
 
@@ -89,7 +89,7 @@ impl HostileSoak {
         print!("{}", verdict_table(&verdicts));
         if self.write {
             let description = format!(
-                "Row 5.5. A valid load of {KEPT_RATE} requests/s on kept connections and {CLOSED_RATE}/s with a connection \
+                "Row 5.5. A valid load of {KEPT_RATE} requests/s on keep-alive connections and {CLOSED_RATE}/s with a connection \
                  each, on `stilling serve {}` with {DESCRIPTORS} open files, beside all kinds of hostile clients at once.",
                 OPTIONS.join(" ")
             );
@@ -132,7 +132,7 @@ impl HostileSoak {
         let [(kept, kept_report), (closed, closed_report)] = reports;
         let valid = [(kept, kept_report?), (closed, closed_report?)];
         let counters = network.counters()?;
-        let paused = monitor::figure(address, "accept_gate_closed_total")?;
+        let paused = monitor::figure(address, "accept_pauses_total")?;
         let count = |of: &std::sync::atomic::AtomicU64| of.load(Relaxed);
         let counts = vec![
             ("SYNs from sources that do not answer", flood?),
@@ -152,7 +152,7 @@ impl HostileSoak {
         let steps = |rate| vec![LoadStep { rate, seconds }];
         let plan = |connections, manner| LoadPlan { connections, timeout_s: TIMEOUT_S, manner };
         [
-            ("kept connections", plan(20, LoadShape::Steps(steps(KEPT_RATE)))),
+            ("keep-alive connections", plan(20, LoadShape::Steps(steps(KEPT_RATE)))),
             ("a connection each", plan(1000, LoadShape::Clients(steps(CLOSED_RATE)))),
         ]
     }

@@ -117,7 +117,7 @@ fn resident(status: &str) -> Option<u64> {
     Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? * 1024)
 }
 
-/// Returns whether the volume of a folder supports durable writes that bypass the page cache (`O_DIRECT` with
+/// Returns whether the volume of a directory supports durable writes that bypass the page cache (`O_DIRECT` with
 /// `RWF_DSYNC`).
 pub fn can_write_directly(folder: &Path) -> bool {
     use rustix::fs::{Mode, OFlags};

@@ -101,7 +101,7 @@ impl CrashVerifier {
         if first <= 1 {
             return Ok(());
         }
-        let Some(folder) = &plan.folder else { return Ok(()) };
+        let Some(folder) = &plan.stream_directory else { return Ok(()) };
         let bytes = target::written(folder)
             .map_err(|error| CollectError::Local(format!("{}: {error}", folder.display())))?;
         let segment_size = (bound / 8).clamp(SEGMENT_SIZE_MIN, SEGMENT_SIZE_MAX) + BLOCK_SIZE;

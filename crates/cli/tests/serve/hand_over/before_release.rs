@@ -22,7 +22,7 @@ const PUBLISH: &str = "PUB events.a inbox 1\r\nx\r\n";
 /// Row 4.37: SIGTERM between `taken` and `released`: the successor drains until it has the streams, and messages of its
 /// publishers are stored and acknowledged. The draining predecessor can still send `released`.
 fn a_successor_stopped_before_the_release_stores_what_waits(driver: DriverUnderTest) {
-    for hub in ["shard", "own"] {
+    for hub in ["shard", "dedicated"] {
         let control_folder = ControlFolder::new();
         let data = tempfile::tempdir().expect("a folder");
         let mut old = FakePredecessor::new(&control_folder, data.path());

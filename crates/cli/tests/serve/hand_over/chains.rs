@@ -83,7 +83,7 @@ fn three_servers_at_a_time_store_everything_once(driver: DriverUnderTest) {
             ("x", scope.spawn(move || load::unix(socket, "x", done))),
         ];
         let (mut servers, mut halves) = (vec![first], Vec::new());
-        for life in ["-A 1", "-A 2", "-A 1 --hub-thread own"] {
+        for life in ["-A 1", "-A 2", "-A 1 --hub-thread dedicated"] {
             // An unfinished request holds a server beyond the release of its streams.
             let mut half = TestPeer::connect(http);
             half.send(&FAST[..20]);

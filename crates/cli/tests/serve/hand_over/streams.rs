@@ -36,7 +36,7 @@ mod on_uring_direct {
 const LIVES: [&str; 4] = [
     "-A 2 --hub-thread shard",
     "-A 1 --worker-threads 0 --hub-thread shard",
-    "-A 2 --hub-thread own",
+    "-A 2 --hub-thread dedicated",
     "-A 1 --hub-thread shard",
 ];
 
@@ -162,7 +162,7 @@ const PUBLISH: &str = "PUB events.a inbox 1\r\nx\r\n";
 /// Row 4.37: between `taken` and `released` clients can connect, requests without the hub are answered, and the first
 /// publication comes after the last record of the old server.
 fn publishers_wait_for_the_streams_and_everything_else_continues(driver: DriverUnderTest) {
-    for hub in ["--hub-thread shard", "--hub-thread own", "--hub-thread shard --worker-threads 0"] {
+    for hub in ["--hub-thread shard", "--hub-thread dedicated", "--hub-thread shard --worker-threads 0"] {
         let control_folder = ControlFolder::new();
         let data = tempfile::tempdir().expect("a folder");
         let mut old = FakePredecessor::new(&control_folder, data.path());
@@ -268,7 +268,7 @@ fn flood(to: SocketAddr, subject: &str) {
 /// Row 4.37: the streams are released while output for subscribers that never read is still held, with and without
 /// further output. Otherwise the publication would be refused.
 fn a_subscriber_that_never_reads_does_not_keep_the_streams(driver: DriverUnderTest) {
-    for hub in ["shard", "own"] {
+    for hub in ["shard", "dedicated"] {
         let control_folder = ControlFolder::new();
         let data = tempfile::tempdir().expect("a folder");
         let common = format!("-A 1 --hub-thread {hub} --data {}", data.path().display());

@@ -156,7 +156,7 @@ fn a_full_disk_makes_its_streams_wait_and_nothing_else(driver: DriverUnderTest) 
 /// Row 4.37: messages without room are not acknowledged, and do not prevent the server from ending.
 fn a_server_ends_although_its_disk_is_full(driver: DriverUnderTest) {
     let disk = SmallDisk::new("100m");
-    for hub_thread in ["shard", "own"] {
+    for hub_thread in ["shard", "dedicated"] {
         let mut command = disk.serve_command(driver);
         command.args(["--hub-thread", hub_thread]);
         let server = ServerUnderTest::spawn(command);

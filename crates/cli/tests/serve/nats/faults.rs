@@ -90,7 +90,7 @@ fn a_stream_keeps_its_creation_time(driver: DriverUnderTest) {
 }
 
 fn a_hub_on_a_thread_of_its_own_passes_the_same_checks(driver: DriverUnderTest) {
-    for place in ["shard", "own"] {
+    for place in ["shard", "dedicated"] {
         let options = format!("--hub-thread {place} --stream keep=keep.>:memory --stream events=events.>");
         let fixture = NatsServerFixture::start(driver, &options);
         let mut clients: Vec<RawNatsClient> = (0..6).map(|_| fixture.client()).collect();

@@ -67,7 +67,7 @@ fn balanced(report: &Value) -> u64 {
     let count = |name: &str| account[name].as_u64().unwrap_or_else(|| panic!("no {name} in {report}"));
     assert_eq!(count("queued"), count("sends") + count("fails"), "{report}");
     assert_eq!(count("received"), count("sends"), "{report}");
-    let wrong = ["fails", "received_of_fails", "in_ledger", "unexplained", "invented"].map(count);
+    let wrong = ["fails", "received_of_fails", "reported_lost", "unexplained", "invented"].map(count);
     assert_eq!(wrong, [0; 5], "{report}");
     for name in ["failures_total", "connection_fails"] {
         assert_eq!(report[name], 0, "{report}");

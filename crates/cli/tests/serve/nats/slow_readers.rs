@@ -30,7 +30,7 @@ fn subscriber(fixture: &NatsServerFixture) -> RawNatsClient {
 }
 
 fn subscribers_that_never_read_cost_readers_nothing(driver: DriverUnderTest) {
-    for hub_thread in ["shard", "own"] {
+    for hub_thread in ["shard", "dedicated"] {
         let options = format!(
             "-A 1 --hub-thread {hub_thread} --send-buffer 8192 --max-output-held 4MiB --write-timeout 300"
         );

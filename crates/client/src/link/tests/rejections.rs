@@ -8,7 +8,7 @@ use super::fixture::{LinkFixture, config, stored};
 use super::{delivered, ms};
 use crate::config::{PublishMode, SpoolMode};
 use crate::connection_error::ConnectionError;
-use crate::limits::{REJECTED_MAX, REJECTED_PASSED_MAX};
+use crate::limits::{PARKED_MAX, PARKED_PASSED_MAX};
 use crate::outcome::{DropReason, PublishOutcome};
 
 const NO_RESPONDERS_HEADERS: &str = "NATS/1.0 503\r\n\r\n";
@@ -57,7 +57,7 @@ fn a_continuous_series_of_rejected_messages_is_bounded() {
     });
     fixture.complete_handshake();
     let begun = fixture.now;
-    for sequence in 1..=REJECTED_MAX as u64 {
+    for sequence in 1..=PARKED_MAX as u64 {
         submit_rejected(&mut fixture);
         submit_accepted(&mut fixture, sequence);
     }
@@ -66,7 +66,7 @@ fn a_continuous_series_of_rejected_messages_is_bounded() {
     }
     let kept = fixture.submit("kept", b"y");
     assert!(fixture.published().is_empty(), "the window is full");
-    let held = REJECTED_MAX as u64 + 100;
+    let held = PARKED_MAX as u64 + 100;
     while kept.outcome().is_none() {
         assert!(fixture.counts().dropped == 0 || fixture.now - begun == Duration::from_secs(10));
         for one in fixture.until_published() {
@@ -78,7 +78,7 @@ fn a_continuous_series_of_rejected_messages_is_bounded() {
     }
     assert_eq!(fixture.now - begun, Duration::from_secs(10));
     assert!(fixture.failures().iter().all(|failure| failure.reason == DropReason::NoStream));
-    fixture.check_nothing_held(REJECTED_MAX as u64 + 1, held);
+    fixture.check_nothing_held(PARKED_MAX as u64 + 1, held);
 }
 
 /// Row 0.17: a stream elects its leader, or its server restarts, while messages are submitted at full rate.
@@ -87,7 +87,7 @@ fn a_stream_that_comes_back_in_time_gets_every_message_however_fast_they_came() 
     for starts_again in [false, true] {
         let mut fixture = LinkFixture::new(crate::PublisherConfig { mode: PublishMode::NoWait, ..config() });
         fixture.complete_handshake();
-        let (begun, given) = (fixture.now, 3 * REJECTED_MAX as u64);
+        let (begun, given) = (fixture.now, 3 * PARKED_MAX as u64);
         for _ in 0..given {
             fixture.submit_without_ticket("a", b"x");
         }
@@ -152,7 +152,7 @@ fn on_disk_a_rejected_message_is_dropped_after_too_many_have_passed_it() {
     let submit_rejected = fixture.submit("nobody", b"x");
     let one = fixture.published().remove(0);
     fixture.answer(&one, NO_RESPONDERS_HEADERS, b"");
-    for sequence in 1..=REJECTED_PASSED_MAX {
+    for sequence in 1..=PARKED_PASSED_MAX {
         assert_eq!(submit_rejected.outcome(), None, "{sequence}");
         submit_accepted(&mut fixture, sequence);
     }

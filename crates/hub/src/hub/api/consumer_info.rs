@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::api_requests::{ApiError, PageRequest, bad_request, fields, object};
-use super::{Hub, Outlets};
+use super::{Hub, ShardSenders};
 use crate::limits::{CONSUMERS_PAGE_SIZE, CONSUMERS_PER_PAGE};
 use crate::storage::Storage;
 use crate::time::rfc3339;
@@ -46,7 +46,7 @@ struct ConsumerPage<T> {
     consumers: Vec<T>,
 }
 
-impl<S: Storage, O: Outlets> Hub<S, O> {
+impl<S: Storage, O: ShardSenders> Hub<S, O> {
     fn info(&self, stream: usize, number: u32) -> Option<ConsumerInfo<'_>> {
         let consumer = self.consumers.table.get(number)?;
         let stream = &self.streams[stream];

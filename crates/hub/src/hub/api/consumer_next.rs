@@ -2,13 +2,13 @@
 
 use super::api_requests::{ApiError, NextRequest, bad_request, fields, object, unknown_field};
 use super::unsupported;
-use crate::hub::{Hub, Outlets};
+use crate::hub::{Hub, ShardSenders};
 use crate::publication_batch::ClientId;
 use crate::pull::Pull;
 use crate::storage::Storage;
 use crate::time::SteadyNanos;
 
-impl<S: Storage, O: Outlets> Hub<S, O> {
+impl<S: Storage, O: ShardSenders> Hub<S, O> {
     pub(super) fn consumer_next(
         &mut self,
         client: ClientId,

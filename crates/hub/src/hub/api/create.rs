@@ -7,7 +7,7 @@ use stilling_journal::StartAt;
 use super::api_requests::{ApiError, ConsumerConfig, bad_request, field, fields, object, unknown_field};
 use super::{consumer_info, durable, is_subject, unsupported};
 use crate::consumers::{AddConsumerError, Consumer, ConsumerSpec};
-use crate::hub::{Hub, Now, Outlets};
+use crate::hub::{Hub, Now, ShardSenders};
 use crate::limits::{
     CONSUMER_CONFIG_SIZE_MAX, DISCONNECTED_CONSUMER_STEPS_PER_TURN, FILTERS_PER_CONSUMER_MAX,
     INACTIVE_NS_MAX, PULLS_PER_CONSUMER_MAX,
@@ -23,7 +23,7 @@ const NAME_SIZE_MAX: usize = 64;
 /// Nanoseconds that a consumer without subscribers is kept, unless configured.
 const INACTIVE_NS: u64 = 5_000_000_000;
 
-impl<S: Storage, O: Outlets> Hub<S, O> {
+impl<S: Storage, O: ShardSenders> Hub<S, O> {
     pub(super) fn consumer_create(
         &mut self,
         client: ClientId,
@@ -80,7 +80,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     ) -> Result<String, ApiError> {
         let own_name = || {
             let unique = format!("{stream} {} {}", now.unix_ns.as_nanos(), self.api.read_serial);
-            format!("{:016x}", self.api.key.wide(unique.as_bytes()) as u64)
+            format!("{:016x}", self.api.key.hash_128(unique.as_bytes()) as u64)
         };
         let name = in_subject.map(ToOwned::to_owned).or(in_config).unwrap_or_else(own_name);
         // The name becomes part of protocol lines sent to other clients.

@@ -5,14 +5,14 @@ use serde_json::{Map, Value, json};
 
 use super::api_requests::{ApiError, PageRequest, fields, is_unset, object, unknown_field};
 use super::{NO_TIME, no_stream, unsupported};
-use crate::hub::{Hub, Outlets, UnixNanos};
+use crate::hub::{Hub, ShardSenders, UnixNanos};
 use crate::limits::{STREAM_NAMES_PER_PAGE, STREAMS_PER_PAGE};
 use crate::registrations::{checked, overlap};
 use crate::storage::Storage;
 use crate::stream::Durability;
 use crate::time::rfc3339;
 
-impl<S: Storage, O: Outlets> Hub<S, O> {
+impl<S: Storage, O: ShardSenders> Hub<S, O> {
     pub(super) fn account(&self) -> Value {
         let used = |is_on_disk: bool| -> u64 {
             let all = self.streams.iter();

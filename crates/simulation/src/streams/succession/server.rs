@@ -200,7 +200,7 @@ impl SuccessionServer {
             return false;
         }
         if let Some(hub_waker) = hub_waker {
-            hub_waker.wake.unpark();
+            hub_waker.wake.clear_parked();
         }
         if !hub.turn(&self.lifecycle, now) {
             if let Some(RunningHub { hub, .. }) = self.hub.take() {
@@ -212,7 +212,7 @@ impl SuccessionServer {
             _ if !hub.is_quiet() => Some(now),
             None => Some(now.after(CLOSE_POLL_INTERVAL)),
             Some(hub_waker) => {
-                hub_waker.wake.park();
+                hub_waker.wake.set_parked();
                 if hub.is_quiet() { hub.next_check_in().map(|span| now.after(span)) } else { Some(now) }
             }
         };

@@ -22,7 +22,7 @@ fn open(data: &Path) -> PreparedStreams {
 
 /// A hub that runs on the test's thread.
 struct OpeningTestHub {
-    hub: Hub<LazyJournal, ShardOutlets>,
+    hub: Hub<LazyJournal, MailboxSenders>,
     wake: Arc<Wake>,
     lifecycle: Arc<Lifecycle>,
     _ports: Vec<super::super::HubPort>,
@@ -36,14 +36,14 @@ impl OpeningTestHub {
         let opening = Arc::new(Wake::for_thread(&opening_thread));
         let lifecycle = Arc::new(Lifecycle::new(vec![opening], WallClock::System));
         lifecycle.begin_succession(crate::lifecycle::HandoverStage::PathTaken);
-        let (ports, outlets, _inlets) = connect(&wakes[..1], &wakes[1], HashKey(1, 2));
+        let (ports, shard_senders, _shard_receivers) = connect(&wakes[..1], &wakes[1], HashKey(1, 2));
         let environment = HubEnvironment {
             wake: &wakes[1],
             lifecycle: &lifecycle,
             opening_thread: &opening_thread,
             report: |_| (),
         };
-        let hub = streams.start(outlets, 1, (KEY, UnixNanos::EPOCH, Instant::now()), &environment)?;
+        let hub = streams.start(shard_senders, 1, (KEY, UnixNanos::EPOCH, Instant::now()), &environment)?;
         Ok(OpeningTestHub { hub, wake: Arc::clone(&wakes[1]), lifecycle, _ports: ports })
     }
 
@@ -63,15 +63,15 @@ impl OpeningTestHub {
             publication_batch.push(1, ClientOptions::default(), &HubRequest::Publish(publication));
         }
         let mut at = 0;
-        while at < publication_batch.len() || !self.hub.is_settled() {
+        while at < publication_batch.len() || !self.hub.is_drained() {
             self.hub.poll_storage(Now::simulated(1));
             at = self.hub.process_requests(0, &publication_batch, at, Now::simulated(1));
             self.hub.flush();
-            self.wake.park();
-            if self.hub.is_quiet() && (at < publication_batch.len() || !self.hub.is_settled()) {
+            self.wake.set_parked();
+            if self.hub.is_quiet() && (at < publication_batch.len() || !self.hub.is_drained()) {
                 thread::park();
             }
-            self.wake.unpark();
+            self.wake.clear_parked();
         }
         self.hub.flush();
     }

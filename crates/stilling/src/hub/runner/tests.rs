@@ -35,7 +35,7 @@ impl RunnerFixture {
             count.fetch_add(1, Ordering::Relaxed);
         }));
         let shards: [Arc<Wake>; 2] = std::array::from_fn(|_| Arc::new(Wake::new(|| ())));
-        let (ports, outlets, inlets) = connect(&shards, &wake, HashKey(1, 2));
+        let (ports, shard_senders, shard_receivers) = connect(&shards, &wake, HashKey(1, 2));
         let (log, _) = StreamLog::open(SimulatedDisk::new(), "disk", LogConfig::default()).expect("it opens");
         let sources = vec![log.source()];
         let limits = JournalLimits { batches: 4, batch_size: 64 * 1024 };
@@ -48,10 +48,10 @@ impl RunnerFixture {
             ..StreamConfig::default()
         };
         let config = HubConfig { streams: vec![disk], ..HubConfig::default() };
-        let storage = (JournalStorage::new(journal, replay), outlets);
+        let storage = (JournalStorage::new(journal, replay), shard_senders);
         let hub = Hub::new(config, &[], storage, 2, (HashKey(1, 2), UnixNanos::EPOCH));
         let ports = ports.try_into().unwrap_or_else(|_| panic!("a port for each shard"));
-        RunnerFixture { runner: Runner::new(hub, inlets, None), ports, writer, wake, woken }
+        RunnerFixture { runner: Runner::new(hub, shard_receivers, None), ports, writer, wake, woken }
     }
 
     fn push_request(&mut self, shard: usize, token: Token, request: &HubRequest<'_>) {
@@ -71,7 +71,7 @@ impl RunnerFixture {
 
     /// The hub thread's steps before a sleep. Returns whether it would sleep.
     fn park(&self) -> bool {
-        self.wake.park();
+        self.wake.set_parked();
         self.runner.is_quiet() && !self.runner.is_done()
     }
 
@@ -134,7 +134,7 @@ fn an_answer_of_the_journal_is_handled_while_a_shard_is_full() {
     assert!(fixture.writer.turn(Instant::now()));
     assert_eq!(fixture.woken.load(Ordering::Relaxed), woken + 1, "the answer ends the sleep");
     assert!(!fixture.park(), "an answer that came before the sleep is seen");
-    fixture.wake.unpark();
+    fixture.wake.clear_parked();
     fixture.turn();
     let delivered_text = fixture.delivered_text(1);
     assert!(
@@ -142,7 +142,7 @@ fn an_answer_of_the_journal_is_handled_while_a_shard_is_full() {
         "{delivered_text}"
     );
     assert!(fixture.park(), "shard 0 is still full, and the hub does not spin");
-    fixture.wake.unpark();
+    fixture.wake.clear_parked();
     let mut noise = String::new();
     loop {
         let more = fixture.delivered_text(0);

@@ -52,21 +52,21 @@ fn an_invalid_subject_error_names_the_fault_and_its_position() {
         (".", SubjectFault::EmptyToken, 0),
         ("a.", SubjectFault::EmptyToken, 2),
         ("a..b", SubjectFault::EmptyToken, 2),
-        ("a b", SubjectFault::Byte, 1),
-        ("a\tb", SubjectFault::Byte, 1),
-        ("a.\r", SubjectFault::Byte, 2),
-        ("a.\n", SubjectFault::Byte, 2),
+        ("a b", SubjectFault::InvalidByte, 1),
+        ("a\tb", SubjectFault::InvalidByte, 1),
+        ("a.\r", SubjectFault::InvalidByte, 2),
+        ("a.\n", SubjectFault::InvalidByte, 2),
         ("a.*", SubjectFault::Wildcard, 2),
         ("a.>", SubjectFault::Wildcard, 2),
-        ("a.b.c.d.e", SubjectFault::Tokens, 7),
-        ("1234567890123456789012345", SubjectFault::Size, 24),
+        ("a.b.c.d.e", SubjectFault::TooManyTokens, 7),
+        ("1234567890123456789012345", SubjectFault::TooLong, 24),
     ] {
         let bad = Subject::parse(subject.as_bytes(), &LIMITS).unwrap_err();
         assert_eq!((bad.fault, bad.offset), (fault, offset), "{subject:?}");
         assert!(bad.to_string().contains(&format!("at byte {offset} of the subject")));
     }
     let bad = Filter::parse(b"a.>.b", &LIMITS).unwrap_err();
-    assert_eq!((bad.fault, bad.offset), (SubjectFault::Tail, 2));
+    assert_eq!((bad.fault, bad.offset), (SubjectFault::FullWildcardNotLast, 2));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use stilling_wire::nats::{Msg, encode_err};
 
 use super::record_subscription::RecordSubscription;
 use super::sharing::NoRoom;
-use super::{NO_OWNER, ShardTable, Sharing, Subscription};
+use super::{NO_OWNER, ShardSubscriptions, Sharing, Subscription};
 use crate::deliveries::{DeliveryBatch, MessageBody};
 use crate::encoding::EncodingClass;
 use crate::limits::{STALE_MATCHES_PER_STEP, STALE_REGISTRATIONS_PER_TURN};
@@ -14,7 +14,7 @@ use crate::publication_batch::RegistrationId;
 use crate::resume::SubscriptionNotice;
 use crate::routed_batch::{MarkTarget, MessageEntry, RoutedBatch, RoutedEntry};
 
-impl ShardTable {
+impl ShardSubscriptions {
     /// Expands a routed batch until the delivery batch is full or nothing remains. Returns whether nothing remains.
     pub fn expand(&mut self, routed_batch: &mut RoutedBatch, into: &mut DeliveryBatch) -> bool {
         self.stale_match_steps = STALE_REGISTRATIONS_PER_TURN;

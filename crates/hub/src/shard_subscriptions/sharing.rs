@@ -3,7 +3,7 @@
 use stilling_wire::nats::Msg;
 
 use super::feeds::{Encoding, Feed, FeedPosition, NoBlock};
-use super::{ShardTable, Sharing};
+use super::{ShardSubscriptions, Sharing};
 use crate::deliveries::DeliveryBatch;
 use crate::message::OutboundMessage;
 
@@ -17,7 +17,7 @@ impl From<NoBlock> for NoRoom {
     }
 }
 
-impl ShardTable {
+impl ShardSubscriptions {
     /// Appends the current message to the feeds of a registration that do not have it yet. Returns whether a connected
     /// client reads one of them.
     pub(super) fn append_to_feeds(
@@ -334,7 +334,7 @@ mod tests {
     /// A shard's table with the part of the hub that concerns it: the registrations, and the number of processed
     /// requests.
     struct SharingFixture {
-        table: ShardTable,
+        table: ShardSubscriptions,
         registrations: BTreeMap<u32, (RegistrationId, Vec<u8>)>,
         processed: u64,
         pending: Vec<u64>,
@@ -348,7 +348,7 @@ mod tests {
 
     impl SharingFixture {
         fn new(sharers_min: usize) -> SharingFixture {
-            let mut table = ShardTable::new(HashKey(1, 2), 100);
+            let mut table = ShardSubscriptions::new(HashKey(1, 2), 100);
             table.sharers_min = sharers_min;
             SharingFixture {
                 table,

@@ -2,9 +2,9 @@
 //! all subscribed connections.
 //!
 //! ```text
-//!   SUB, UNSUB, disconnect ─▶ ShardTable ─▶ InterestChange   only when a filter gains its first or second connection,
-//!                                 │                          or is reduced to one or none
-//!   RoutedBatch ─▶ expand ────────┴───────▶ DeliveryBatch    one line per subscription
+//!   SUB, UNSUB, disconnect ─▶ ShardSubscriptions ─▶ InterestChange   only when a filter gains its first or second
+//!                                 │                                  connection, or is reduced to one or none
+//!   RoutedBatch ─▶ expand ────────┴───────────────▶ DeliveryBatch    one line per subscription
 //! ```
 //!
 //! A message published before a SUB does not reach that subscription; one published before an UNSUB still does. A
@@ -16,7 +16,7 @@
 //! few at a time, which bounds the length of a turn:
 //!
 //! ```text
-//!   each turn:              STALE_REGISTRATIONS_PER_TURN        (ShardTable::remove_some)
+//!   each turn:              STALE_REGISTRATIONS_PER_TURN        (ShardSubscriptions::remove_some)
 //!   each message:           those it would have matched, and one more per STALE_MATCHES_PER_STEP such matches
 //!   each new subscription:  one
 //! ```
@@ -127,7 +127,7 @@ enum ChangeKind {
 
 /// The subscriptions of one shard.
 #[derive(Debug)]
-pub struct ShardTable {
+pub struct ShardSubscriptions {
     key: HashKey,
     per_client_max: usize,
     clients: HashMap<u64, u32, HashKey>,
@@ -178,11 +178,11 @@ pub struct ShardTable {
     line: Vec<u8>,
 }
 
-impl ShardTable {
+impl ShardSubscriptions {
     /// Creates a table with at most `per_client_max` subscriptions per connection.
     #[must_use]
-    pub fn new(key: HashKey, per_client_max: usize) -> ShardTable {
-        ShardTable {
+    pub fn new(key: HashKey, per_client_max: usize) -> ShardSubscriptions {
+        ShardSubscriptions {
             key,
             per_client_max,
             clients: HashMap::with_hasher(key),
@@ -393,7 +393,8 @@ impl ShardTable {
     /// Makes room for a new subscription: removes some ended or stale ones, so that subscribing does not outpace
     /// removal, and further ones as needed.
     fn make_room(&mut self) -> Result<(), SubscriptionLimit> {
-        let is_full = |table: &ShardTable| table.subscriptions.len() - table.free.len() >= SUBSCRIPTIONS_MAX;
+        let is_full =
+            |table: &ShardSubscriptions| table.subscriptions.len() - table.free.len() >= SUBSCRIPTIONS_MAX;
         self.remove_next_stale();
         self.remove_ended(ENDED_SUBSCRIPTIONS_PER_SUB);
         while !self.disconnected.is_empty() && is_full(self) {

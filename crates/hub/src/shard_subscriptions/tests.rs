@@ -12,14 +12,14 @@ const ALICE: u64 = 1;
 const BOB: u64 = 2;
 
 struct TableFixture {
-    table: ShardTable,
+    table: ShardSubscriptions,
     routed_batch: RoutedBatch,
     messages: u64,
 }
 
 impl TableFixture {
     fn new() -> TableFixture {
-        let table = ShardTable::new(HashKey(1, 2), 100);
+        let table = ShardSubscriptions::new(HashKey(1, 2), 100);
         TableFixture { table, routed_batch: RoutedBatch::new(), messages: 0 }
     }
 
@@ -297,7 +297,7 @@ fn a_connection_has_as_many_subscriptions_and_tokens_as_it_may() {
     shard.subscribe(ALICE, "b", "102");
     assert_eq!(shard.table.len(), 100, "a sid that is in use is left as it is");
     let long = vec!["a"; 1000].join(".");
-    let mut wide = ShardTable::new(HashKey(1, 2), usize::MAX);
+    let mut wide = ShardSubscriptions::new(HashKey(1, 2), usize::MAX);
     let mut add = |sid: usize| {
         wide.subscribe(BOB, ClientOptions::default(), (long.as_bytes(), b"", sid.to_string().as_bytes()))
     };
@@ -423,7 +423,7 @@ fn a_filter_that_is_left_and_comes_back_is_registered_behind_the_leave() {
 fn messages_remove_subscriptions_that_they_would_have_matched() {
     const STALE: usize = 5000;
     let mut shard = TableFixture::new();
-    shard.table = ShardTable::new(HashKey(1, 2), STALE);
+    shard.table = ShardSubscriptions::new(HashKey(1, 2), STALE);
     shard.subscribe(BOB, "a", "b");
     for sid in 0..STALE {
         shard.subscribe(ALICE, "a", &sid.to_string());
@@ -477,7 +477,7 @@ fn the_subscriptions_of_a_refused_registration_end() {
 #[test]
 fn subscriptions_that_have_ended_are_removed_in_steps() {
     let mut shard = TableFixture::new();
-    shard.table = ShardTable::new(HashKey(1, 2), 1000);
+    shard.table = ShardSubscriptions::new(HashKey(1, 2), 1000);
     shard.subscribe(BOB, "a", "b");
     for sid in 0..1000 {
         shard.subscribe(ALICE, "a", &sid.to_string());

@@ -10,9 +10,9 @@ use stilling_journal::disk::file::FileDisk;
 
 use crate::settings::{Durability, MessagingConfig, StreamConfig};
 
-/// The folder of streams, or the one in which it will be created.
+/// The directory of streams, or the one in which it will be created.
 #[derive(Clone, Debug)]
-pub struct DataFolder {
+pub struct DataDirectory {
     path: PathBuf,
     existing: PathBuf,
     exists: bool,
@@ -21,26 +21,26 @@ pub struct DataFolder {
     holder: Option<(String, u32)>,
 }
 
-impl DataFolder {
-    /// Inspects the folder of a configuration; `None`: no stream is kept on disk.
+impl DataDirectory {
+    /// Inspects the data directory of a configuration; `None`: no stream is kept on disk.
     ///
     /// # Errors
     /// Why nothing can be stored there.
-    pub fn inspect(hub: &MessagingConfig) -> Result<Option<DataFolder>, String> {
-        if hub.has_listeners() { DataFolder::inspect_streams(hub) } else { Ok(None) }
+    pub fn inspect(hub: &MessagingConfig) -> Result<Option<DataDirectory>, String> {
+        if hub.has_listeners() { DataDirectory::inspect_streams(hub) } else { Ok(None) }
     }
 
     /// The same for a hub that may have no listeners of its own.
-    pub(crate) fn inspect_streams(hub: &MessagingConfig) -> Result<Option<DataFolder>, String> {
+    pub(crate) fn inspect_streams(hub: &MessagingConfig) -> Result<Option<DataDirectory>, String> {
         let on_disk = |stream: &&StreamConfig| stream.durability == Durability::Disk;
         let streams: Vec<&StreamConfig> = hub.streams.iter().filter(on_disk).collect();
         if streams.is_empty() {
             return Ok(None);
         }
-        DataFolder::of(&hub.data, &streams).map(Some)
+        DataDirectory::of(&hub.data, &streams).map(Some)
     }
 
-    fn of(path: &Path, streams: &[&StreamConfig]) -> Result<DataFolder, String> {
+    fn of(path: &Path, streams: &[&StreamConfig]) -> Result<DataDirectory, String> {
         let path_text = path.display();
         let existing = existing(path).ok_or_else(|| format!("`{path_text}`: no parent directory exists"))?;
         let exists = existing == or_current(path);
@@ -66,16 +66,16 @@ impl DataFolder {
             let holder = FileDisk::existing(folder).ok()?.holder()?;
             Some((stream.name.clone(), holder))
         });
-        Ok(DataFolder { path: path.to_owned(), existing, exists, free, shortage, holder })
+        Ok(DataDirectory { path: path.to_owned(), existing, exists, free, shortage, holder })
     }
 
-    /// The folder, or its nearest existing ancestor.
+    /// The directory, or its nearest existing ancestor.
     #[must_use]
     pub fn existing(&self) -> &Path {
         &self.existing
     }
 
-    /// Whether the folder itself exists; otherwise the first durable publish creates it.
+    /// Whether the directory itself exists; otherwise the first durable publish creates it.
     #[must_use]
     pub fn exists(&self) -> bool {
         self.exists
@@ -144,9 +144,9 @@ fn shortage(folders: &[PathBuf], streams: &[&StreamConfig], free: u64) -> Option
 mod tests {
     use super::*;
 
-    fn of(path: &Path) -> Result<DataFolder, String> {
+    fn of(path: &Path) -> Result<DataDirectory, String> {
         let events = StreamConfig::new("events", ["events.>"]);
-        DataFolder::of(path, &[&events])
+        DataDirectory::of(path, &[&events])
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Streams with gates during hand-overs.
 
 use super::*;
-use crate::nats::auctions::{AUCTION, post, records_and_state};
+use crate::nats::auctions::{AUCTION, AuctionContents, post, read_auction};
 
 on_both_drivers!(a_successor_continues_with_the_state_and_the_ids_of_its_predecessor);
 
@@ -35,6 +35,6 @@ fn a_successor_continues_with_the_state_and_the_ids_of_its_predecessor(driver: D
         assert!(status == 200 && !answer.contains("duplicate"), "{answer}");
     }
     server.finish();
-    let (prices, state, snapshot) = records_and_state(data.path());
+    let AuctionContents { prices, state, snapshot } = read_auction(data.path());
     assert_eq!((prices.len(), snapshot), (7, Some(state)));
 }

@@ -57,7 +57,7 @@ fn bids_pass_the_gate_over_nats_and_http(driver: DriverUnderTest) {
     let accepted = post(server, "auction.lot1.bid", "", r#"{"price":120,"bidder":"bo"}"#);
     assert_eq!(
         (accepted.status, accepted.text()),
-        (200, "{\"stream\":\"auction\",\"first\":2,\"last\":2}\n".into())
+        (200, "{\"stream\":\"auction\",\"first\":2,\"last\":2}\n")
     );
     for (subject, body, reason) in [
         ("auction.lot1.bid", r#"{"price":110,"bidder":"cy"}"#, "the price is 120; 110 does not beat it"),
@@ -134,9 +134,17 @@ fn bid_until_gone(server: SocketAddr, name: &str, known: &dyn Fn(usize)) -> (Vec
     (acknowledged, revealed)
 }
 
-/// All records of the auction with their prices, and the state that they produce; at a clean end also that of the last
-/// snapshot.
-pub(crate) fn records_and_state(data: &Path) -> (Vec<(u64, u64)>, Vec<u8>, Option<Vec<u8>>) {
+/// The contents of an auction's directory.
+pub(crate) struct AuctionContents {
+    /// Price and sequence of each record.
+    pub(crate) prices: Vec<(u64, u64)>,
+    /// The state that they produce.
+    pub(crate) state: Vec<u8>,
+    /// The state of a snapshot after the last record, as a clean end writes it.
+    pub(crate) snapshot: Option<Vec<u8>>,
+}
+
+pub(crate) fn read_auction(data: &Path) -> AuctionContents {
     let disk = FileDisk::open_or_create(&data.join("streams/auction")).expect("the folder");
     let (log, _) = Log::open(disk, "auction", LogConfig::default()).expect("the stream");
     let (mut gate, mut prices, mut state) = (AuctionGate::new(), Vec::new(), Vec::new());
@@ -160,7 +168,7 @@ pub(crate) fn records_and_state(data: &Path) -> (Vec<(u64, u64)>, Vec<u8>, Optio
     gate.snapshot(&mut state);
     let found = log.find_snapshot("auction").expect("it can be read");
     let of_last = found.usable.filter(|snapshot| snapshot.sequence + 1 == log.next());
-    (prices, state, of_last.map(|snapshot| snapshot.state))
+    AuctionContents { prices, state, snapshot: of_last.map(|snapshot| snapshot.state) }
 }
 
 /// Rows 2.1, 2.15, issue 13: "after kill -9 the state is exactly what the journal says (snapshot + replay, bit for bit)":
@@ -200,7 +208,7 @@ fn a_killed_auction_goes_on_with_the_state_of_its_records(driver: DriverUnderTes
     }
     let NatsServerFixture { server, data } = fixture;
     server.finish();
-    let (prices, state, snapshot) = records_and_state(data.path());
+    let AuctionContents { prices, state, snapshot } = read_auction(data.path());
     assert_eq!(snapshot, Some(state), "the state of the server is that of its records, bit for bit");
     assert!(prices.is_sorted_by(|one, next| one.0 < next.0), "each bid beats the one before");
     for bid in all {

@@ -17,9 +17,10 @@ use std::time::Duration;
 use stilling_engine::{CloseReason, Io};
 use stilling_wire::http1::{RequestHead, Status};
 
+use super::active_request::ActiveRequest;
 use super::forwarded_request::ForwardedRequest;
 use super::response_writer::{self, ResponseTerms};
-use super::session::{ActiveRequest, HttpSession, HttpWait};
+use super::session::{HttpSession, HttpWait};
 use super::shard::{HttpContext, Timeouts};
 use crate::memory::MemoryReservation;
 use crate::upstream::limits::{

@@ -11,6 +11,7 @@
 //! cannot overtake each other, and TCP flow control slows down the peer.
 
 mod accept;
+mod active_request;
 mod auction_page;
 mod buffered_request;
 mod counters;

@@ -15,10 +15,11 @@ use stilling_engine::{CloseReason, Io};
 use stilling_hub::{ClientOptions, DeliveryItem, HubRequest, Ingress, Payload, Publication};
 use stilling_wire::http1::{BodyLength, RequestHead, Status};
 
+use super::active_request::ActiveRequest;
 use super::pending_publication::PendingPublication;
 use super::publish_admission::{self, PublishRejection, PublishRequest};
 use super::response::Response;
-use super::session::{ActiveRequest, HttpSession, HttpWait};
+use super::session::{HttpSession, HttpWait};
 use super::shard::HttpContext;
 use crate::hub::limits::HUB_WAIT_MAX;
 use crate::hub::{HubHandle, HubMail};

@@ -7,11 +7,12 @@ use stilling_engine::{CloseReason, Io};
 use stilling_wire::http1::Status;
 use stilling_workers::{JobPosition, JobResult};
 
+use super::active_request::ActiveRequest;
 use super::delegated_connection::Delegate;
 use super::job_input::{CancellableInput, JobInput};
 use super::response::{Response, ResponseBody};
 use super::response_writer;
-use super::session::{ActiveRequest, HttpSession, HttpWait, ResponseStarted};
+use super::session::{HttpSession, HttpWait, ResponseStarted};
 use super::shard::{HttpContext, JobOutcome, JobOutput};
 use super::stream::BodyStream;
 use super::unsent_body::{BodyProgress, UnsentBody};

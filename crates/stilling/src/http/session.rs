@@ -13,12 +13,10 @@ use stilling_wire::http1::{
 };
 use stilling_workers::{JobContext, JobPosition, JobResult, SubmitError};
 
+use super::active_request::ActiveRequest;
 use super::buffered_request::BufferedRequest;
-use super::delegated_connection::Delegate;
-use super::forwarded_request::ForwardedRequest;
 use super::job_input::{CancellableInput, JobInput};
 use super::pages;
-use super::pending_publication::PendingPublication;
 use super::request::Request;
 use super::response::{Response, TEXT};
 use super::response_writer::{self, RESPONSE_ROOM_MIN, ResponseTerms};
@@ -26,8 +24,6 @@ use super::route::{HttpEndpoint, Route};
 use super::routes::Handler;
 use super::shard::{HttpContext, JobOutcome, JobOutput};
 use super::status_page;
-use super::subscribe::ProtocolSwitch;
-use super::unsent_body::UnsentBody;
 use crate::upstream::limits::CLIENT_CHECK_INTERVAL;
 use crate::upstream::{RequestId, UpstreamEvent, has_too_many_connection_options};
 
@@ -58,28 +54,6 @@ pub(super) enum HttpWait {
     HubRoom,
     /// The outcome of published messages.
     PublishOutcome,
-}
-
-/// Data of the current request that does not fit into the connection's slot.
-#[derive(Debug)]
-pub(super) enum ActiveRequest {
-    Idle,
-    /// A buffered request, possibly without its whole body.
-    Request(Box<BufferedRequest>),
-    /// A response that is sent piece by piece.
-    Response(Box<UnsentBody>),
-    /// The function that a worker will run with the connection.
-    Delegate(Delegate),
-    /// The data of a queued job.
-    Job(JobInput),
-    /// The id of a request that a worker process is to answer.
-    Submitted(RequestId),
-    /// A request to a worker process with a body, or with a response that does not fit into the output room.
-    Forwarded(Box<ForwardedRequest>),
-    /// Messages sent to the hub.
-    PendingPublication(Box<PendingPublication>),
-    /// The protocol that the connection continues in.
-    Switch(Box<ProtocolSwitch>),
 }
 
 /// Whether part of the response has been sent. After that, 503 is no longer possible.

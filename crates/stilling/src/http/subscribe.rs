@@ -18,9 +18,10 @@ use stilling_wire::sse;
 use stilling_wire::websocket::UpgradeRequest;
 
 use super::accept::{self, MediaType};
+use super::active_request::ActiveRequest;
 use super::publish_admission::{PublishRejection, admit_reader};
 use super::response::Response;
-use super::session::{ActiveRequest, HttpSession};
+use super::session::HttpSession;
 use super::shard::HttpContext;
 use crate::hub::{FilterStreams, HubHandle, RESERVED_SUBJECTS, SubscribeRequest};
 use crate::sse::limits::RETRY_AFTER;

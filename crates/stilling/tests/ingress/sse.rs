@@ -204,7 +204,7 @@ fn messages_are_events_with_ids(driver: DriverChoice) {
     server.finish();
 }
 
-/// Row 2.18: whoever comes late starts at a sequence, at a time, or with the next message.
+/// Row 2.18: a late subscriber starts at a sequence, at a time, or with the next message.
 fn a_subscriber_starts_where_it_asks_to(driver: DriverChoice) {
     let server = HubTestServer::start(driver);
     for subject in ["events.a", "quick.a"] {

@@ -161,30 +161,6 @@ impl CatchUps {
                 self.without_read.clear();
             }
         }
-        if self.clients.is_empty() {
-            // Without catch-ups the queues are not processed.
-            self.due.clear();
-            self.waiting.clear();
-            self.without_read.clear();
-        }
-        if self.clients.is_empty() {
-            // Without catch-ups the queues are not processed.
-            self.due.clear();
-            self.waiting.clear();
-            self.without_read.clear();
-        }
-        if self.clients.is_empty() {
-            // Without catch-ups the queues are not processed.
-            self.due.clear();
-            self.waiting.clear();
-            self.without_read.clear();
-        }
-        if self.clients.is_empty() {
-            // Without catch-ups the queues are not processed.
-            self.due.clear();
-            self.waiting.clear();
-            self.without_read.clear();
-        }
     }
 
     pub(crate) fn get_mut(&mut self, number: u32) -> Option<&mut CatchUp> {

@@ -25,7 +25,7 @@
 //!
 //! Subscriptions of one filter that receive identical bytes share a [feed](feeds).
 
-use std::collections::hash_map::{self, Entry as MapEntry};
+use std::collections::hash_map::Entry as MapEntry;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
@@ -42,10 +42,10 @@ use crate::publication_batch::{ClientOptions, HubRequest, InterestChange, Public
 use crate::registrations::tokens;
 use crate::short_bytes::ShortBytes;
 
-use self::feeds::{FeedPosition, Feeds};
+use self::feeds::Feeds;
 use self::filter_subscriptions::FilterSubscriptions;
 use self::record_subscription::RecordSubscription;
-use self::subscription::{Sharing, Subscription};
+use self::subscription::{DisconnectedOwner, Sharing, Subscription, SubscriptionOwner};
 
 mod expand;
 mod feeds;
@@ -91,21 +91,6 @@ enum ReportedSubscribers {
     None,
     One(u64),
     Many,
-}
-
-#[derive(Debug)]
-struct SubscriptionOwner {
-    sids: HashMap<ShortBytes, u32, HashKey>,
-    tokens: usize,
-    has_disconnected: bool,
-    /// Its position in the open feed that it reads.
-    position: Option<FeedPosition>,
-}
-
-#[derive(Debug)]
-struct DisconnectedOwner {
-    owner: u32,
-    sids: hash_map::IntoIter<ShortBytes, u32>,
 }
 
 #[derive(Debug)]

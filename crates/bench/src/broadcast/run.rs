@@ -16,7 +16,7 @@ use super::poller::{Interest, Poller};
 use super::publisher::{Publisher, expected_deliveries};
 use super::report::{BroadcastReport, CpuTimes};
 use super::server_cpu;
-use super::subscriber::{Subscriber, Verifier};
+use super::subscriber::{FanOutSubscriber, Verifier};
 use super::tally::{BroadcastTally, DeliveryFailure};
 use crate::collect::Pattern;
 use crate::statistics::process_cpu;
@@ -74,7 +74,7 @@ struct FanOutRun<'p> {
     verifier: Verifier,
     /// Head of the deliveries in the expected bytes.
     head: Vec<u8>,
-    subscribers: Vec<Subscriber>,
+    subscribers: Vec<FanOutSubscriber>,
     publishers: Vec<Publisher>,
     tally: BroadcastTally,
     poller: Poller,
@@ -136,7 +136,7 @@ impl<'p> FanOutRun<'p> {
             let size = |input: &[u8]| codec.opening_size(true, input);
             let (stream, input) = open(plan.to, plan.timeout, &opening, size)?;
             self.poller.add(&stream, number as usize)?;
-            self.subscribers.push(Subscriber::new(stream, subscription, input, verifier));
+            self.subscribers.push(FanOutSubscriber::new(stream, subscription, input, verifier));
         }
         for number in 0..plan.publishers {
             opening.clear();
@@ -218,7 +218,7 @@ impl<'p> FanOutRun<'p> {
         let now = self.now();
         let publisher = &mut self.publishers[number];
         while let Some(batch) = publisher.oldest_batch() {
-            let is_waiting = |subscriber: &&Subscriber| subscriber.position(number) < batch.end;
+            let is_waiting = |subscriber: &&FanOutSubscriber| subscriber.position(number) < batch.end;
             publisher.waiting = self.subscribers.iter().filter(is_waiting).count();
             if publisher.waiting > 0 {
                 return;

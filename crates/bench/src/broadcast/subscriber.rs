@@ -46,7 +46,7 @@ struct MissedRange {
     end: u64,
 }
 
-pub(super) struct Subscriber {
+pub(super) struct FanOutSubscriber {
     stream: TcpStream,
     subscription: Subscription,
     /// Counter of the next message of each publisher.
@@ -61,16 +61,16 @@ pub(super) struct Subscriber {
     is_open: bool,
 }
 
-impl Subscriber {
+impl FanOutSubscriber {
     /// A subscriber whose stream has delivered `input` since its opening.
     pub(super) fn new(
         stream: TcpStream,
         subscription: Subscription,
         input: Vec<u8>,
         verifier: &Verifier,
-    ) -> Subscriber {
+    ) -> FanOutSubscriber {
         let first = u64::from(subscription.number) % verifier.stride;
-        Subscriber {
+        FanOutSubscriber {
             stream,
             subscription,
             next: vec![first; verifier.expected.len()],

@@ -1,4 +1,4 @@
-//! The page `/auction`: who gets it, and what bidders see in a browser over restarts of the server.
+//! The page `/auction`: access to it, and what bidders see in a browser over restarts of the server.
 
 use std::net::SocketAddr;
 

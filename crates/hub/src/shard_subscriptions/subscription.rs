@@ -1,7 +1,10 @@
-//! One subscription of a connection.
+//! One subscription of a connection, and its connection.
 
-use super::feeds::Encoding;
+use std::collections::{HashMap, hash_map};
+
+use super::feeds::{Encoding, FeedPosition};
 use super::record_subscription::RecordSubscription;
+use crate::hash_key::HashKey;
 use crate::short_bytes::ShortBytes;
 
 #[derive(Debug)]
@@ -51,4 +54,20 @@ impl Subscription {
     pub(super) fn is_satisfied(&self) -> bool {
         self.ends_after.is_some_and(|after| self.delivered >= u64::from(after))
     }
+}
+
+/// A connection with subscriptions.
+#[derive(Debug)]
+pub(super) struct SubscriptionOwner {
+    pub(super) sids: HashMap<ShortBytes, u32, HashKey>,
+    pub(super) tokens: usize,
+    pub(super) has_disconnected: bool,
+    /// Its position in the open feed that it reads.
+    pub(super) position: Option<FeedPosition>,
+}
+
+#[derive(Debug)]
+pub(super) struct DisconnectedOwner {
+    pub(super) owner: u32,
+    pub(super) sids: hash_map::IntoIter<ShortBytes, u32>,
 }

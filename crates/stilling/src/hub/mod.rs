@@ -15,6 +15,7 @@ use std::hash::BuildHasher;
 use stilling_wire::nats::Info;
 
 mod closing;
+mod control_request;
 mod feed_output;
 mod handle;
 mod lazy_journal;

@@ -11,6 +11,7 @@ use stilling_hub::{
 };
 use stilling_ring::{Receiver, Sender, Wake, mailbox, planted};
 
+use super::control_request::{ControlRequest, push_control};
 use super::subscribe::SubscribeRequest;
 use super::wait_queue::WaitQueue;
 
@@ -59,14 +60,6 @@ pub(crate) struct HubPort {
     turn_end: Option<UnixNanos>,
     /// The hub has not begun: a publication batch is handed over only when full, so that the batches last.
     is_gathering: bool,
-}
-
-/// A request that cannot be delayed until the next call of its connection.
-#[derive(Clone, Copy, Debug)]
-enum ControlRequest {
-    MarkReached(u64),
-    CancelPulls,
-    CloseAfterAcks,
 }
 
 impl HubPort {
@@ -460,24 +453,6 @@ impl HubPort {
         if self.emptied.publish() || has_published {
             self.hub.notify();
         }
-    }
-}
-
-/// Moves control requests into a publication batch, as far as it has room.
-fn push_control(
-    table: &mut ShardSubscriptions,
-    publication_batch: &mut PublicationBatch,
-    control: &mut VecDeque<(Token, ControlRequest)>,
-) {
-    while !publication_batch.is_full()
-        && let Some((token, request)) = control.pop_front()
-    {
-        let request = match request {
-            ControlRequest::MarkReached(mark) => HubRequest::MarkReached { mark },
-            ControlRequest::CancelPulls => HubRequest::CancelPulls,
-            ControlRequest::CloseAfterAcks => HubRequest::CloseAfterAcks,
-        };
-        table.push(publication_batch, token.bits(), ClientOptions::default(), &request);
     }
 }
 

@@ -50,7 +50,8 @@ fn every_subscriber_receives_every_byte(driver: DriverUnderTest) {
 
 /// Row 2.15: the deliveries of a stream have the order in which its log stores the messages.
 fn messages_of_streams_reach_every_subscriber(driver: DriverUnderTest) {
-    let fixture = NatsServerFixture::start(driver, "--stream plain=plain.>:memory");
+    let fixture =
+        NatsServerFixture::start(driver, "--stream events=events.>:disk --stream plain=plain.>:memory");
     for subject in ["events.all", "plain.all"] {
         check(&fixture, &format!("--subject {subject} --subscribers 20 --window 256"), 5000, 20);
     }

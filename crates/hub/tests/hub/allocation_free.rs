@@ -137,7 +137,8 @@ fn a_million_messages_are_answered_once_each_and_leave_nothing() {
     let mut publication_batch = PublicationBatch::new();
     for (from, filter) in [(PUBLISHER, "inbox.*"), (client(1, 2), "none.>")] {
         publication_batch.clear();
-        let subscribe = ShardRequest::Subscribe { filter: filter.as_bytes(), queue: b"", sid: b"1" };
+        let subscribe =
+            ShardRequest::Subscribe { filter: filter.as_bytes(), queue: b"", sid: b"1", format: None };
         let table = &mut hub.shard_senders_mut().tables[from.shard as usize];
         put(table, &mut publication_batch, (from.token, ABLE), subscribe).expect("there is room");
         assert_eq!(hub.process_requests(from.shard as usize, &publication_batch, 0, Now::simulated(1)), 1);

@@ -14,8 +14,8 @@ fn number(stream: &str) -> u32 {
 fn subscribe(fixture: &mut HubFixture, reader: ClientId, stream: &str, from: StartFrom) {
     let filter = format!("{stream}.>");
     let (filter, stream) = (filter.as_bytes(), number(stream));
-    let subscription =
-        ShardRequest::SubscribeInFormat { filter, format: MessageFormat::SseRaw, stream: Some(stream) };
+    let format = Some((MessageFormat::SseRaw, Some(stream)));
+    let subscription = ShardRequest::Subscribe { filter, queue: b"", sid: b"", format };
     fixture.ask_all(reader, &[subscription]);
     fixture.ask_all(reader, &[HubRequest::CatchUp(CatchUpRequest { stream, filter, from })]);
 }

@@ -25,7 +25,12 @@ fn subscribe_many(fixture: &mut HubFixture, by: ClientId, filters: impl Iterator
     let subscribe = |(filter, sid): (&'_ String, &'_ String)| {
         fixture.ask_all(
             by,
-            &[ShardRequest::Subscribe { filter: filter.as_bytes(), queue: b"", sid: sid.as_bytes() }],
+            &[ShardRequest::Subscribe {
+                filter: filter.as_bytes(),
+                queue: b"",
+                sid: sid.as_bytes(),
+                format: None,
+            }],
         );
     };
     filters.iter().zip(&sids).for_each(subscribe);
@@ -36,7 +41,7 @@ fn join_many(fixture: &mut HubFixture, by: ClientId, count: usize, filter: &str)
     for number in 0..count {
         let (queue, sid) = (format!("{}-{number}", by.token), format!("q{number}"));
         let (filter, queue, sid) = (filter.as_bytes(), queue.as_bytes(), sid.as_bytes());
-        fixture.ask_all(by, &[ShardRequest::Subscribe { filter, queue, sid }]);
+        fixture.ask_all(by, &[ShardRequest::Subscribe { filter, queue, sid, format: None }]);
     }
 }
 
@@ -333,7 +338,7 @@ fn the_tables_agree_with_comparing_every_filter() {
                     }
                     for (sid, (filter, queue)) in &table {
                         let (filter, queue, sid) = (filter.as_bytes(), queue.as_bytes(), sid.as_bytes());
-                        fixture.ask_all(by, &[ShardRequest::Subscribe { filter, queue, sid }]);
+                        fixture.ask_all(by, &[ShardRequest::Subscribe { filter, queue, sid, format: None }]);
                     }
                     clients.push((by, table));
                 }

@@ -96,7 +96,7 @@ fn the_sync_of_a_record_comes_before_its_acknowledgement_and_its_visibility() {
         table,
         &mut asked,
         (publisher.token, ABLE),
-        ShardRequest::Subscribe { filter: b"inbox.>", queue: b"", sid: b"1" },
+        ShardRequest::Subscribe { filter: b"inbox.>", queue: b"", sid: b"1", format: None },
     )
     .expect("there is room");
     assert_eq!(hub.process_requests(0, &asked, 0, Now::simulated(1)), 1);
@@ -106,7 +106,7 @@ fn the_sync_of_a_record_comes_before_its_acknowledgement_and_its_visibility() {
         table,
         &mut asked,
         (subscriber.token, ABLE),
-        ShardRequest::Subscribe { filter: b"disk.>", queue: b"", sid: b"1" },
+        ShardRequest::Subscribe { filter: b"disk.>", queue: b"", sid: b"1", format: None },
     )
     .expect("there is room");
     assert_eq!(hub.process_requests(1, &asked, 0, Now::simulated(1)), 1);

@@ -49,7 +49,12 @@ impl HubFixture {
     pub(crate) fn subscribe(&mut self, from: ClientId, filter: &str, sid: &str) {
         self.ask_all(
             from,
-            &[ShardRequest::Subscribe { filter: filter.as_bytes(), queue: b"", sid: sid.as_bytes() }],
+            &[ShardRequest::Subscribe {
+                filter: filter.as_bytes(),
+                queue: b"",
+                sid: sid.as_bytes(),
+                format: None,
+            }],
         );
     }
 

@@ -107,7 +107,7 @@ fn a_full_stream_parks_only_its_publisher() {
 #[test]
 fn later_requests_of_a_parked_connection_wait_in_order() {
     let mut fixture = fixture();
-    let subscribe = ShardRequest::Subscribe { filter: b"news", queue: b"", sid: b"2" };
+    let subscribe = ShardRequest::Subscribe { filter: b"news", queue: b"", sid: b"2", format: None };
     let early = publish("news", "before it");
     let behind = [
         early.into(),
@@ -197,7 +197,7 @@ fn a_parked_connection_that_leaves_has_stored_what_it_has_published() {
 #[test]
 fn queue_groups_pass_over_a_parked_connection_that_has_left() {
     let mut fixture = fixture();
-    let member = |sid| ShardRequest::Subscribe { filter: b"work", queue: b"q", sid };
+    let member = |sid| ShardRequest::Subscribe { filter: b"work", queue: b"q", sid, format: None };
     fixture.ask_all(ALICE, &[member(b"2")]);
     fixture.ask_all(BOB, &[member(b"2")]);
     park_alice(&mut fixture, &[HubRequest::Barrier, publish_for("work", "hers", "bob.work")]);

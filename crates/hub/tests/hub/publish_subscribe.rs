@@ -36,7 +36,12 @@ fn a_queue_shares_its_messages_and_the_others_get_all() {
     for (subscriber, sid) in [(ALICE, "1"), (BOB, "2")] {
         fixture.ask_all(
             subscriber,
-            &[ShardRequest::Subscribe { filter: b"jobs", queue: b"workers", sid: sid.as_bytes() }],
+            &[ShardRequest::Subscribe {
+                filter: b"jobs",
+                queue: b"workers",
+                sid: sid.as_bytes(),
+                format: None,
+            }],
         );
     }
     fixture.subscribe(client(0, 5), "jobs", "7");
@@ -70,7 +75,7 @@ fn a_request_carries_its_reply_subject() {
 fn headers_are_sent_to_clients_that_support_them() {
     let mut fixture = HubFixture::new();
     fixture.subscribe(ALICE, "a", "1");
-    let old = [ShardRequest::Subscribe { filter: b"a", queue: b"", sid: b"2" }];
+    let old = [ShardRequest::Subscribe { filter: b"a", queue: b"", sid: b"2", format: None }];
     fixture.ask(BOB, ClientOptions::default(), &old);
     fixture.ask_all(ALICE, &[publish_with("a", "x", "", "NATS/1.0\r\nK: v\r\n\r\n")]);
     assert_eq!(fixture.received(ALICE), "HMSG a 1 18 19\r\nNATS/1.0\r\nK: v\r\n\r\nx\r\n");

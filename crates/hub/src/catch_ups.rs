@@ -205,10 +205,19 @@ impl CatchUps {
         self.reads += 1;
     }
 
-    /// Continues the next one that waits for a read.
+    /// Frees the place of a read, and continues the next one that waits for it.
     pub(crate) fn end_read(&mut self) {
         self.reads -= 1;
-        self.due.extend(self.without_read.pop_front());
+        self.resume_reader();
+    }
+
+    /// Continues the next one that waits for a read. Numbers of removed ones may precede it.
+    fn resume_reader(&mut self) {
+        while let Some(number) = self.without_read.pop_front() {
+            if self.get_mut(number).is_some_and(|catch_up| catch_up.is_queued) {
+                return self.due.push_back(number);
+            }
+        }
     }
 
     /// Tries a catch-up again when a read has ended, and regularly.
@@ -230,7 +239,7 @@ impl CatchUps {
             self.retry_all();
             // Other readers may have used all reads before.
             if self.may_read() {
-                self.due.extend(self.without_read.pop_front());
+                self.resume_reader();
             }
         }
     }
@@ -312,6 +321,22 @@ mod tests {
         all.wait(number);
         all.remove(ALICE);
         assert_eq!(all.next_check_in(), None);
+    }
+
+    #[test]
+    fn removed_ones_do_not_delay_those_that_wait_for_a_read() {
+        let mut all = CatchUps::new(HashKey(1, 2));
+        let [first, second] = [ALICE, BOB].map(|client| {
+            assert!(all.add(client, (0, b"a"), StartFrom::Sequence(1)));
+            let number = all.next_due().expect("it is due");
+            all.wait_for_read(number);
+            number
+        });
+        assert_ne!(first, second);
+        all.note_read();
+        all.remove(ALICE);
+        all.end_read();
+        assert_eq!(all.next_due(), Some(second));
     }
 
     #[test]

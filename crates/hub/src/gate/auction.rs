@@ -15,6 +15,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use stilling_wire::message_object::is_json;
 
 use super::{Gate, GateMessage, GateRecord, GateRecords, Verdict};
 use crate::limits::{
@@ -296,13 +297,20 @@ fn parse_command<'a>(subject: &'a str, payload: &[u8]) -> Result<(&'a str, Comma
     Ok((name, command))
 }
 
+/// Reads a body that subscribers receive as JSON. `serde_json` alone skips unknown members whose text is not UTF-8, and any
+/// depth.
+fn parse_body<'a, T: Deserialize<'a>>(payload: &'a [u8]) -> Option<T> {
+    let text = std::str::from_utf8(payload).ok().filter(|text| is_json(text))?;
+    serde_json::from_str(text).ok()
+}
+
 fn parse_open(payload: &[u8]) -> Result<u64, CommandError> {
-    let body: OpenBody<'_> = serde_json::from_slice(payload).map_err(|_| CommandError::OpenBody)?;
+    let body: OpenBody<'_> = parse_body(payload).ok_or(CommandError::OpenBody)?;
     parse_price(body.price)
 }
 
 fn parse_bid(payload: &[u8]) -> Result<(u64, Cow<'_, str>), CommandError> {
-    let body: BidBody<'_> = serde_json::from_slice(payload).map_err(|_| CommandError::BidBody)?;
+    let body: BidBody<'_> = parse_body(payload).ok_or(CommandError::BidBody)?;
     let price = parse_price(body.price)?;
     if (1..=AUCTION_BIDDER_SIZE_MAX).contains(&body.bidder.len()) {
         Ok((price, body.bidder))

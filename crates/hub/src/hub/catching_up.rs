@@ -22,7 +22,18 @@ impl<S: Storage, O: ShardSenders> Hub<S, O> {
     pub(super) fn begin_catch_up(&mut self, client: ClientId, request: &CatchUpRequest<'_>) {
         let &CatchUpRequest { stream, filter, from } = request;
         let stream = stream as usize;
-        if stream >= self.streams.len() || !self.catch_ups.add(client, (stream, filter), from) {
+        if stream >= self.streams.len() {
+            return self.fan_out.notice(client, SubscriptionNotice::Refused);
+        }
+        let writer = &self.streams[stream];
+        let from = match from {
+            // The catch-up may have to wait for room; what becomes visible meanwhile is new.
+            StartFrom::New if writer.closed.is_none() => {
+                StartFrom::Sequence(writer.visible.saturating_add(1))
+            }
+            from => from,
+        };
+        if !self.catch_ups.add(client, (stream, filter), from) {
             self.fan_out.notice(client, SubscriptionNotice::Refused);
         }
     }

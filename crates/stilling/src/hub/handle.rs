@@ -27,7 +27,7 @@ pub(crate) struct HubHandle {
     /// The hub itself, on the shard that runs it.
     pub(crate) runner: Option<Runner<LazyJournal>>,
     pub(crate) shard: usize,
-    /// Connections that may publish: NATS, syslog, custom protocols. Finished connections do not count.
+    /// Connections that may publish: NATS, WebSocket, syslog, custom protocols. Finished connections do not count.
     pub(crate) publisher_connections: u32,
     /// Publications by HTTP that wait for room or for their outcomes.
     pub(crate) pending_publications: u32,

@@ -3,6 +3,8 @@
 use stilling_engine::Io;
 use stilling_wire::websocket::{MessageKind, Opcode, WebSocketFrameHeader};
 
+use super::limits::ECHO_BYTES_MAX;
+
 /// A message whose rest waits for the client to read.
 #[derive(Debug, Default)]
 pub(super) struct Echo {
@@ -16,8 +18,15 @@ impl Echo {
         !self.unsent.is_empty()
     }
 
-    /// Returns a message. What exceeds the connection's share of the output store stays here.
-    pub(super) fn send(&mut self, kind: MessageKind, message: &[u8], io: &mut Io<'_>) {
+    /// Returns a message. What exceeds the connection's share of the output store stays here and counts in `held`, the
+    /// bytes of the shard. Returns false without room for it.
+    pub(super) fn send(
+        &mut self,
+        kind: MessageKind,
+        message: &[u8],
+        held: &mut usize,
+        io: &mut Io<'_>,
+    ) -> bool {
         let opcode = match kind {
             MessageKind::Text => Opcode::Text,
             MessageKind::Binary => Opcode::Binary,
@@ -29,24 +38,35 @@ impl Echo {
                 header.encode(out);
                 out.extend_from_slice(message);
             });
-            return;
+            return true;
         }
-        let mut unsent = Vec::with_capacity(header.size() + message.len());
+        let size = header.size() + message.len();
+        if *held + size > ECHO_BYTES_MAX {
+            return false;
+        }
+        *held += size;
+        let mut unsent = Vec::with_capacity(size);
         header.encode(&mut unsent);
         unsent.extend_from_slice(message);
         *self = Echo { unsent, sent: 0 };
         io.offer(&self.unsent);
+        true
     }
 
     /// Handles that `count` offered bytes were sent.
-    pub(super) fn offer_sent(&mut self, count: usize, io: &mut Io<'_>) {
+    pub(super) fn offer_sent(&mut self, count: usize, held: &mut usize, io: &mut Io<'_>) {
         self.sent += count;
         match self.unsent.get(self.sent..).filter(|rest| !rest.is_empty()) {
             Some(rest) => io.offer(rest),
             None => {
-                *self = Echo::default();
+                self.discard(held);
                 io.call_again();
             }
         }
+    }
+
+    /// Frees the waiting message.
+    pub(super) fn discard(&mut self, held: &mut usize) {
+        *held -= std::mem::take(self).unsent.len();
     }
 }

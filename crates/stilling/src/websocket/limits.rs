@@ -10,17 +10,21 @@ pub(crate) const PENDING_MAX: usize = 16 * 1024 * 1024;
 /// Bytes of a message to the echo. More: the connection is closed with 1009.
 pub(crate) const ECHO_MESSAGE_SIZE_MAX: u32 = 16 * 1024 * 1024;
 
+/// Bytes of messages to the echo that are incomplete or wait for their clients to read, per shard. Full: the connection
+/// that needs more is closed with 1013.
+pub(crate) const ECHO_BYTES_MAX: usize = 64 * 1024 * 1024;
+
 /// Bytes of a subscriber's message beyond twice the longest payload, which covers base64 and most escapes. More: the
 /// connection is closed with 1009.
 pub(crate) const ENVELOPE_SIZE_MAX: u32 = 16 * 1024;
 
-/// Bytes of incomplete messages, per shard. Full: the connection that needs more is closed with 1013.
+/// Bytes of subscribers' incomplete messages, per shard. Full: the connection that needs more is closed with 1013.
 pub(crate) const ASSEMBLY_MAX: usize = 64 * 1024 * 1024;
 
 /// Bytes of memory for one whole message that a shard keeps. Larger memory is freed after use.
 pub(crate) const SCRATCH_KEPT_MAX: usize = 256 * 1024;
 
-/// Maximum time to receive a message that arrives in pieces. Then its connection is closed with 1008.
+/// Maximum time to receive an incomplete message while its client is read. Then its connection is closed with 1008.
 pub(crate) const ASSEMBLY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Interval of pings to a silent connection.

@@ -11,8 +11,8 @@ use stilling_wire::websocket::{
 use super::WebSocketPurpose;
 use super::echo::Echo;
 use super::limits::{
-    ASSEMBLY_MAX, ASSEMBLY_TIMEOUT, ECHO_MESSAGE_SIZE_MAX, ENVELOPE_SIZE_MAX, PENDING_MAX, PING_EVERY,
-    PINGS_MAX, SCRATCH_KEPT_MAX,
+    ASSEMBLY_MAX, ASSEMBLY_TIMEOUT, ECHO_BYTES_MAX, ECHO_MESSAGE_SIZE_MAX, ENVELOPE_SIZE_MAX, PENDING_MAX,
+    PING_EVERY, PINGS_MAX, SCRATCH_KEPT_MAX,
 };
 use super::subscriber::Subscriber;
 use crate::hub::{HubHandle, HubMail};
@@ -29,8 +29,10 @@ pub(crate) struct WebSocketContext<'a> {
 /// State that the WebSocket sessions of one shard share.
 #[derive(Debug, Default)]
 pub(crate) struct WebSocketShard {
-    /// Bytes of incomplete messages.
+    /// Bytes of subscribers' incomplete messages.
     assembled_bytes: usize,
+    /// Bytes of messages to the echo that are incomplete or unsent.
+    echo_bytes: usize,
     /// Memory for whole messages.
     scratch: Vec<u8>,
 }
@@ -40,6 +42,8 @@ pub(crate) struct WebSocketSession {
     decoder: WebSocketDecoder,
     role: Role,
     message: Option<Assembly>,
+    /// Time limit of the frame that waits in the input for its rest.
+    frame_until: Option<Time>,
     phase: Phase,
     pings: u8,
     last_input: Time,
@@ -51,6 +55,16 @@ pub(crate) struct WebSocketSession {
 enum Role {
     Subscriber(Subscriber),
     Echo(Echo),
+}
+
+impl Role {
+    /// The shard's bytes of incomplete messages in this role, and their maximum.
+    fn budget<'a>(&self, shard: &'a mut WebSocketShard) -> (&'a mut usize, usize) {
+        match self {
+            Role::Subscriber(_) => (&mut shard.assembled_bytes, ASSEMBLY_MAX),
+            Role::Echo(_) => (&mut shard.echo_bytes, ECHO_BYTES_MAX),
+        }
+    }
 }
 
 /// A message that arrives in pieces.
@@ -96,6 +110,7 @@ impl WebSocketSession {
             decoder: WebSocketDecoder::of_client(),
             role,
             message: None,
+            frame_until: None,
             phase: Phase::Open,
             pings: 0,
             last_input: Time::ZERO,
@@ -136,8 +151,10 @@ impl WebSocketSession {
             };
             consumed += step.consumed;
             if step.event == WebSocketEvent::NeedMore {
+                self.limit_frame(consumed < bytes.len(), io);
                 return consumed;
             }
+            self.frame_until = None;
             self.handle_event(step.event, io, cx);
         }
         if self.phase == Phase::Closed { bytes.len() } else { consumed }
@@ -224,18 +241,19 @@ impl WebSocketSession {
 
     fn add_piece(&mut self, piece: MaskedPayload<'_>, io: &mut Io<'_>, cx: &mut WebSocketContext<'_>) {
         let Some(message) = &mut self.message else { return };
-        if cx.websocket.assembled_bytes + piece.len() > ASSEMBLY_MAX {
+        let (held, most) = self.role.budget(cx.websocket);
+        if *held + piece.len() > most {
             let text = "too many incomplete messages: connect again later";
             let reason = CloseReason::InputFull;
             return self.close(WebSocketClose { code: CloseCode::TRY_AGAIN_LATER, text, reason }, io, cx);
         }
-        cx.websocket.assembled_bytes += piece.len();
+        *held += piece.len();
         piece.append_to(&mut message.bytes);
     }
 
     fn take_assembly(&mut self, cx: &mut WebSocketContext<'_>) -> Option<Assembly> {
         let message = self.message.take()?;
-        cx.websocket.assembled_bytes -= message.bytes.len();
+        *self.role.budget(cx.websocket).0 -= message.bytes.len();
         Some(message)
     }
 
@@ -247,7 +265,13 @@ impl WebSocketSession {
         cx: &mut WebSocketContext<'_>,
     ) {
         match (&mut self.role, kind) {
-            (Role::Echo(echo), kind) => echo.send(kind, message, io),
+            (Role::Echo(echo), kind) => {
+                if !echo.send(kind, message, &mut cx.websocket.echo_bytes, io) {
+                    let text = "too many messages wait to be read: connect again later";
+                    let reason = CloseReason::InputFull;
+                    self.close(WebSocketClose { code: CloseCode::TRY_AGAIN_LATER, text, reason }, io, cx);
+                }
+            }
             (Role::Subscriber(subscriber), MessageKind::Text) => {
                 if let Some(hub) = cx.hub.as_deref_mut() {
                     subscriber.publish(message, io, hub);
@@ -268,46 +292,84 @@ impl WebSocketSession {
         io.finish(CloseReason::PeerClosed);
     }
 
-    pub(crate) fn flushed(&mut self, _: &mut Io<'_>, cx: &mut WebSocketContext<'_>) {
+    pub(crate) fn flushed(&mut self, io: &mut Io<'_>, cx: &mut WebSocketContext<'_>) {
+        // The client was not read while its output was blocked.
+        self.restart_time_limits(io.now());
         if let (Role::Subscriber(subscriber), Some(hub)) = (&mut self.role, cx.hub.as_deref_mut()) {
             subscriber.report_marks(hub);
         }
     }
 
-    pub(crate) fn offer_sent(&mut self, count: usize, io: &mut Io<'_>) {
+    pub(crate) fn offer_sent(&mut self, count: usize, io: &mut Io<'_>, cx: &mut WebSocketContext<'_>) {
         if let Role::Echo(echo) = &mut self.role {
-            echo.offer_sent(count, io);
+            echo.offer_sent(count, &mut cx.websocket.echo_bytes, io);
         }
     }
 
     pub(crate) fn delivered(&mut self, mail: HubMail, io: &mut Io<'_>, cx: &mut WebSocketContext<'_>) {
         if mail == HubMail::Room {
-            if std::mem::take(&mut self.waits_for_room) && self.phase == Phase::Open {
-                // The client was not read meanwhile.
-                self.last_input = io.now();
-                io.resume();
+            if std::mem::take(&mut self.waits_for_room) {
+                self.resume_reading(io);
             }
             return;
         }
         let Some(hub) = cx.hub.as_deref_mut() else { return };
         let Some(deliveries) = hub.port.take_current() else { return };
-        let mut close = None;
+        let (mut close, mut has_regained_room) = (None, false);
         if let Some(delivery) = deliveries.current()
             && let Role::Subscriber(subscriber) = &mut self.role
             && self.phase != Phase::Closed
         {
+            let was_full = subscriber.is_full();
             close = subscriber.receive(delivery, io, hub);
+            has_regained_room = was_full && !subscriber.is_full();
         }
         hub.port.put_back(deliveries);
         if let Some(close) = close {
             self.close(close, io, cx);
+        } else if has_regained_room {
+            self.resume_reading(io);
         }
     }
 
-    /// Sets the deadline: of the message that arrives in pieces, or of the next ping.
+    /// Reads the client again after a wait of the server. A draining connection is not read any more.
+    fn resume_reading(&mut self, io: &mut Io<'_>) {
+        if self.phase == Phase::Open {
+            self.last_input = io.now();
+            self.restart_time_limits(io.now());
+            io.resume();
+        }
+    }
+
+    /// Limits the time in which the rest of a frame arrives, from its first byte on.
+    fn limit_frame(&mut self, is_incomplete: bool, io: &mut Io<'_>) {
+        if !is_incomplete {
+            self.frame_until = None;
+        } else if self.frame_until.is_none() {
+            self.frame_until = Some(io.now().after(ASSEMBLY_TIMEOUT));
+            self.schedule(io);
+        }
+    }
+
+    /// Restarts the time limits of an incomplete message: its client was not read.
+    fn restart_time_limits(&mut self, now: Time) {
+        let until = now.after(ASSEMBLY_TIMEOUT);
+        self.frame_until = self.frame_until.map(|_| until);
+        if let Some(message) = &mut self.message {
+            message.until = until;
+        }
+    }
+
+    /// The time limit of an incomplete message.
+    fn message_until(&self) -> Option<Time> {
+        let in_pieces = self.message.as_ref().map(|message| message.until);
+        in_pieces.into_iter().chain(self.frame_until).min()
+    }
+
+    /// Sets the deadline: of an incomplete message, or of the next ping.
     fn schedule(&self, io: &mut Io<'_>) {
         let ping = io.now().after(PING_EVERY);
-        io.set_deadline(Some(self.message.as_ref().map_or(ping, |message| message.until.min(ping))));
+        io.set_deadline(Some(self.message_until().map_or(ping, |until| until.min(ping))));
     }
 
     pub(crate) fn deadline(&mut self, io: &mut Io<'_>, cx: &mut WebSocketContext<'_>) {
@@ -317,12 +379,10 @@ impl WebSocketSession {
         }
         if io.is_paused() {
             // Its input is unread: it can neither be silent nor late.
-            if let Some(message) = &mut self.message {
-                message.until = now.after(ASSEMBLY_TIMEOUT);
-            }
+            self.restart_time_limits(now);
             return self.schedule(io);
         }
-        if self.message.as_ref().is_some_and(|message| now >= message.until) {
+        if self.message_until().is_some_and(|until| now >= until) {
             let text = "a message did not arrive in time";
             let reason = CloseReason::BodyTimeout;
             return self.close(WebSocketClose { code: CloseCode::POLICY_VIOLATION, text, reason }, io, cx);
@@ -378,9 +438,12 @@ impl WebSocketSession {
         io.finish_lingering(reason);
     }
 
-    /// Leaves the hub and releases the memory of an incomplete message. Idempotent.
+    /// Leaves the hub and releases the memory of an incomplete or echoed message. Idempotent.
     fn leave_hub(&mut self, cx: &mut WebSocketContext<'_>) {
         self.take_assembly(cx);
+        if let Role::Echo(echo) = &mut self.role {
+            echo.discard(&mut cx.websocket.echo_bytes);
+        }
         if let (Role::Subscriber(subscriber), Some(hub)) = (&mut self.role, cx.hub.as_deref_mut()) {
             subscriber.leave_hub(hub);
         }

@@ -147,21 +147,13 @@ impl Subscriber {
             DeliveryItem::Mark(mark) if io.is_output_blocked() => self.marks.push(mark),
             DeliveryItem::Mark(mark) => hub.port.report_mark(self.token, mark),
             DeliveryItem::PublishOutcome { ticket, outcome } => {
-                let was_full = self.is_full();
                 if let Some(reference) = self.unanswered.remove(&ticket) {
                     send_outcome(&reference, outcome, &hub.streams, io);
                 }
-                if was_full {
-                    io.resume();
-                }
             }
             DeliveryItem::Rejection { ticket, reason, .. } => {
-                let was_full = self.is_full();
                 if let Some(reference) = self.unanswered.remove(&ticket) {
                     send_error(&reference, 422, &String::from_utf8_lossy(reason), io);
-                }
-                if was_full {
-                    io.resume();
                 }
             }
             DeliveryItem::Refused => {

@@ -110,7 +110,7 @@ pub struct GapObject<'a> {
     pub first: u64,
     /// The last missing sequence.
     pub last: u64,
-    /// The cause, as in [`crate::nats::GAP_CAUSE`], or `skipped` for a subscriber that was too slow.
+    /// The cause, as in [`crate::nats::GAP_CAUSE`].
     pub cause: &'a str,
 }
 

@@ -64,7 +64,10 @@ fn a_bid_that_is_none_is_rejected_with_what_is_wrong() {
     publish(&mut gate, 1, "a.x.open", r#"{"price":0}"#).expect("it is new");
     let long = format!(r#"{{"price":1,"bidder":"{}"}}"#, "b".repeat(AUCTION_BIDDER_SIZE_MAX + 1));
     let longer = format!(r#"{{"price":1,"bidder":"b","more":"{}"}}"#, "m".repeat(AUCTION_BODY_SIZE_MAX));
+    // Subscribers would receive it as text.
+    let deep = format!(r#"{{"price":1,"bidder":"b","more":{}{}}}"#, "[".repeat(200), "]".repeat(200));
     for (payload, expected) in [
+        (&*deep, "a bid is {\"price\""),
         ("", "a bid is {\"price\""),
         ("7", "a bid is"),
         ("{\"price\":1}", "a bid is"),
@@ -84,6 +87,9 @@ fn a_bid_that_is_none_is_rejected_with_what_is_wrong() {
         let refused = publish(&mut gate, 2, "a.x.bid", payload).expect_err(payload);
         assert!(refused.starts_with(expected), "{payload}: {refused}");
     }
+    let binary = b"{\"price\":1,\"bidder\":\"b\",\"more\":\"\xff\"}";
+    let message = GateMessage { subject: "a.x.bid", headers: b"", payload: binary };
+    assert!(matches!(gate.judge(&message, NOW), Verdict::Reject(_)), "subscribers would receive base64");
     assert!(
         publish(&mut gate, 2, "a.x.open", "[]")
             .is_err_and(|reason| reason.starts_with("an auction is opened"))

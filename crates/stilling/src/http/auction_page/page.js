@@ -58,7 +58,8 @@ function remember(lot, entry) {
   if (lot.history.length > BIDS_KEPT) lot.history.shift();
 }
 
-const clip = (text, size) => String(text ?? "").slice(0, size);
+// The gate does not check titles: any JSON.
+const clip = (text, size) => (typeof text === "string" ? text.slice(0, size) : "");
 
 function applyRecord({ seq, subject, time, data }) {
   // Sent again after a reconnect.

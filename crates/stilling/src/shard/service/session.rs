@@ -128,7 +128,7 @@ impl Session for ShardSession {
             | SessionKind::Nats(_)
             | SessionKind::Syslog(_)
             | SessionKind::Sse(_) => {}
-            SessionKind::WebSocket(session) => session.offer_sent(count, io),
+            SessionKind::WebSocket(session) => session.offer_sent(count, io, &mut service.websocket()),
         }
     }
 

@@ -6,6 +6,7 @@ mod fixture;
 
 use fixture::bid_simulation::simulate_bids;
 use fixture::crash_simulation::simulate_runs;
+use fixture::feed_simulation::simulate_feeds;
 use stilling_ring::planted;
 
 fn is_found(bug: Option<&'static str>, is_wrong: impl FnMut(u64) -> bool) -> bool {
@@ -23,6 +24,10 @@ fn are_bids_wrong(seed: u64) -> bool {
     simulate_bids(seed).is_err()
 }
 
+fn are_feeds_wrong(seed: u64) -> bool {
+    simulate_feeds(seed).is_err()
+}
+
 #[test]
 fn planted_bugs_are_found() {
     assert!(!is_found(None, are_runs_wrong) && !is_found(None, are_bids_wrong));
@@ -31,6 +36,7 @@ fn planted_bugs_are_found() {
     for bug in syncs.into_iter().chain(others) {
         assert!(is_found(Some(bug), are_runs_wrong), "{bug}");
     }
+    assert!(!is_found(None, are_feeds_wrong) && is_found(Some("overtaken feed"), are_feeds_wrong));
     for bug in ["early rejection", "rejected id remembered"] {
         assert!(is_found(Some(bug), are_bids_wrong), "{bug}");
     }

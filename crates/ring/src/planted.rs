@@ -33,6 +33,7 @@
 //! | `unsynced duplicate` | hub | a duplicate is acknowledged although its original is not durable |
 //! | `stale mail` | a shard | mail for a closed connection reaches the next one in its slot |
 //! | `a full store closes the requesting connection` | a shard | it is disconnected, not the one that holds most |
+//! | `overtaken feed` | hub | an item of a connection overtakes messages of the feed that it reads |
 //! | `early rejection` | hub | a gate's rejection leaves before the records that it was judged on are durable |
 //! | `rejected id remembered` | hub | the id of a message that its gate rejected counts as stored |
 //! | `early visibility` | hub | a subscriber gets a message before it is durable, and its publisher gets no answer |

@@ -13,6 +13,7 @@ mod dedup;
 mod disk_errors;
 mod durable;
 mod fan_out;
+mod feeds;
 #[path = "../fixture/mod.rs"]
 mod fixture;
 mod fixture_requests;

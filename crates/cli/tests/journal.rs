@@ -344,7 +344,7 @@ fn a_read_error_includes_a_remedy() {
         check(what, &empty, "contains no stream: streams are in the directory of the server's --data");
         check(what, &data.join("evnets"), "did you mean events?");
         check(what, &data.join("orders"), "there is no stream orders in ");
-        check(what, &segments(&data.join("events"))[0], "is a file: name its stream's folder");
+        check(what, &segments(&data.join("events"))[0], "is a file: name its stream's directory");
     }
     check("cat", &data, "is a folder of streams: events; name one, such as ");
     let (status, _, errors) = run(&["journal", "cat", "x", "--from", "yesterday"]);

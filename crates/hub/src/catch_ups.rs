@@ -70,8 +70,8 @@ pub(crate) struct CatchUps {
     due: VecDeque<u32>,
     /// Those that wait for room in a shard or the opening of their stream.
     waiting: Vec<u32>,
-    /// Those that wait for a read, and the number of outstanding reads.
-    without_read: VecDeque<u32>,
+    /// Those that wait for a read, with their generations, and the number of outstanding reads.
+    without_read: VecDeque<(u32, u32)>,
     reads: usize,
     retried_ns: SteadyNanos,
     marks: u32,
@@ -159,6 +159,9 @@ impl CatchUps {
                 self.due.clear();
                 self.waiting.clear();
                 self.without_read.clear();
+            } else if self.without_read.len() > 2 * self.clients.len() + CATCH_UP_READS_MAX {
+                let slots = &self.slots;
+                self.without_read.retain(|&(number, generation)| slots[number as usize].0 == generation);
             }
         }
     }
@@ -205,16 +208,16 @@ impl CatchUps {
         self.reads += 1;
     }
 
-    /// Frees the place of a read, and continues the next one that waits for it.
+    /// Continues the next one that waits for a read.
     pub(crate) fn end_read(&mut self) {
         self.reads -= 1;
-        self.resume_reader();
+        self.resume_next_reader();
     }
 
-    /// Continues the next one that waits for a read. Numbers of removed ones may precede it.
-    fn resume_reader(&mut self) {
-        while let Some(number) = self.without_read.pop_front() {
-            if self.get_mut(number).is_some_and(|catch_up| catch_up.is_queued) {
+    /// Makes the next one that waits for a read due. Drops those that have left.
+    fn resume_next_reader(&mut self) {
+        while let Some((number, generation)) = self.without_read.pop_front() {
+            if self.slots[number as usize].0 == generation {
                 return self.due.push_back(number);
             }
         }
@@ -222,10 +225,10 @@ impl CatchUps {
 
     /// Tries a catch-up again when a read has ended, and regularly.
     pub(crate) fn wait_for_read(&mut self, number: u32) {
-        if let Some(catch_up) = self.get_mut(number)
+        if let Some((generation, Some(catch_up))) = self.slots.get_mut(number as usize)
             && !std::mem::replace(&mut catch_up.is_queued, true)
         {
-            self.without_read.push_back(number);
+            self.without_read.push_back((number, *generation));
         }
     }
 
@@ -238,8 +241,8 @@ impl CatchUps {
             self.retried_ns = now_ns;
             self.retry_all();
             // Other readers may have used all reads before.
-            if self.may_read() {
-                self.resume_reader();
+            for _ in self.reads..CATCH_UP_READS_MAX {
+                self.resume_next_reader();
             }
         }
     }
@@ -324,19 +327,27 @@ mod tests {
     }
 
     #[test]
-    fn removed_ones_do_not_delay_those_that_wait_for_a_read() {
+    fn those_that_leave_take_no_turn_of_a_read_and_no_memory() {
+        let client = |token| ClientId { shard: 0, token };
         let mut all = CatchUps::new(HashKey(1, 2));
-        let [first, second] = [ALICE, BOB].map(|client| {
-            assert!(all.add(client, (0, b"a"), StartFrom::Sequence(1)));
+        all.note_read();
+        for token in 1..=4 {
+            assert!(all.add(client(token), (0, b"a"), StartFrom::New));
             let number = all.next_due().expect("it is due");
             all.wait_for_read(number);
-            number
-        });
-        assert_ne!(first, second);
-        all.note_read();
-        all.remove(ALICE);
+        }
+        (1..=3).for_each(|token| all.remove(client(token)));
         all.end_read();
-        assert_eq!(all.next_due(), Some(second));
+        let next = all.next_due().expect("the fourth");
+        assert_eq!(all.get_mut(next).map(|catch_up| catch_up.client), Some(client(4)));
+        for token in 5..1000 {
+            assert!(all.add(client(token), (0, b"a"), StartFrom::New));
+            all.begin_turn();
+            let number = all.next_due().expect("it is due");
+            all.wait_for_read(number);
+            all.remove(client(token));
+        }
+        assert!(all.without_read.len() <= 2 + CATCH_UP_READS_MAX);
     }
 
     #[test]

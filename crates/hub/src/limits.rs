@@ -294,8 +294,8 @@ pub const MARKER_EVERY_NS: u64 = 1_000_000_000;
 /// Bytes of the reason that a gate gives for a rejection. Longer text is cut.
 pub const REJECT_REASON_SIZE_MAX: usize = 128;
 
-/// Records that a gate may store instead of one message. More, or together more than a batch: the message is rejected,
-/// counted as a failure of the gate.
+/// Records that a gate may store instead of one message. More: the message is rejected, counted as a failure of the
+/// gate. Together more than a batch or a segment: the message is refused as too large.
 pub const GATE_RECORDS_MAX: usize = 64;
 
 /// Bytes of the name of a gate. A longer one is refused at the start.

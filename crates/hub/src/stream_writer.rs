@@ -267,7 +267,13 @@ impl StreamWriter {
         };
         let sizes = all().map(|(_, record)| record.size().ok_or(ApplyError::TooLarge));
         match self.config.durability {
-            Durability::Disk => self.ensure_room(sizes.sum::<Result<usize, _>>()?, storage, now)?,
+            Durability::Disk => {
+                let size = sizes.sum::<Result<usize, _>>()?;
+                if last > 0 && !self.open.may_hold(size) {
+                    return Err(ApplyError::TooLarge);
+                }
+                self.ensure_room(size, storage, now)?;
+            }
             Durability::Memory => {
                 let size_max = self.limits.memory_batch_size.saturating_sub(BLOCK_SIZE);
                 if sizes.collect::<Result<Vec<usize>, _>>()?.iter().any(|size| *size > size_max) {
@@ -409,6 +415,13 @@ impl StreamWriter {
         self.pending() < self.config.pending_max as usize
             && self.acks.replies_size() + answer_size <= REPLIES_SIZE_MAX
             && !self.has_waited_too_long(now_ns)
+    }
+
+    /// Counts a message that the gate has rejected.
+    pub(crate) fn count_rejected(&mut self) {
+        if let Some(gate) = &mut self.gate {
+            gate.count_rejected();
+        }
     }
 
     pub(crate) fn count_record(&mut self, ingress: Ingress) {

@@ -370,6 +370,10 @@ impl<D: Disk> Log<D> {
             self.created_ns = now_ns;
         }
         self.drop_empty(name)?;
+        if !self.is_path_durable {
+            // The first segment of this opening. Its sync of the directory covers the removal.
+            self.remove_snapshots_ahead()?;
+        }
         let predecessor = self.predecessor();
         while let Some(unfinished) = self.unfinished.last() {
             self.disk.remove(unfinished).or_else(ignore_not_found)?;

@@ -143,7 +143,7 @@ impl StreamGate {
         self.failure.clone().map_or(Ok(state), Err)
     }
 
-    /// Decides about a message. Changes nothing but counts.
+    /// Decides about a message. Changes nothing but the count of failures.
     pub(crate) fn judge(
         &mut self,
         publication: &Publication<'_>,
@@ -153,16 +153,19 @@ impl StreamGate {
         let &Publication { subject, headers, payload, .. } = publication;
         let message = GateMessage { subject: text(subject), headers, payload: payload.bytes() };
         let gate = &self.gate;
-        let verdict = match catch_unwind(AssertUnwindSafe(|| gate.judge(&message, now))) {
+        match catch_unwind(AssertUnwindSafe(|| gate.judge(&message, now))) {
             Ok(Verdict::AcceptAs(records)) => match check(&records, headers, config) {
                 Ok(()) => Verdict::AcceptAs(records),
                 Err(reason) => self.note_failure(&reason),
             },
             Ok(verdict) => verdict,
             Err(panic) => self.note_failure(&format!("judge panicked: {}", panic_text(&*panic))),
-        };
-        self.rejected += u64::from(matches!(verdict, Verdict::Reject(_)));
-        verdict
+        }
+    }
+
+    /// Counts a rejected message: a message that waits for room is judged again.
+    pub(crate) fn count_rejected(&mut self) {
+        self.rejected += 1;
     }
 
     fn note_failure(&mut self, reason: &str) -> Verdict {

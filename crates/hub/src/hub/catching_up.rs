@@ -213,7 +213,11 @@ impl<S: Storage, O: ShardSenders> Hub<S, O> {
         if from == 0 && chunk.failure.is_none() {
             self.report_removed(number, &chunk);
         }
+        let visible_now = self.streams[chunk.stream as usize].visible;
         for at in from..chunk.len() {
+            if chunk.get(at).is_some_and(|(sequence, ..)| sequence > visible_now) {
+                return self.end_at_visible(number, visible_now);
+            }
             if !self.send_catch_up_record(number, &chunk, at) {
                 if let Some(catch_up) = self.catch_ups.get_mut(number) {
                     catch_up.state = CatchUpState::Sending(chunk, at, visible);
@@ -251,6 +255,15 @@ impl<S: Storage, O: ShardSenders> Hub<S, O> {
             self.scratch.stripped = stripped;
         }
         true
+    }
+
+    /// Ends a chunk before its first record that is durable but not visible yet: the subscription gets it live.
+    fn end_at_visible(&mut self, number: u32, visible: u64) {
+        let Some(catch_up) = self.catch_ups.get_mut(number) else { return };
+        let client = catch_up.client;
+        catch_up.next = Some(visible + 1);
+        let mark = self.catch_ups.await_mark(number);
+        self.fan_out.push_mark(SubscriberTarget::Single(client), mark);
     }
 
     /// Continues after a whole chunk, when the connection has sent it.

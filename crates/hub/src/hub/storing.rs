@@ -162,6 +162,7 @@ impl<S: Storage, O: ShardSenders> Hub<S, O> {
             stream.push_answer(ack, reply, reason);
             stream.note_pending();
         }
+        self.streams[number].count_rejected();
         self.losses.count(ingress, Loss::Rejected, 1);
         Ok(())
     }

@@ -37,8 +37,12 @@ impl ShardSubscriptions {
                     self.hand_out_to(to, into);
                     into.bytes(to, |out| out.extend_from_slice(routed_batch.part(start, end)));
                 }
-                RoutedEntry::PublishOutcome { to, ticket, outcome } => into.outcome(to, ticket, outcome),
+                RoutedEntry::PublishOutcome { to, ticket, outcome } => {
+                    self.hand_out_to(to, into);
+                    into.outcome(to, ticket, outcome);
+                }
                 RoutedEntry::Rejection { to, ticket, stream, start, end } => {
+                    self.hand_out_to(to, into);
                     into.rejection(to, (ticket, stream), routed_batch.part(start, end));
                 }
                 RoutedEntry::Mark { to, mark } => match self.mark_target(to) {
@@ -218,17 +222,18 @@ impl ShardSubscriptions {
         &mut self,
         RegistrationId { number, serial }: RegistrationId,
         from: u64,
-        &MessageEntry { excluded, processed, .. }: &MessageEntry,
+        entry: &MessageEntry,
         message: &OutboundMessage<'_>,
         into: &mut DeliveryBatch,
     ) -> Option<u64> {
+        let &MessageEntry { excluded, processed, .. } = entry;
         if self.registered.get(number as usize)?.as_ref()?.serial != serial {
             return None;
         }
         let has_disconnected = !self.disconnected.is_empty();
         let mut has_subscriber = from > 0 || !has_disconnected;
         if from == 0 {
-            match self.append_to_feeds(number, excluded, message, into) {
+            match self.append_to_feeds(number, entry, message, into) {
                 Ok(has_sharer) => has_subscriber |= has_sharer,
                 Err(NoRoom) => return Some(0),
             }

@@ -47,6 +47,8 @@ pub(super) struct Feed {
     /// Number of the last message appended, and the messages appended so far.
     last_message: u64,
     message_count: u64,
+    /// Largest begin of a member: the number of requests that the hub had processed with its SUB.
+    newest_from: u64,
     /// Encoded messages while the feed is open.
     block: Option<BlockWriter>,
     /// Bytes of the longest run so far, halved by shorter ones: the size of the next block.
@@ -84,6 +86,7 @@ impl Feeds {
             members: Vec::new(),
             last_message: 0,
             message_count: 0,
+            newest_from: 0,
             block: None,
             run_size: FEED_BLOCK_SIZE_MIN,
         };
@@ -112,10 +115,11 @@ impl Feeds {
         self.slots[number as usize].as_ref()
     }
 
-    /// Adds a subscription. Returns its index among the members.
-    pub(super) fn join(&mut self, number: u32, slot: u32) -> u32 {
+    /// Adds a subscription that begins at `from`. Returns its index among the members.
+    pub(super) fn join(&mut self, number: u32, slot: u32, from: u64) -> u32 {
         let Some(feed) = &mut self.slots[number as usize] else { return 0 };
         feed.members.push(slot);
+        feed.newest_from = feed.newest_from.max(from);
         self.sharers += 1;
         (feed.members.len() - 1) as u32
     }
@@ -173,6 +177,10 @@ impl Feed {
 
     pub(super) fn last_message(&self) -> u64 {
         self.last_message
+    }
+
+    pub(super) fn newest_from(&self) -> u64 {
+        self.newest_from
     }
 
     pub(super) fn message_count(&self) -> u64 {

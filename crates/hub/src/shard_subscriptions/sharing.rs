@@ -6,6 +6,10 @@ use super::feeds::{Encoding, Feed, FeedPosition, NoBlock};
 use super::{ShardSubscriptions, Sharing};
 use crate::deliveries::DeliveryBatch;
 use crate::message::OutboundMessage;
+use crate::routed_batch::MessageEntry;
+
+/// Members of a feed of which one must be connected for its registration to stay.
+const MEMBERS_COMPARED: usize = 16;
 
 /// The delivery batch is full, or no memory is free for a feed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,7 +27,7 @@ impl ShardSubscriptions {
     pub(super) fn append_to_feeds(
         &mut self,
         number: u32,
-        excluded: Option<u64>,
+        &MessageEntry { excluded, processed, .. }: &MessageEntry,
         message: &OutboundMessage<'_>,
         into: &mut DeliveryBatch,
     ) -> Result<bool, NoRoom> {
@@ -34,6 +38,7 @@ impl ShardSubscriptions {
                 if into.is_full() {
                     return Err(NoRoom);
                 }
+                self.make_later_members_private(feed, processed, into);
                 self.append_to_feed(feed, excluded, message, into)?;
             }
             has_sharer |= self.has_connected_member(feed);
@@ -43,13 +48,31 @@ impl ShardSubscriptions {
         Ok(has_sharer)
     }
 
+    /// Makes members private whose SUB the hub had not processed when it sent a message, which is parked for long.
+    fn make_later_members_private(&mut self, number: u32, processed: u64, into: &mut DeliveryBatch) {
+        let Some(feed) = self.feeds.get(number).filter(|feed| processed < feed.newest_from()) else { return };
+        let is_later = |slot: &&u32| {
+            self.subscriptions[**slot as usize].as_ref().is_some_and(|later| processed < later.from)
+        };
+        let later: Vec<u32> = feed.members().iter().filter(is_later).copied().collect();
+        for slot in later {
+            if let Some(subscription) = &self.subscriptions[slot as usize] {
+                let owner = &mut self.owners[subscription.owner as usize];
+                self.feeds.hand_out(subscription.token, owner, into);
+            }
+            self.make_private(slot);
+        }
+    }
+
     fn feed_at(&self, number: u32, at: usize) -> Option<u32> {
         self.registered[number as usize].as_ref()?.members.feeds().get(at).copied()
     }
 
     fn has_connected_member(&self, feed: u32) -> bool {
         let members = self.feeds.get(feed).map_or(&[][..], Feed::members);
-        members.iter().any(|&slot| self.get(slot).is_some())
+        // The first few suffice: the others are as likely to be connected, and disconnected ones are removed soon.
+        let mut first = members.iter().take(MEMBERS_COMPARED);
+        first.any(|&slot| self.get(slot).is_some()) || members.len() > MEMBERS_COMPARED
     }
 
     fn append_to_feed(
@@ -99,12 +122,8 @@ impl ShardSubscriptions {
         let range = self.feeds.append(number, self.messages, parts);
         into.count_feed(range.len());
         let is_excluded = excluded.is_some_and(|token| self.skip(number, token, range.clone(), into));
-        let members = self.feeds.get(number).map_or(&[][..], Feed::members);
-        let count = if self.disconnected.is_empty() {
-            members.len()
-        } else {
-            members.iter().filter(|&&slot| self.get(slot).is_some()).count()
-        };
+        // Members that have disconnected count until they are removed.
+        let count = self.feeds.get(number).map_or(0, |feed| feed.members().len());
         let count = count.saturating_sub(usize::from(is_excluded)) as u64;
         self.delivered += count;
         if let Some(Encoding::Format { format, .. }) = self.feeds.get(number).map(|feed| &feed.encoding) {
@@ -243,7 +262,7 @@ impl ShardSubscriptions {
             }
             owner.position = Some(FeedPosition { feed, slot, offset: head });
         }
-        let index = self.feeds.join(feed, slot);
+        let index = self.feeds.join(feed, slot, subscription.from);
         subscription.sharing = Sharing::Member { feed, index };
         let count = self.feeds.get(feed).map_or(0, Feed::message_count);
         subscription.delivered = subscription.delivered.wrapping_sub(count);
@@ -323,7 +342,7 @@ mod tests {
     use stilling_ring::BlockWriter;
 
     use super::*;
-    use crate::deliveries::DeliveryItem;
+    use crate::deliveries::{DeliveryItem, PublishOutcome};
     use crate::hash_key::HashKey;
     use crate::limits::{FEED_BLOCK_SIZE, FEED_SHARERS_MIN};
     use crate::publication_batch::{
@@ -437,6 +456,12 @@ mod tests {
                             self.ranges.push(messages.bytes().as_ptr() as usize);
                         }
                         Some(DeliveryItem::Mark(mark)) => output.extend(format!("<{mark}>").bytes()),
+                        Some(DeliveryItem::PublishOutcome { ticket, .. }) => {
+                            output.extend(format!("<outcome {ticket}>").bytes());
+                        }
+                        Some(DeliveryItem::Rejection { ticket, .. }) => {
+                            output.extend(format!("<rejection {ticket}>").bytes());
+                        }
                         _ => {}
                     }
                 }
@@ -503,6 +528,36 @@ mod tests {
         assert!(!shard.table.feeds.has_open());
     }
 
+    /// A publication that was parked before a SUB does not reach it, as without a feed.
+    #[test]
+    fn an_older_message_does_not_reach_members_that_came_later() {
+        let mut shard = SharingFixture::new(2);
+        (0..3).for_each(|token| shard.subscribe(token, "a.b", "1", true));
+        let parked = shard.processed;
+        (3..5).for_each(|token| shard.subscribe(token, "a.b", "1", true));
+        for _ in 0..2 {
+            shard.publish("a.b", None, b"new");
+            shard.expand();
+        }
+        assert_eq!(shard.table.feeds.sharers(), 5);
+        shard.publish("a.b", None, b"next");
+        let processed = std::mem::replace(&mut shard.processed, parked);
+        shard.publish("a.b", None, b"old");
+        shard.processed = processed;
+        shard.publish("a.b", None, b"last");
+        shard.expand();
+        for (token, output) in &shard.output {
+            let text = String::from_utf8_lossy(output);
+            let payloads: Vec<_> =
+                text.lines().filter(|line| ["new", "next", "old", "last"].contains(line)).collect();
+            let expected: &[&str] = match token {
+                0..3 => &["new", "new", "next", "old", "last"],
+                _ => &["new", "new", "next", "last"],
+            };
+            assert_eq!(payloads, expected, "connection {token}");
+        }
+    }
+
     /// After its last subscription a feed is removed.
     #[test]
     fn a_feed_ends_with_its_members() {
@@ -555,6 +610,7 @@ mod tests {
         Disconnect { token: u64 },
         Publish { subject: usize, excluded: Option<u64>, size: usize },
         Bytes { token: u64 },
+        Outcome { token: u64, is_rejection: bool },
         Mark { token: u64 },
         Expand,
         RemoveSome,
@@ -580,6 +636,8 @@ mod tests {
             8 => (0..SUBJECTS.len(), proptest::option::of(token.clone()), prop_oneof![9 => 0..40_usize, 1 => 0..300_000_usize])
                 .prop_map(|(subject, excluded, size)| Operation::Publish { subject, excluded, size }),
             1 => token.clone().prop_map(|token| Operation::Bytes { token }),
+            1 => (token.clone(), any::<bool>())
+                .prop_map(|(token, is_rejection)| Operation::Outcome { token, is_rejection }),
             1 => token.prop_map(|token| Operation::Mark { token }),
             3 => Just(Operation::Expand),
             1 => Just(Operation::RemoveSome),
@@ -611,6 +669,13 @@ mod tests {
                 }
                 &Operation::Bytes { token } => {
                     shard.routed.bytes(token, |out| out.extend(format!("PONG {number}\r\n").bytes()));
+                }
+                &Operation::Outcome { token, is_rejection: true } => {
+                    shard.routed.rejection(token, (number as u32, 0), b"no");
+                }
+                &Operation::Outcome { token, is_rejection: false } => {
+                    let outcome = PublishOutcome::Forwarded { subscriptions: 0 };
+                    shard.routed.outcome(token, number as u32, outcome);
                 }
                 &Operation::Mark { token } => {
                     shard.routed.mark(MarkTarget::Connection(token), number as u64);

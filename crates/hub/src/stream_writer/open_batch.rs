@@ -1,5 +1,6 @@
 //! The open batch of a disk stream: records that the journal does not have yet, and payloads that they refer to.
 
+use stilling_journal::limits::BLOCK_SIZE;
 use stilling_journal::{Batch, BatchPushError, IdleBatches, Record, StreamIndex};
 
 use super::ApplyError;
@@ -49,6 +50,12 @@ impl OpenBatch {
     /// Returns the time of its records.
     pub(super) fn time(&self) -> Option<UnixNanos> {
         self.batch.as_ref().map(|batch| UnixNanos::from_nanos(batch.time_ns()))
+    }
+
+    /// Returns whether a batch may hold several records of `size` bytes in total.
+    pub(super) fn may_hold(&self, size: usize) -> bool {
+        // The header of a batch is shorter than a block.
+        size + BLOCK_SIZE <= self.size_max
     }
 
     /// Returns whether it has no room for records of `size` bytes in total, but another one may have.

@@ -116,6 +116,23 @@ fn records_that_become_visible_during_the_catch_up_are_sent_once() {
     }
 }
 
+/// A read may return records before the hub has the journal's answer about them, which follow live: each arrives once.
+#[test]
+fn records_that_are_durable_before_they_are_visible_are_sent_once() {
+    let mut fixture = HubFixture::new();
+    fill(&mut fixture, "disk", 1..4);
+    subscribe(&mut fixture, READER, "disk", StartFrom::Sequence(1));
+    fixture.ask_all(WRITER, &[publish("disk.n", "4")]);
+    fixture.turn();
+    assert!(fixture.hub.storage_mut().write());
+    let answers = std::mem::take(&mut fixture.hub.storage_mut().answers);
+    assert!(fixture.hub.storage_mut().serve_read());
+    let mut received = take(&mut fixture, READER);
+    fixture.hub.storage_mut().answers = answers;
+    received += &take(&mut fixture, READER);
+    assert_eq!(sequences(&received), [1, 2, 3, 4]);
+}
+
 #[test]
 fn positions_of_another_epoch_and_ahead_are_reset() {
     let mut fixture = HubFixture::new();

@@ -63,6 +63,16 @@ impl<D: Disk> Log<D> {
         self.disk().sync()
     }
 
+    /// Removes snapshots of records that the stream has lost: other records get their sequences.
+    pub(super) fn remove_snapshots_ahead(&self) -> io::Result<()> {
+        for entry in self.disk().list()? {
+            if sequence_of(&entry.name).is_some_and(|sequence| sequence >= self.next()) {
+                self.disk().remove(&entry.name).or_else(ignore_not_found)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Reads the newest snapshot of this gate that belongs to the stream's records.
     ///
     /// # Errors

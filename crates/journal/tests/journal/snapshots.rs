@@ -83,6 +83,23 @@ fn an_unusable_snapshot_is_named_with_its_reason() {
     assert!(error.to_string().contains(".snapshot"), "{error}");
 }
 
+/// A gate's state is never that of records that the stream has lost, whatever has their sequences now.
+#[test]
+fn a_snapshot_ahead_of_the_stream_is_removed_before_its_sequence_is_used_again() {
+    let disk = SimulatedDisk::new();
+    let mut log = with_records(&disk, 10);
+    log.write_snapshot(&snapshot(10)).expect("nothing fails");
+    drop(log);
+    let segment = disk.files().into_iter().find(|(name, _)| name.ends_with(".segment")).expect("one").0;
+    disk.change(&segment, |bytes| bytes[4096..].fill(0));
+    let log = with_records(&disk, 20);
+    assert!(snapshot_files(&disk).is_empty());
+    drop(log);
+    let (log, _) = open(&disk, SEGMENT_SIZE);
+    assert!(log.next() > 10);
+    assert_eq!(log.find_snapshot("auction").expect("it can be read").usable, None);
+}
+
 /// Invariant 5 for snapshots: whatever a crash leaves of a second one, a usable one is found once the first was
 /// reported as durable, and it is one of the two, unchanged.
 #[test]

@@ -434,12 +434,13 @@ impl HubPort {
             self.send_batch(publication_batch);
         }
         self.turn_end = None;
-        self.publish();
+        // Before the hub gets the requests: it compares the number of requests with those that it has processed.
         if let Some((counters, shard)) = &self.shard_counters
             && let Some(shard_counters) = counters.shards.get(*shard)
         {
             self.table.publish_metrics(shard_counters);
         }
+        self.publish();
     }
 
     fn send_batch(&mut self, mut publication_batch: PublicationBatch) {

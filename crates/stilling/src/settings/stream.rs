@@ -202,7 +202,7 @@ mod tests {
             ),
             (
                 |streams| streams[0].subjects = vec!["a.".repeat(70) + "b"],
-                "is not a valid subject or filter: more than",
+                "is not a valid subject or filter: too many tokens",
             ),
             (
                 |streams| streams[0].subjects = vec!["a..b".to_owned()],

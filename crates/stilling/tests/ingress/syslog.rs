@@ -254,7 +254,7 @@ fn messages_cut_by_the_end_of_a_connection_are_counted(driver: DriverChoice) {
         peer.reset();
         await_losses(&hub_server, Loss::Truncated, cut);
     }
-    assert_eq!(hub_server.metric("stilling_hub_losses_total{ingress=\"syslog\",reason=\"cut\"}"), 4);
+    assert_eq!(hub_server.metric("stilling_hub_losses_total{ingress=\"syslog\",reason=\"truncated\"}"), 4);
     drop(subscriber);
     hub_server.finish();
 }

@@ -438,7 +438,9 @@ fn the_end_of_the_server_closes_with_1001_after_the_acknowledgements(driver: Dri
     let echo = WebSocket::open(&server, "/test/echo");
     let stalled = server.stall_disk();
     socket.send_text(r#"{"publish":{"subject":"events.a","text":"","ref":1}}"#);
-    eventually("it waits for the disk", || (server.metric("stilling_hub_parked") == 1).then_some(()));
+    eventually("it waits for the disk", || {
+        (server.metric("stilling_hub_paused_connections") == 1).then_some(())
+    });
     let ending = std::thread::spawn(move || server.finish());
     assert_eq!(echo.closed().0, 1001);
     assert!(socket.peer.is_silent(), "its publication is not answered yet");

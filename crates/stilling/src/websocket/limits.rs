@@ -28,7 +28,7 @@ pub(crate) const SCRATCH_KEPT_MAX: usize = 256 * 1024;
 pub(crate) const ASSEMBLY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Interval of pings to a silent connection.
-pub(crate) const PING_EVERY: Duration = Duration::from_secs(30);
+pub(crate) const PING_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Maximum unanswered pings. When another is due, the connection is closed with 1008 instead.
 pub(crate) const PINGS_MAX: u8 = 2;

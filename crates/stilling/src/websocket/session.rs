@@ -12,7 +12,7 @@ use super::WebSocketPurpose;
 use super::echo::Echo;
 use super::limits::{
     ASSEMBLY_MAX, ASSEMBLY_TIMEOUT, ECHO_BYTES_MAX, ECHO_MESSAGE_SIZE_MAX, ENVELOPE_SIZE_MAX, PENDING_MAX,
-    PING_EVERY, PINGS_MAX, SCRATCH_KEPT_MAX,
+    PING_INTERVAL, PINGS_MAX, SCRATCH_KEPT_MAX,
 };
 use super::subscriber::Subscriber;
 use crate::hub::{HubHandle, HubMail};
@@ -368,7 +368,7 @@ impl WebSocketSession {
 
     /// Sets the deadline: of an incomplete message, or of the next ping.
     fn schedule(&self, io: &mut Io<'_>) {
-        let ping = io.now().after(PING_EVERY);
+        let ping = io.now().after(PING_INTERVAL);
         io.set_deadline(Some(self.message_until().map_or(ping, |until| until.min(ping))));
     }
 
@@ -387,7 +387,7 @@ impl WebSocketSession {
             let reason = CloseReason::BodyTimeout;
             return self.close(WebSocketClose { code: CloseCode::POLICY_VIOLATION, text, reason }, io, cx);
         }
-        if now >= self.last_input.after(PING_EVERY) {
+        if now >= self.last_input.after(PING_INTERVAL) {
             if self.pings >= PINGS_MAX {
                 let text = "pings were not answered";
                 let reason = CloseReason::IdleTimeout;

@@ -24,6 +24,7 @@ on_both_drivers!(
     handshakes_that_are_none_are_refused,
     a_slow_subscriber_is_closed_with_4008,
     the_end_of_the_server_closes_with_1001_after_the_acknowledgements,
+    the_end_of_the_server_answers_all_that_a_full_window_has_published,
 );
 
 const KEY: [u8; 4] = [1, 2, 3, 4];
@@ -449,4 +450,28 @@ fn the_end_of_the_server_closes_with_1001_after_the_acknowledgements(driver: Dri
     assert_eq!(socket.closed().0, 1001);
     let overview = ending.join().expect("it ends");
     assert_eq!(overview.engine(|counters| counters.closed(CloseReason::Drained)), 2);
+}
+
+/// A client that has as many publications unanswered as it may, and more under way, gets all answers and the close.
+fn the_end_of_the_server_answers_all_that_a_full_window_has_published(driver: DriverChoice) {
+    const WINDOW: u64 = 1024;
+    let server = HubTestServer::start(driver);
+    let mut socket = WebSocket::on(TestPeer::connect(server.at("http")), "/subscribe/news", "");
+    let echo = WebSocket::open(&server, "/test/echo");
+    let stalled = server.stall_disk();
+    for number in 0..2 * WINDOW {
+        socket.send_text(&format!(r#"{{"publish":{{"subject":"events.a","text":"","ref":{number}}}}}"#));
+    }
+    let read = || (server.metric("stilling_hub_requests_total") >= WINDOW).then_some(());
+    eventually("the window is full", read);
+    let ending = std::thread::spawn(move || server.finish());
+    assert_eq!(echo.closed().0, 1001, "it drains");
+    let _open = stalled.end();
+    for number in 0..WINDOW {
+        let sequence = number + 1;
+        let expected = format!(r#"{{"ack":{{"ref":{number},"stream":"events","seq":{sequence}}}}}"#);
+        assert_eq!(socket.text(), expected);
+    }
+    assert_eq!(socket.closed().0, 1001);
+    ending.join().expect("it ends");
 }

@@ -169,7 +169,7 @@ fn the_pages_about_the_server_stay_its_own(driver: DriverUnderTest) {
     assert_eq!(peer.ask(get("/livez")).text(), "alive\n");
     assert_eq!(peer.ask(get("/readyz")).text(), "ready: 2 of 2 worker processes\n");
     let page = peer.ask(get("/status")).into_text();
-    assert!(page.contains("Worker processes") && page.contains("<td>wanted<td>2"), "{page}");
+    assert!(page.contains("Worker processes") && page.contains("<td>configured<td>2"), "{page}");
     assert_eq!(peer.ask(get("/")).text(), "0 good", "the process answers everything else");
     assert_eq!(peer.ask(get("/test/fast")).text(), "0 good");
     drop((peer, watcher));

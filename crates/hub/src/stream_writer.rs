@@ -26,6 +26,7 @@ use stilling_journal::{
 use stilling_ring::{SharedBlock, planted};
 use stilling_wire::nats::{EXPECTED_LAST_SEQUENCE, Headers, MESSAGE_ID};
 
+use self::decision::is_unknown_condition;
 pub(crate) use self::decision::{ApplyError, StoreDecision};
 use self::memory_log::{MemoryLimits, MemoryLog};
 use self::open_batch::OpenBatch;
@@ -691,14 +692,6 @@ impl StreamWriter {
         }
         self.health.publish_metrics(to);
     }
-}
-
-/// Returns whether a header with prefix `Nats-` and this rest requests an unsupported feature. Such a message is
-/// refused: storing it without the feature would not be what the client requested.
-fn is_unknown_condition(rest: &[u8]) -> bool {
-    let is_one_of = |all: [&[u8]; 3]| all.contains(&rest);
-    [&b"Expected-"[..], b"Batch-", b"Schedule"].iter().any(|start| rest.starts_with(start))
-        || is_one_of([b"Rollup", b"TTL", b"Incr"])
 }
 
 #[cfg(test)]

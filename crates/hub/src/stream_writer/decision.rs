@@ -23,3 +23,11 @@ pub(crate) enum ApplyError {
     /// It is longer than a batch.
     TooLarge,
 }
+
+/// Returns whether a header with prefix `Nats-` and this rest requests an unsupported feature. Such a message is
+/// refused: storing it without the feature would not be what the client requested.
+pub(super) fn is_unknown_condition(rest: &[u8]) -> bool {
+    let is_one_of = |all: [&[u8]; 3]| all.contains(&rest);
+    [&b"Expected-"[..], b"Batch-", b"Schedule"].iter().any(|start| rest.starts_with(start))
+        || is_one_of([b"Rollup", b"TTL", b"Incr"])
+}

@@ -346,7 +346,7 @@ fn a_read_error_includes_a_remedy() {
         check(what, &data.join("orders"), "there is no stream orders in ");
         check(what, &segments(&data.join("events"))[0], "is a file: name its stream's directory");
     }
-    check("cat", &data, "is a folder of streams: events; name one, such as ");
+    check("cat", &data, "is a directory of streams: events; name one, such as ");
     let (status, _, errors) = run(&["journal", "cat", "x", "--from", "yesterday"]);
     assert_eq!(status, Some(64));
     assert!(errors.contains("a span back such as 10m"), "{errors}");

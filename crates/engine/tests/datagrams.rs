@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use stilling_engine::counters::EngineCounters;
 use stilling_engine::driver::{Datagram, Driver, poll::Poll, uring::Uring};
@@ -15,6 +15,7 @@ use stilling_engine::limits::{DATAGRAM_SIZE_MAX, DATAGRAMS_PER_TURN};
 use stilling_engine::{
     Clock, DatagramIo, Io, Service, Session, Shard, ShardConfig, ShardControl, Time, Wake, net,
 };
+use stilling_probe::eventually;
 
 const HANG_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -205,16 +206,12 @@ fn drops_are_counted<D: Driver<Socket = OwnedFd>>(make: impl FnOnce() -> D + Sen
             began_receiver.recv_timeout(HANG_TIMEOUT).expect("the shard is blocked");
             flood(&client);
             end_sender.send(()).expect("the shard waits");
-            let deadline = Instant::now() + HANG_TIMEOUT;
             let counted = || {
                 let received = counters.datagrams_received.get() - received;
                 let dropped = counters.datagrams_dropped_by_kernel.get() - dropped;
                 (received + dropped, dropped)
             };
-            while counted().0 < FLOOD + 1 {
-                assert!(Instant::now() < deadline, "round {round}: {:?} of {FLOOD} are known", counted());
-                thread::sleep(Duration::from_millis(1));
-            }
+            eventually("all datagrams are counted", || (counted().0 > FLOOD).then_some(()));
             let (all, dropped) = counted();
             assert!(all == FLOOD + 1 && dropped > 0, "round {round}: {all}, {dropped} of them dropped");
         }

@@ -3,12 +3,12 @@
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Duration;
 
 use crate::support::blocks::{fill, find_violation, payload_of};
 use crate::support::{content, open};
 use stilling_journal::disk::simulated::{DiskFaults, PANIC, SimulatedDisk};
 use stilling_journal::{IdleBatches, Journal, JournalAnswer, JournalLimits};
+use stilling_probe::eventually;
 use stilling_ring::{BlockWriter, Wake};
 
 const LIMITS: JournalLimits = JournalLimits { batches: 8, batch_size: 256 * 1024 };
@@ -41,13 +41,7 @@ fn drain(journal: &mut Journal) {
 }
 
 fn assert_released(blocks: &[BlockWriter]) {
-    for _ in 0..1000 {
-        if !blocks.iter().any(BlockWriter::is_shared) {
-            return;
-        }
-        thread::sleep(Duration::from_millis(5));
-    }
-    panic!("blocks are referred to");
+    eventually("nothing refers to the blocks", || (!blocks.iter().any(BlockWriter::is_shared)).then_some(()));
 }
 
 /// Makes the disk's writes hang until the returned sender is dropped.

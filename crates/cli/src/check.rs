@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt::Write as _;
 use std::io::Write as _;
 
-use stilling::settings::{Credential, MessagingConfig, StreamConfig, UserConfig};
+use stilling::settings::{Credential, MessagingConfig, SlowSubscribers, StreamConfig, UserConfig};
 use stilling::{Admin, DataDirectory, ServeConfig};
 
 use crate::resolved::ResolvedSettings;
@@ -113,7 +113,7 @@ fn messages(config: &MessagingConfig, sources: &SettingSources, output: &mut Str
 }
 
 fn describe_stream(stream: &StreamConfig) -> String {
-    let StreamConfig { name, subjects, durability, retention, .. } = stream;
+    let StreamConfig { name, subjects, durability, retention, slow_subscribers, catch_up_time, .. } = stream;
     let mut description =
         format!("{name}: {}; {durability}; keeps {}", subjects.join(", "), write_bytes(retention.bytes));
     if let Some(records) = retention.records {
@@ -124,6 +124,15 @@ fn describe_stream(stream: &StreamConfig) -> String {
     }
     if let Some(gate) = &stream.gate {
         let _ = write!(description, "; gate {gate}");
+    }
+    match (slow_subscribers, catch_up_time) {
+        (SlowSubscribers::CatchUp, None) => {}
+        (SlowSubscribers::CatchUp, Some(time)) => {
+            let _ =
+                write!(description, "; slow subscribers catch up, or skip after {}", write_seconds(*time));
+        }
+        (SlowSubscribers::Skip, _) => description.push_str("; slow subscribers skip"),
+        (SlowSubscribers::Disconnect, _) => description.push_str("; slow subscribers are disconnected"),
     }
     description
 }

@@ -40,6 +40,8 @@ pub(crate) struct CatchUp {
     pub(crate) reports_removed: bool,
     pub(crate) state: CatchUpState,
     is_queued: bool,
+    /// Least distance from the last visible record so far, in sequences, and since when.
+    nearest: Option<(u64, SteadyNanos)>,
 }
 
 #[derive(Debug, Default)]
@@ -58,6 +60,19 @@ impl CatchUp {
     /// Returns whether a record is for the subscriber.
     pub(crate) fn wants(&self, record: &Record<'_>) -> bool {
         record.kind == RecordKind::Ordinary && overlap(&self.filter, record.subject)
+    }
+
+    /// Returns whether the subscription has come no nearer to the last visible record for `time_ns`.
+    pub(crate) fn has_stalled(&mut self, visible: u64, time_ns: u64, now_ns: SteadyNanos) -> bool {
+        let Some(next) = self.next else { return false };
+        let distance = visible.saturating_add(1).saturating_sub(next);
+        match self.nearest {
+            Some((nearest, since_ns)) if distance >= nearest => now_ns >= since_ns.after(time_ns),
+            _ => {
+                self.nearest = Some((distance, now_ns));
+                false
+            }
+        }
     }
 }
 
@@ -142,6 +157,7 @@ impl CatchUps {
             reports_removed: false,
             state: CatchUpState::Due,
             is_queued: false,
+            nearest: None,
         });
         self.clients.insert(client, number);
         self.make_due(number);

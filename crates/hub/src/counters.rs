@@ -84,6 +84,8 @@ pub struct ShardCounters {
     pub delivered_sse: Gauge,
     /// Those of them over WebSocket.
     pub delivered_websocket: Gauge,
+    /// Times that a subscription over WebSocket or SSE began to catch up because its client was too slow.
+    pub fallen_behind: Gauge,
     /// Current subscriptions.
     pub subscriptions: Gauge,
     /// Current feeds, each one copy of the messages for several subscriptions.
@@ -125,6 +127,8 @@ pub struct StreamCounters {
     pub skipped_removed: Gauge,
     /// Records that consumers missed because their bytes are damaged.
     pub skipped_damaged: Gauge,
+    /// Sequences that subscriptions over WebSocket and SSE skipped because their clients were too slow.
+    pub skipped_slow: Gauge,
     /// 1 while the stream is frozen.
     pub frozen: Gauge,
     /// 1 while the stream's directory is not open.
@@ -168,6 +172,12 @@ impl HubCounters {
         let count =
             |gauge: fn(&ShardCounters) -> &Gauge| self.shards.iter().map(|shard| gauge(shard).get()).sum();
         (count(|shard| &shard.feeds), count(|shard| &shard.feed_sharers))
+    }
+
+    /// Returns how often subscriptions of all shards began to catch up because their clients were too slow.
+    #[must_use]
+    pub fn fallen_behind(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.fallen_behind.get()).sum()
     }
 
     /// Returns the requests that wait for the hub.

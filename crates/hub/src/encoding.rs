@@ -96,6 +96,9 @@ impl MessageFormat {
                 GapObject { first: gap.first, last: gap.last, cause: cause_name(gap.cause) }
                     .encode(&mut json);
             }
+            SubscriptionNotice::Skipped { first, last } => {
+                GapObject { first, last, cause: "slow" }.encode(&mut json);
+            }
             SubscriptionNotice::Reset { cause, epoch, next } => {
                 let cause = cause.name();
                 // Writing to a vector does not fail.
@@ -122,7 +125,7 @@ impl MessageFormat {
 
 fn notice_event(notice: &SubscriptionNotice) -> Option<&'static str> {
     match notice {
-        SubscriptionNotice::Gap(_) => Some(sse::GAP_EVENT),
+        SubscriptionNotice::Gap(_) | SubscriptionNotice::Skipped { .. } => Some(sse::GAP_EVENT),
         SubscriptionNotice::Reset { .. } => Some(RESET_EVENT),
         SubscriptionNotice::CaughtUp { .. } | SubscriptionNotice::Refused => None,
     }

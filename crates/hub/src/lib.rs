@@ -76,6 +76,6 @@ pub use resume::{CatchUpRequest, ResetCause, StartFrom, SubscriptionNotice};
 pub use routed_batch::RoutedBatch;
 pub use shard_subscriptions::{ShardSubscriptions, SubscriptionLimit};
 pub use storage::{JournalStorage, Storage, StreamOpening};
-pub use stream::{Durability, ResumePoint, Retention, StreamConfig};
+pub use stream::{Durability, ResumePoint, Retention, SlowSubscribers, StreamConfig};
 pub use stream_health::{SharedHealth, StreamCondition, StreamHealth};
 pub use time::{Now, SteadyNanos, UnixNanos};

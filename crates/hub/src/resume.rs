@@ -20,6 +20,12 @@ pub enum StartFrom {
         /// Sequence of that record.
         sequence: u64,
     },
+    /// At the sequence `next`, by the stream's policy for [slow subscribers](crate::SlowSubscribers): a live subscription
+    /// whose client was too slow.
+    Behind {
+        /// Sequence after the last record that it was sent.
+        next: u64,
+    },
 }
 
 /// A request to send a subscription the records of a stream from a position on, until it is up to date.
@@ -38,6 +44,13 @@ pub struct CatchUpRequest<'a> {
 pub enum SubscriptionNotice {
     /// Records of these sequences are missing.
     Gap(Gap),
+    /// Records of these sequences are not sent because the client was too slow.
+    Skipped {
+        /// First sequence.
+        first: u64,
+        /// Last sequence.
+        last: u64,
+    },
     /// The requested position does not exist; the subscription continues at another one.
     Reset {
         /// Why the position does not exist.

@@ -137,6 +137,8 @@ pub struct ShardSubscriptions {
     delivered: u64,
     delivered_sse: u64,
     delivered_websocket: u64,
+    /// Times that a subscription began to catch up because its client was too slow.
+    fallen_behind: u64,
     /// Ended subscriptions, which still receive what the hub sends before it processes their end.
     ended: VecDeque<u32>,
     is_syncing: bool,
@@ -188,6 +190,7 @@ impl ShardSubscriptions {
             delivered: 0,
             delivered_sse: 0,
             delivered_websocket: 0,
+            fallen_behind: 0,
             ended: VecDeque::new(),
             is_syncing: false,
             processed: 0,
@@ -238,6 +241,7 @@ impl ShardSubscriptions {
         counters.delivered.set(self.delivered);
         counters.delivered_sse.set(self.delivered_sse);
         counters.delivered_websocket.set(self.delivered_websocket);
+        counters.fallen_behind.set(self.fallen_behind);
         counters.requested.set(self.requests);
     }
 

@@ -4,7 +4,7 @@ use crate::time::UnixNanos;
 
 mod config;
 
-pub use self::config::{Durability, Retention, StreamConfig};
+pub use self::config::{Durability, Retention, SlowSubscribers, StreamConfig};
 
 /// Point at which a stream continues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -33,6 +33,7 @@ use self::open_batch::OpenBatch;
 use self::pending_acks::AckQueue;
 pub(crate) use self::pending_acks::{AckTarget, AckedOutcome, PendingAck};
 pub(crate) use self::release::Release;
+use self::skipped::SkippedRecords;
 use crate::counters::StreamCounters;
 use crate::dedup::DedupWindow;
 use crate::deliveries::RefusalReason;
@@ -54,6 +55,7 @@ mod memory_log;
 mod open_batch;
 mod pending_acks;
 mod release;
+mod skipped;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WriterLimits {
@@ -89,17 +91,11 @@ pub(crate) struct StreamWriter {
     pub(crate) created_ns: UnixNanos,
     /// Reason why its directory is not open; until it is, publications are refused.
     pub(crate) closed: Option<Arc<str>>,
-    skipped: SkippedRecords,
+    pub(crate) skipped: SkippedRecords,
     /// The journal's counts of its records, once its directory is open.
     pub(crate) log_stats: Option<Arc<LogStats>>,
     memory: MemoryLog,
     gate: Option<Box<StreamGate>>,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct SkippedRecords {
-    removed: u64,
-    damaged: u64,
 }
 
 impl StreamWriter {
@@ -628,20 +624,11 @@ impl StreamWriter {
         self.health.retained(error);
     }
 
-    pub(crate) fn count_removed(&mut self, count: u64) {
-        self.skipped.removed += count;
-    }
-
     pub(crate) fn note_skipped(&mut self, gap: Gap) {
-        match gap.cause {
-            GapCause::Removed => {
-                self.skipped.removed += gap.count();
-                // A round of retention reports only its end: a reader may find earlier removals first.
-                self.first = self.first.max(gap.last + 1);
-            }
-            GapCause::Damaged => self.skipped.damaged += gap.count(),
-            // Not counted: the crash cut off a write that had not been acknowledged.
-            GapCause::Torn => {}
+        self.skipped.count_gap(gap);
+        if gap.cause == GapCause::Removed {
+            // A round of retention reports only its end: a reader may find earlier removals first.
+            self.first = self.first.max(gap.last + 1);
         }
         self.health.skipped(gap);
     }
@@ -679,8 +666,7 @@ impl StreamWriter {
         to.pending_peak.set(self.pending_peak as u64);
         to.ids.set(self.dedup.len());
         to.ids_evicted.set(self.dedup.evicted());
-        to.skipped_removed.set(self.skipped.removed);
-        to.skipped_damaged.set(self.skipped.damaged);
+        self.skipped.publish_metrics(to);
         to.frozen.set(self.frozen.is_some().into());
         to.closed.set(self.closed.is_some().into());
         to.waiting.set(self.waiting_since.is_some().into());

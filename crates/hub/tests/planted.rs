@@ -7,6 +7,7 @@ mod fixture;
 use fixture::bid_simulation::simulate_bids;
 use fixture::crash_simulation::simulate_runs;
 use fixture::feed_simulation::simulate_feeds;
+use fixture::slow_simulation::simulate_slow_subscribers;
 use stilling_ring::planted;
 
 fn is_found(bug: Option<&'static str>, is_wrong: impl FnMut(u64) -> bool) -> bool {
@@ -28,6 +29,10 @@ fn are_feeds_wrong(seed: u64) -> bool {
     simulate_feeds(seed).is_err()
 }
 
+fn are_slow_subscribers_wrong(seed: u64) -> bool {
+    simulate_slow_subscribers(seed).is_err()
+}
+
 #[test]
 fn planted_bugs_are_found() {
     assert!(!is_found(None, are_runs_wrong) && !is_found(None, are_bids_wrong));
@@ -37,6 +42,10 @@ fn planted_bugs_are_found() {
         assert!(is_found(Some(bug), are_runs_wrong), "{bug}");
     }
     assert!(!is_found(None, are_feeds_wrong) && is_found(Some("overtaken feed"), are_feeds_wrong));
+    assert!(!is_found(None, are_slow_subscribers_wrong));
+    for bug in ["resumed late", "feed position ignored", "early live records"] {
+        assert!(is_found(Some(bug), are_slow_subscribers_wrong), "{bug}");
+    }
     for bug in ["early rejection", "rejected id remembered"] {
         assert!(is_found(Some(bug), are_bids_wrong), "{bug}");
     }

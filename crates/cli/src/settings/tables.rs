@@ -11,7 +11,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use stilling::settings::limits::SECRET_SIZE_MAX;
-use stilling::settings::{Credential, Durability, Retention, Secret, StreamConfig, UserConfig};
+use stilling::settings::{
+    Credential, Durability, Retention, Secret, SlowSubscribers, StreamConfig, UserConfig,
+};
 
 use super::nearest::nearest;
 use super::units::{read_bytes, read_duration};
@@ -71,9 +73,11 @@ pub(super) struct StreamDraft {
     message_size_max: Option<u32>,
     pending_max: Option<u32>,
     gate: Option<String>,
+    slow_subscribers: SlowSubscribers,
+    catch_up_time: Option<Duration>,
 }
 
-pub(super) const STREAM_KEYS: [TableKey<StreamDraft>; 10] = [
+pub(super) const STREAM_KEYS: [TableKey<StreamDraft>; 12] = [
     TableKey {
         name: "name",
         value: "NAME",
@@ -154,6 +158,20 @@ pub(super) const STREAM_KEYS: [TableKey<StreamDraft>; 10] = [
             stream.gate = Some(entry.one()?.to_owned());
             Ok(())
         },
+    },
+    TableKey {
+        name: "slow-subscribers",
+        value: "catch-up|skip|disconnect",
+        default: "catch-up",
+        description: "What happens to subscribers over WebSocket and SSE that read too slowly: catch-up: they continue with the message that follows; skip: with the newest one, after a notice of the gap; disconnect: they are disconnected",
+        set: |stream, entry| entry.one()?.parse().map(|policy| stream.slow_subscribers = policy),
+    },
+    TableKey {
+        name: "catch-up-time",
+        value: "TIME",
+        default: "none",
+        description: "Maximum time in which a subscriber that catches up comes no nearer to the newest message; then it continues there, after a notice of the gap",
+        set: |stream, entry| read_duration(entry.one()?).map(|time| stream.catch_up_time = Some(time)),
     },
 ];
 
@@ -360,6 +378,7 @@ pub(crate) fn streams(tables: &[SettingTable], wrong: &mut Vec<Diagnostic>) -> P
         stream.message_size_max = draft.message_size_max.unwrap_or(stream.message_size_max);
         stream.pending_max = draft.pending_max.unwrap_or(stream.pending_max);
         stream.gate = draft.gate;
+        (stream.slow_subscribers, stream.catch_up_time) = (draft.slow_subscribers, draft.catch_up_time);
         streams.push(table, stream);
     }
     streams
@@ -500,13 +519,20 @@ mod tests {
             Retention { bytes: 1 << 30, records: Some(10), age: Some(Duration::from_secs(172_800)) };
         (all.dedup_time, all.message_size_max, all.pending_max) = (Duration::from_secs(30), 65_536, 1000);
         all.gate = Some("auction".to_owned());
-        let word = "o=orders.>,returns.*:memory:retention-bytes=1GiB:retention-records=10:retention-age=2d:dedup-time=30s:max-message-size=64KiB:max-pending=1000:gate=auction";
+        all.catch_up_time = Some(Duration::from_secs(20));
+        let word = "o=orders.>,returns.*:memory:retention-bytes=1GiB:retention-records=10:retention-age=2d:dedup-time=30s:max-message-size=64KiB:max-pending=1000:gate=auction:slow-subscribers=catch-up:catch-up-time=20s";
         assert_eq!(stream(word), Ok(all));
+        let skip = stream("a=b:slow-subscribers=skip").map(|stream| stream.slow_subscribers);
+        assert_eq!(skip, Ok(SlowSubscribers::Skip));
         assert_eq!(stream("a=b:none").map(|stream| stream.retention.bytes), Ok(64 << 20));
         for (word, reason) in [
             ("events", "`events` is not a stream, such as orders=orders.>"),
             ("=a", "this stream has no name"),
             ("a=b:disc", "durability: `disc` is not a durability: expected disk"),
+            (
+                "a=b:slow-subscribers=drop",
+                "slow-subscribers: `drop` is not a policy for slow subscribers: expected",
+            ),
             ("a=b:dedup-tme=1", "a stream has no key `dedup-tme`; did you mean `dedup-time`?"),
             ("a=b:colour=red", "a stream has no key `colour`; it has name, subjects, durability"),
             ("a=b:dedup-time=x", "dedup-time: `x` is not a number of seconds"),

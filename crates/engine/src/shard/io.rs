@@ -321,6 +321,11 @@ impl Io<'_> {
         self.connection.is_input_blocked(self.store)
     }
 
+    /// Bytes of output that the system does not have yet.
+    pub fn unsent(&self) -> usize {
+        self.unsent
+    }
+
     /// Whether output of this or an earlier call is not sent yet.
     pub fn has_unsent(&self) -> bool {
         self.connection.has_output()

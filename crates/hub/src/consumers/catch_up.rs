@@ -152,7 +152,7 @@ impl<S: Storage, O: ShardSenders> ConsumerDelivery<'_, S, O> {
         }
         let first = chunk.get(0).map(|(sequence, ..)| sequence);
         let begin = first.or(chunk.gap.map(|gap| gap.first)).unwrap_or(chunk.next);
-        stream.count_removed(begin.saturating_sub(next));
+        stream.skipped.count_removed(begin.saturating_sub(next));
         let has_unfinished = consumer.spec.from != StartAt::Sequence(next);
         (has_unfinished && begin > next).then_some(Gap {
             first: next,

@@ -10,7 +10,7 @@ use crate::publication_batch::ClientId;
 use crate::registrations::SubscriberTarget;
 use crate::resume::{CatchUpRequest, ResetCause, StartFrom, SubscriptionNotice};
 use crate::storage::Storage;
-use crate::stream::Durability;
+use crate::stream::{Durability, SlowSubscribers};
 use crate::time::SteadyNanos;
 
 use super::api::SINGLE_READ_BIT;
@@ -48,7 +48,7 @@ impl<S: Storage, O: ShardSenders> Hub<S, O> {
             self.catch_ups.retry_all();
         }
         while let Some(number) = self.catch_ups.next_due() {
-            self.advance_catch_up(number);
+            self.advance_catch_up(number, now_ns);
         }
     }
 
@@ -63,7 +63,7 @@ impl<S: Storage, O: ShardSenders> Hub<S, O> {
         false
     }
 
-    fn advance_catch_up(&mut self, number: u32) {
+    fn advance_catch_up(&mut self, number: u32, now_ns: SteadyNanos) {
         if !self.has_room_for_catch_up(number) {
             return;
         }
@@ -81,14 +81,11 @@ impl<S: Storage, O: ShardSenders> Hub<S, O> {
         if let Some(reset) = self.find_start(number) {
             self.fan_out.notice(client, reset);
         }
+        self.skip_if_stalled(number, now_ns);
         let Some(catch_up) = self.catch_ups.get_mut(number) else { return };
         let writer = &self.streams[stream];
         let from = match (catch_up.next, catch_up.from) {
-            (Some(next), _) if next > writer.visible => {
-                let (epoch, through) = (writer.created_ns.as_nanos(), writer.visible);
-                self.catch_ups.remove(client);
-                return self.fan_out.notice(client, SubscriptionNotice::CaughtUp { epoch, through });
-            }
+            (Some(next), _) if next > writer.visible => return self.finish_catch_up(client, stream),
             (Some(next), _) => StartAt::Sequence(next.max(writer.first)),
             (None, StartFrom::Time(time_ns)) => StartAt::Time(time_ns.as_nanos()),
             (None, _) => StartAt::Sequence(writer.first),
@@ -125,9 +122,48 @@ impl<S: Storage, O: ShardSenders> Hub<S, O> {
                 catch_up.reports_removed = true;
                 (sequence + 1, None)
             }
+            StartFrom::Behind { next } => {
+                catch_up.reports_removed = true;
+                (next, None)
+            }
         };
         catch_up.next = Some(next);
+        if writer.config.slow_subscribers == SlowSubscribers::Skip
+            && matches!(catch_up.from, StartFrom::Behind { .. })
+        {
+            self.skip_to_newest(number);
+        }
         notice
+    }
+
+    /// Ends a catch-up after the last visible record: the subscription gets later ones live.
+    fn finish_catch_up(&mut self, client: ClientId, stream: usize) {
+        let writer = &self.streams[stream];
+        let (epoch, through) = (writer.created_ns.as_nanos(), writer.visible);
+        self.catch_ups.remove(client);
+        self.fan_out.notice(client, SubscriptionNotice::CaughtUp { epoch, through });
+    }
+
+    /// Continues at the newest record if the subscription has not come nearer to it in the time that its stream allows.
+    fn skip_if_stalled(&mut self, number: u32, now_ns: SteadyNanos) {
+        let Some(catch_up) = self.catch_ups.get_mut(number) else { return };
+        let writer = &self.streams[catch_up.stream];
+        if let Some(time_ns) = writer.config.catch_up_time_ns()
+            && catch_up.has_stalled(writer.visible, time_ns, now_ns)
+        {
+            self.skip_to_newest(number);
+        }
+    }
+
+    fn skip_to_newest(&mut self, number: u32) {
+        let Some(catch_up) = self.catch_ups.get_mut(number) else { return };
+        let (client, writer) = (catch_up.client, &mut self.streams[catch_up.stream]);
+        let (Some(first), last) = (catch_up.next, writer.visible) else { return };
+        catch_up.next = Some(first.max(last.saturating_add(1)));
+        if first <= last {
+            writer.skipped.count_slow(last - first + 1);
+            self.fan_out.notice(client, SubscriptionNotice::Skipped { first, last });
+        }
     }
 
     fn read_for_catch_up(&mut self, number: u32, stream: usize, from: StartAt) {
@@ -195,7 +231,7 @@ impl<S: Storage, O: ShardSenders> Hub<S, O> {
             let (client, reports) = (catch_up.client, catch_up.reports_removed);
             catch_up.next = Some(begin);
             if reports {
-                self.streams[chunk.stream as usize].count_removed(gap.count());
+                self.streams[chunk.stream as usize].skipped.count_removed(gap.count());
                 self.fan_out.notice(client, SubscriptionNotice::Gap(gap));
             }
         }
@@ -207,6 +243,7 @@ impl<S: Storage, O: ShardSenders> Hub<S, O> {
     /// Sends the rest of a chunk. The caller has checked for room.
     fn send_catch_up_chunk(&mut self, number: u32) {
         let Some(catch_up) = self.catch_ups.get_mut(number) else { return };
+        let client = catch_up.client;
         let CatchUpState::Sending(chunk, from, visible) = std::mem::take(&mut catch_up.state) else {
             return;
         };
@@ -216,7 +253,8 @@ impl<S: Storage, O: ShardSenders> Hub<S, O> {
         let visible_now = self.streams[chunk.stream as usize].visible;
         for at in from..chunk.len() {
             if chunk.get(at).is_some_and(|(sequence, ..)| sequence > visible_now) {
-                return self.end_at_visible(number, visible_now);
+                // Durable, but not visible yet.
+                return self.finish_catch_up(client, chunk.stream as usize);
             }
             if !self.send_catch_up_record(number, &chunk, at) {
                 if let Some(catch_up) = self.catch_ups.get_mut(number) {
@@ -257,16 +295,7 @@ impl<S: Storage, O: ShardSenders> Hub<S, O> {
         true
     }
 
-    /// Ends a chunk before its first record that is durable but not visible yet: the subscription gets it live.
-    fn end_at_visible(&mut self, number: u32, visible: u64) {
-        let Some(catch_up) = self.catch_ups.get_mut(number) else { return };
-        let client = catch_up.client;
-        catch_up.next = Some(visible + 1);
-        let mark = self.catch_ups.await_mark(number);
-        self.fan_out.push_mark(SubscriberTarget::Single(client), mark);
-    }
-
-    /// Continues after a whole chunk, when the connection has sent it.
+    /// Continues after a whole chunk, when the connection has sent it; ends the catch-up if no more is visible.
     fn end_catch_up_chunk(&mut self, number: u32, chunk: &Chunk, visible: u64) {
         let Some(catch_up) = self.catch_ups.get_mut(number) else { return };
         let client = catch_up.client;
@@ -282,6 +311,9 @@ impl<S: Storage, O: ShardSenders> Hub<S, O> {
         if let Some(gap) = chunk.gap {
             self.streams[chunk.stream as usize].note_skipped(gap);
             self.fan_out.notice(client, SubscriptionNotice::Gap(gap));
+        }
+        if next > self.streams[chunk.stream as usize].visible {
+            return self.finish_catch_up(client, chunk.stream as usize);
         }
         let mark = self.catch_ups.await_mark(number);
         self.fan_out.push_mark(SubscriberTarget::Single(client), mark);

@@ -160,16 +160,23 @@ impl ShardSubscriptions {
         match notice {
             SubscriptionNotice::Refused => return into.refuse(to),
             SubscriptionNotice::CaughtUp { through, .. } => records.go_live(through),
-            SubscriptionNotice::Gap(_) | SubscriptionNotice::Reset { .. } => {}
+            SubscriptionNotice::Gap(_)
+            | SubscriptionNotice::Skipped { .. }
+            | SubscriptionNotice::Reset { .. } => {}
         }
         into.bytes(to, |out| records.format.encode_notice(out, &notice));
     }
 
-    /// Returns the subscription of a connection to one stream.
+    /// Returns the subscription of a connection over WebSocket or SSE.
     fn record_subscription(&mut self, token: u64) -> Option<&mut RecordSubscription> {
-        let owner = *self.clients.get(&token)?;
-        let slot = *self.owners[owner as usize].sids.get(b"".as_slice())?;
+        let slot = self.record_slot(token)?;
         self.subscriptions[slot as usize].as_mut()?.records.as_deref_mut()
+    }
+
+    /// Returns the slot of the only subscription of a connection over WebSocket or SSE.
+    pub(super) fn record_slot(&self, token: u64) -> Option<u32> {
+        let owner = *self.clients.get(&token)?;
+        self.owners[owner as usize].sids.get(b"".as_slice()).copied()
     }
 
     /// Removes stale subscriptions that a message would have matched, so that the next message does not match them.

@@ -47,6 +47,8 @@ pub(super) struct Feed {
     /// Number of the last message appended, and the messages appended so far.
     last_message: u64,
     message_count: u64,
+    /// Sequence of the last record appended; 0: none with a sequence.
+    last_sequence: u64,
     /// Largest begin of a member: the number of requests that the hub had processed with its SUB.
     newest_from: u64,
     /// Encoded messages while the feed is open.
@@ -86,6 +88,7 @@ impl Feeds {
             members: Vec::new(),
             last_message: 0,
             message_count: 0,
+            last_sequence: 0,
             newest_from: 0,
             block: None,
             run_size: FEED_BLOCK_SIZE_MIN,
@@ -187,6 +190,10 @@ impl Feed {
         self.message_count
     }
 
+    pub(super) fn last_sequence(&self) -> u64 {
+        self.last_sequence
+    }
+
     /// Bytes of the feed, if it is open.
     pub(super) fn head(&self) -> Option<usize> {
         self.block.as_ref().map(BlockWriter::committed)
@@ -198,16 +205,18 @@ impl Feed {
 }
 
 impl Feeds {
-    /// Appends message `number` in parts to an open feed with room for it. Returns its range.
+    /// Appends message `number` in parts to an open feed with room for it. `sequence`: of a record, or 0. Returns its
+    /// range.
     pub(super) fn append<const N: usize>(
         &mut self,
         feed: u32,
-        number: u64,
+        (number, sequence): (u64, u64),
         parts: [&[u8]; N],
     ) -> Range<usize> {
         let Some(feed) = &mut self.slots[feed as usize] else { return 0..0 };
         feed.last_message = number;
         feed.message_count += 1;
+        feed.last_sequence = feed.last_sequence.max(sequence);
         let Some(block) = &mut feed.block else { return 0..0 };
         let start = block.committed();
         for part in parts {

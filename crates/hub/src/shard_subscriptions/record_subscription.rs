@@ -5,6 +5,10 @@
 //!   live messages:  ignored while it catches up │ from CaughtUp { through } on: sequences above `through`
 //!   catch-up:       records, gaps …  CaughtUp   │
 //! ```
+//!
+//! A live subscription whose client is too slow catches up again.
+
+use stilling_ring::planted;
 
 use crate::deliveries::{DeliveryBatch, MessageBody};
 use crate::encoding::{EncodingClass, MessageFormat};
@@ -38,7 +42,17 @@ impl RecordSubscription {
 
     /// Ends the catch-up: records after `through` follow.
     pub(super) fn go_live(&mut self, through: u64) {
-        self.last = through;
+        self.last = if planted!("early live records") { 0 } else { through };
+    }
+
+    /// Returns the last sequence that was sent, unless the subscription catches up or has no stream.
+    pub(super) fn last(&self) -> Option<u64> {
+        self.stream.map(|_| self.last).filter(|last| *last != CATCHING_UP)
+    }
+
+    /// Ignores live records until the next [`go_live`](Self::go_live).
+    pub(super) fn stop_live(&mut self) {
+        self.last = CATCHING_UP;
     }
 
     /// Appends a live message, with the number that identifies it in the batch.

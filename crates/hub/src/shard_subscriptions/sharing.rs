@@ -1,5 +1,6 @@
 //! The subscriptions of feeds: joining, leaving, and messages for them.
 
+use stilling_ring::planted;
 use stilling_wire::nats::Msg;
 
 use super::feeds::{Encoding, Feed, FeedPosition, NoBlock};
@@ -84,6 +85,7 @@ impl ShardSubscriptions {
     ) -> Result<(), NoRoom> {
         let Some(feed) = self.feeds.get(number) else { return Ok(()) };
         let &OutboundMessage { subject, reply, headers, payload, position } = message;
+        let mut sequence = 0;
         let mut line = std::mem::take(&mut self.line);
         line.clear();
         let parts = match &feed.encoding {
@@ -95,12 +97,13 @@ impl ShardSubscriptions {
                 [line.as_slice(), headers, payload.bytes(), b"\r\n"]
             }
             Encoding::Format { format, stream } => {
-                let has_id = position.is_some_and(|position| *stream == Some(position.stream));
-                format.encode(&mut line, message, has_id);
+                let position = position.filter(|position| *stream == Some(position.stream));
+                sequence = position.map_or(0, |position| position.sequence);
+                format.encode(&mut line, message, position.is_some());
                 [line.as_slice(), b"", b"", b""]
             }
         };
-        let appended = self.append_parts(number, parts, excluded, into);
+        let appended = self.append_parts(number, (sequence, parts), excluded, into);
         self.line = line;
         appended
     }
@@ -108,7 +111,7 @@ impl ShardSubscriptions {
     fn append_parts(
         &mut self,
         number: u32,
-        parts: [&[u8]; 4],
+        (sequence, parts): (u64, [&[u8]; 4]),
         excluded: Option<u64>,
         into: &mut DeliveryBatch,
     ) -> Result<(), NoRoom> {
@@ -119,7 +122,7 @@ impl ShardSubscriptions {
         if self.feeds.open(number, size)? {
             self.set_positions(number);
         }
-        let range = self.feeds.append(number, self.messages, parts);
+        let range = self.feeds.append(number, (self.messages, sequence), parts);
         into.count_feed(range.len());
         let is_excluded = excluded.is_some_and(|token| self.skip(number, token, range.clone(), into));
         // Members that have disconnected count until they are removed.
@@ -298,6 +301,31 @@ impl ShardSubscriptions {
         if let Some(list) = list {
             list.move_out_of_feed(self.age, slot);
         }
+    }
+
+    /// Stops live records for the subscription of a connection whose client reads too slowly. Returns the sequence at
+    /// which it has to catch up: everything before is in delivery batches. `None` if it catches up already or has no
+    /// stream.
+    ///
+    /// Called between expansions, when no feed is open.
+    pub fn fall_behind(&mut self, token: u64) -> Option<u64> {
+        let slot = self.record_slot(token)?;
+        let subscription = self.subscriptions[slot as usize].as_ref()?;
+        let last = subscription.records.as_ref()?.last()?;
+        let last_of_feed = match subscription.sharing {
+            Sharing::Member { feed, .. } if !planted!("feed position ignored") => {
+                self.feeds.get(feed).map_or(0, Feed::last_sequence)
+            }
+            Sharing::Member { .. } => 0,
+            Sharing::New | Sharing::Counted | Sharing::Private => 0,
+        };
+        self.make_private(slot);
+        let subscription = self.subscriptions[slot as usize].as_mut()?;
+        // It may share a feed again when it has caught up.
+        subscription.sharing = Sharing::New;
+        subscription.records.as_mut()?.stop_live();
+        self.fallen_behind += 1;
+        Some(last.max(last_of_feed) + if planted!("resumed late") { 2 } else { 1 })
     }
 
     /// Removes a subscription from its feed, if it reads one, and no longer counts it. The caller moves it to the list

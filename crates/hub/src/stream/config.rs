@@ -30,6 +30,24 @@ pub struct StreamConfig {
     /// Name of the [gate](crate::Gate) that decides what enters the stream, as in the
     /// [registry](crate::GateRegistry). Default: none.
     pub gate: Option<String>,
+    /// What happens to subscriptions over WebSocket and SSE whose clients read too slowly. Default: they catch up.
+    pub slow_subscribers: SlowSubscribers,
+    /// Time in which a subscription that catches up must come nearer to the newest record; then it continues there,
+    /// with a notice of the gap. Default: unbounded.
+    pub catch_up_time: Option<Duration>,
+}
+
+/// What happens to a subscription over WebSocket or SSE when more than a bound of its output waits for its client.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SlowSubscribers {
+    /// When its client has read what waits, it continues with the record that follows. It misses only what retention
+    /// removes meanwhile, and receives a notice of that.
+    #[default]
+    CatchUp,
+    /// When its client has read what waits, it continues with the newest record, after a notice of the gap.
+    Skip,
+    /// Its connection is closed as a slow consumer.
+    Disconnect,
 }
 
 /// When a message is acknowledged, and thus what a crash can lose.
@@ -69,7 +87,13 @@ impl StreamConfig {
             message_size_max: MESSAGE_SIZE_DEFAULT,
             pending_max: PENDING_DEFAULT,
             gate: None,
+            slow_subscribers: SlowSubscribers::CatchUp,
+            catch_up_time: None,
         }
+    }
+
+    pub(crate) fn catch_up_time_ns(&self) -> Option<u64> {
+        self.catch_up_time.map(nanos)
     }
 
     pub(crate) fn dedup_time_ns(&self) -> u64 {
@@ -115,6 +139,26 @@ impl Durability {
     /// All values with their names.
     pub const ALL: [(Durability, &str); 3] =
         [(Durability::Disk, "disk"), (Durability::Memory, "memory"), (Durability::None, "none")];
+}
+
+impl SlowSubscribers {
+    /// All values with their names.
+    pub const ALL: [(SlowSubscribers, &str); 3] = [
+        (SlowSubscribers::CatchUp, "catch-up"),
+        (SlowSubscribers::Skip, "skip"),
+        (SlowSubscribers::Disconnect, "disconnect"),
+    ];
+}
+
+impl FromStr for SlowSubscribers {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|(_, word)| *word == text);
+        found.map(|(policy, _)| policy).ok_or_else(|| {
+            format!("`{text}` is not a policy for slow subscribers: expected catch-up, skip or disconnect")
+        })
+    }
 }
 
 impl FromStr for Durability {

@@ -1,10 +1,16 @@
 //! Subscriptions in other formats than NATS': catch-up from a position, and live records behind it.
 
+use std::time::Duration;
+
 use stilling_hub::limits::DELIVERY_BATCH_SIZE;
-use stilling_hub::{CatchUpRequest, ClientId, HubRequest, MessageFormat, StartFrom};
+use stilling_hub::{
+    CatchUpRequest, ClientId, HubRequest, MessageFormat, Retention, SlowSubscribers, StartFrom, StreamConfig,
+};
+use stilling_journal::disk::simulated::SimulatedDisk;
 
 use crate::consumers::{READER, WRITER, fill};
-use crate::fixture::{ABLE, ConnectionOutput, HubFixture, ShardRequest};
+use crate::fixture::slow_simulation::simulate_slow_subscribers;
+use crate::fixture::{ABLE, ConnectionOutput, HubFixture, ShardRequest, client};
 use crate::fixture_requests::publish;
 
 fn number(stream: &str) -> u32 {
@@ -203,4 +209,134 @@ fn a_failed_read_is_repeated() {
     assert!(fixture.hub.next_check_in().is_some());
     fixture.advance_time(100_000_000);
     assert_eq!(sequences(&take(&mut fixture, READER)), (1..10).collect::<Vec<_>>());
+}
+
+/// A fixture in which some readers follow the subjects of a stream, more than share a feed if there are several.
+fn followed(stream: &str, readers: u64, change: fn(&mut Vec<StreamConfig>)) -> (HubFixture, Vec<ClientId>) {
+    let (mut fixture, _) = HubFixture::changed(&SimulatedDisk::new(), (8, 1 << 20), change);
+    let readers: Vec<_> = (0..readers).map(|number| client(READER.shard, 200 + number)).collect();
+    for &reader in &readers {
+        subscribe(&mut fixture, reader, stream, StartFrom::New);
+        take(&mut fixture, reader);
+    }
+    fill(&mut fixture, stream, 1..4);
+    readers.iter().for_each(|&reader| assert_eq!(sequences(&take(&mut fixture, reader)), [1, 2, 3]));
+    let shares_feed = fixture.hub.counters().feeds().1 == readers.len() as u64;
+    assert_eq!(shares_feed, readers.len() > 1);
+    (fixture, readers)
+}
+
+/// A reader's client is too slow: returns the sequence to continue with.
+fn fall_behind(fixture: &mut HubFixture, reader: ClientId) -> Option<u64> {
+    fixture.tables[reader.shard as usize].fall_behind(reader.token)
+}
+
+fn continue_behind(fixture: &mut HubFixture, reader: ClientId, stream: &str, next: u64) {
+    let (filter, from) = (format!("{stream}.>"), StartFrom::Behind { next });
+    let request = CatchUpRequest { stream: number(stream), filter: filter.as_bytes(), from };
+    fixture.ask_all(reader, &[HubRequest::CatchUp(request)]);
+}
+
+/// Row 2.18: slow subscribers, alone or with a feed, continue with the record that follows the last one they were sent,
+/// whenever they fall behind and for however long; the others miss nothing.
+#[test]
+fn slow_subscribers_continue_where_they_stopped() {
+    for seed in 0..1000 {
+        simulate_slow_subscribers(seed).unwrap_or_else(|wrong| panic!("{wrong}"));
+    }
+}
+
+/// Row 2.18: a subscriber that has caught up shares the feed of the others again.
+#[test]
+fn a_slow_subscriber_returns_to_its_feed() {
+    let (mut fixture, readers) = followed("memory", 20, |_| ());
+    let next = fall_behind(&mut fixture, readers[0]).expect("it is live");
+    assert_eq!(fall_behind(&mut fixture, readers[0]), None, "it is behind already");
+    fill(&mut fixture, "memory", 4..9);
+    assert_eq!(fixture.hub.counters().feeds(), (1, 19));
+    continue_behind(&mut fixture, readers[0], "memory", next);
+    assert_eq!(sequences(&take(&mut fixture, readers[0])), [4, 5, 6, 7, 8]);
+    fill(&mut fixture, "memory", 9..11);
+    assert_eq!(sequences(&take(&mut fixture, readers[0])), [9, 10]);
+    assert_eq!(fixture.hub.counters().feeds(), (1, 20));
+    assert_eq!(fixture.hub.counters().fallen_behind(), 1);
+}
+
+/// Row 2.18: what retention removes while a subscriber is behind is a gap with its exact range.
+#[test]
+fn a_slow_subscriber_that_retention_passes_is_told_the_gap() {
+    let keep_little = |streams: &mut Vec<StreamConfig>| {
+        streams[1].retention = Retention { bytes: 64 * 1024, records: None, age: None }
+    };
+    let (mut fixture, readers) = followed("memory", 1, keep_little);
+    let next = fall_behind(&mut fixture, readers[0]).expect("it is live");
+    fill(&mut fixture, "memory", 4..10_000);
+    continue_behind(&mut fixture, readers[0], "memory", next);
+    let text = take(&mut fixture, readers[0]);
+    let received = sequences(&text);
+    let first = *received.first().expect("the newest are kept");
+    let gap = format!("{{\"gap\":{{\"first\":4,\"last\":{},\"cause\":\"removed\"}}}}", first - 1);
+    assert!(first > 4 && text.starts_with(&format!("event: gap\ndata: {gap}\n\n")), "{first}");
+    assert_eq!(received, (first..10_000).collect::<Vec<_>>());
+}
+
+/// Row 2.18: with the policy `skip` a slow subscriber continues at the newest record, and is told what it missed.
+#[test]
+fn a_slow_subscriber_skips_where_the_stream_says_so() {
+    let skip = |streams: &mut Vec<StreamConfig>| {
+        streams.iter_mut().for_each(|stream| stream.slow_subscribers = SlowSubscribers::Skip);
+    };
+    for (stream, count) in [("disk", 1), ("memory", 20)] {
+        let (mut fixture, readers) = followed(stream, count, skip);
+        let next = fall_behind(&mut fixture, readers[0]).expect("it is live");
+        fill(&mut fixture, stream, 4..9);
+        continue_behind(&mut fixture, readers[0], stream, next);
+        let text = take(&mut fixture, readers[0]);
+        let notice = "event: gap\ndata: {\"gap\":{\"first\":4,\"last\":8,\"cause\":\"slow\"}}\n\nid: ";
+        assert!(text.starts_with(notice) && text.ends_with("-8\n\n"), "{text}");
+        fill(&mut fixture, stream, 9..11);
+        assert_eq!(sequences(&take(&mut fixture, readers[0])), [9, 10]);
+        assert_eq!(fixture.hub.counters().streams[number(stream) as usize].skipped_slow.get(), 5);
+        // Nothing was published meanwhile: nothing is missed.
+        let next = fall_behind(&mut fixture, readers[0]).expect("it is live");
+        continue_behind(&mut fixture, readers[0], stream, next);
+        let text = take(&mut fixture, readers[0]);
+        assert!(text.starts_with("id: ") && text.ends_with("-10\n\n"), "{text}");
+    }
+}
+
+/// Row 2.18: a subscriber that reads more slowly than its stream grows skips after the time that the stream allows; a
+/// late one that gains does not.
+#[test]
+fn a_subscriber_that_does_not_gain_skips_after_a_time() {
+    const TIME: Duration = Duration::from_secs(10);
+    let limited = |streams: &mut Vec<StreamConfig>| streams[1].catch_up_time = Some(TIME);
+    for (published_per_second, is_slower) in [(5000, true), (10, false)] {
+        let (mut fixture, _) = HubFixture::changed(&SimulatedDisk::new(), (8, 1 << 20), limited);
+        fill(&mut fixture, "memory", 1..10_001);
+        subscribe(&mut fixture, READER, "memory", StartFrom::Sequence(1));
+        let (mut text, mut last) = (String::new(), 10_000);
+        for _ in 0..30 {
+            // One chunk per second.
+            fixture.run_until_settled();
+            for output in fixture.outputs(READER) {
+                match output {
+                    ConnectionOutput::Mark(mark) => {
+                        fixture.ask_all(READER, &[HubRequest::MarkReached { mark }]);
+                    }
+                    ConnectionOutput::Text(more) => text += &more,
+                    other => panic!("{other:?}"),
+                }
+            }
+            fixture.advance_time(1_000_000_000);
+            fill(&mut fixture, "memory", last + 1..last + 1 + published_per_second);
+            last += published_per_second;
+        }
+        text += &take(&mut fixture, READER);
+        let received = sequences(&text);
+        let missed = fixture.hub.counters().streams[1].skipped_slow.get();
+        assert_eq!(missed > 0, is_slower, "{missed}");
+        assert_eq!(received.len() as u64 + missed, last);
+        assert_eq!(text.matches("\"cause\":\"slow\"").count() as u64, u64::from(is_slower));
+    }
 }

@@ -194,6 +194,7 @@ fn messages(page: &mut String, overview: &Overview) {
         ("subscribers by SSE now".to_owned(), subscribers(|handle| handle.sse.open())),
         ("subscribers by WebSocket now".to_owned(), subscribers(|handle| handle.websocket.open())),
         ("subscribers that catch up now".to_owned(), hub.catch_ups.get()),
+        ("times that a slow subscriber fell behind".to_owned(), hub.fallen_behind()),
         ("consumers now".to_owned(), hub.consumers.get()),
         ("requests processed".to_owned(), hub.requests.get()),
         ("requests waiting now".to_owned(), hub.queue_length()),

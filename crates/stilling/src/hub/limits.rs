@@ -45,3 +45,7 @@ pub(crate) const READ_REQUESTS_MAX: usize = 64;
 /// Maximum interval at which a shard removes subscriptions of closed connections.
 pub(crate) const REMOVAL_INTERVAL: Duration =
     Duration::from_nanos(stilling_hub::limits::STALE_REGISTRATIONS_EVERY_NS);
+
+/// Bytes of blocked output from which a client over WebSocket or SSE is too slow for its stream: the stream's policy for
+/// slow subscribers applies.
+pub(crate) const SLOW_OUTPUT_SIZE: usize = 1024 * 1024;

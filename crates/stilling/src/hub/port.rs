@@ -223,10 +223,19 @@ impl HubPort {
         self.table.subscribe_in_format(token.bits(), filter, *format, stream)?;
         self.push_changes();
         if let &Some((stream, from)) = start {
-            let catch_up = HubRequest::CatchUp(CatchUpRequest { stream, filter, from });
-            self.push_request_over_limit(token, ClientOptions::default(), &catch_up);
+            self.catch_up(token, CatchUpRequest { stream, filter, from });
         }
         Ok(())
+    }
+
+    /// Requests the records of a connection's subscription from a position on, whether there is room or not.
+    pub(crate) fn catch_up(&mut self, token: Token, request: CatchUpRequest<'_>) {
+        self.push_request_over_limit(token, ClientOptions::default(), &HubRequest::CatchUp(request));
+    }
+
+    /// See [`ShardSubscriptions::fall_behind`].
+    pub(crate) fn fall_behind(&mut self, token: Token) -> Option<u64> {
+        self.table.fall_behind(token.bits())
     }
 
     /// Ends a subscription of a connection, at once or after a total of `after` messages.

@@ -1,6 +1,6 @@
 //! Subscriptions over WebSocket and SSE, and the streams that their filters concern.
 
-use stilling_hub::{MessageFormat, StartFrom, StreamConfig, filters_overlap};
+use stilling_hub::{MessageFormat, SlowSubscribers, StartFrom, StreamConfig, filters_overlap};
 
 /// A checked request for a subscription: its connection has exactly one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,24 +19,40 @@ pub(crate) enum FilterStreams {
     Several,
 }
 
-/// Names and filters of the streams, by number.
+/// The streams by number, as far as sessions need to know them.
 #[derive(Debug, Default)]
-pub(crate) struct StreamDirectory(Vec<(String, Vec<String>)>);
+pub(crate) struct StreamDirectory(Vec<StreamEntry>);
+
+#[derive(Debug)]
+struct StreamEntry {
+    name: String,
+    subjects: Vec<String>,
+    slow_subscribers: SlowSubscribers,
+}
 
 impl StreamDirectory {
     pub(crate) fn new(streams: &[StreamConfig]) -> StreamDirectory {
-        let entry = |stream: &StreamConfig| (stream.name.clone(), stream.subjects.clone());
+        let entry = |stream: &StreamConfig| StreamEntry {
+            name: stream.name.clone(),
+            subjects: stream.subjects.clone(),
+            slow_subscribers: stream.slow_subscribers,
+        };
         StreamDirectory(streams.iter().map(entry).collect())
     }
 
     pub(crate) fn name(&self, stream: u32) -> &str {
-        self.0.get(stream as usize).map_or("", |(name, _)| name)
+        self.0.get(stream as usize).map_or("", |entry| &entry.name)
+    }
+
+    /// The policy for slow subscriptions to a stream.
+    pub(crate) fn slow_subscribers(&self, stream: u32) -> SlowSubscribers {
+        self.0.get(stream as usize).map_or_else(Default::default, |entry| entry.slow_subscribers)
     }
 
     /// The streams that have subjects of a checked filter.
     pub(crate) fn find(&self, filter: &[u8]) -> FilterStreams {
-        let has_any = |(_, (_, subjects)): &(u32, &(String, Vec<String>))| {
-            subjects.iter().any(|own| filters_overlap(own.as_bytes(), filter))
+        let has_any = |(_, entry): &(u32, &StreamEntry)| {
+            entry.subjects.iter().any(|own| filters_overlap(own.as_bytes(), filter))
         };
         let mut found = (0..).zip(&self.0).filter(has_any).map(|(number, _)| number);
         match (found.next(), found.next()) {

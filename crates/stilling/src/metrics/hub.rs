@@ -65,6 +65,9 @@ pub(super) fn encode(overview: &Overview, to: &mut DescriptorEncoder<'_>) -> fmt
     gauge(to, "hub_consumers", "Consumers now", hub.consumers.get())?;
     let catch_ups = hub.catch_ups.get();
     gauge(to, "hub_catch_ups", "Subscriptions over WebSocket and SSE that catch up now", catch_ups)?;
+    let help =
+        "Times that a subscription over WebSocket or SSE began to catch up because its client was too slow";
+    counter(to, "hub_fallen_behind", help, hub.fallen_behind())?;
     encode_subscribers(overview, to)?;
     encode_queue(hub, to)?;
     encode_losses(overview, to)?;
@@ -123,13 +126,15 @@ fn encode_streams(streams: &[StreamCounters], to: &mut DescriptorEncoder<'_>) ->
 }
 
 fn encode_skipped(streams: &[StreamCounters], to: &mut DescriptorEncoder<'_>) -> fmt::Result {
-    let help = "Records skipped by consumers because they were removed or damaged, by reason";
+    let help = "Sequences that readers missed, by reason: records removed or damaged, or skipped for a slow subscriber";
     let kind = ConstCounter::new(0_u64).metric_type();
     let mut family = to.encode_descriptor("hub_stream_skipped", help, None, kind)?;
     for stream in streams {
-        for (reason, count) in
-            [("removed", stream.skipped_removed.get()), ("damaged", stream.skipped_damaged.get())]
-        {
+        for (reason, count) in [
+            ("removed", stream.skipped_removed.get()),
+            ("damaged", stream.skipped_damaged.get()),
+            ("slow", stream.skipped_slow.get()),
+        ] {
             let labels = [("stream", stream.name.as_str()), ("reason", reason)];
             ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
         }

@@ -20,6 +20,9 @@ pub const RETENTION_BYTES_MAX: u64 = 1 << 50;
 /// Maximum time for which a stream recognises message ids. Longer: refused.
 pub const DEDUP_TIME_MAX: Duration = Duration::from_secs(86_400);
 
+/// Maximum of a stream's `catch-up-time`. Longer: refused.
+pub const CATCH_UP_TIME_MAX: Duration = Duration::from_secs(86_400);
+
 /// Maximum of a stream's `max-message-size`, in bytes. More: refused.
 pub const STREAM_MESSAGE_SIZE_MAX: u32 = 8 * 1024 * 1024;
 

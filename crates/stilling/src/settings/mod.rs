@@ -31,7 +31,7 @@ use std::path::PathBuf;
 
 pub use error::{SettingError, SettingKey};
 pub use sources::SourceRange;
-pub use stilling_hub::{Durability, GateRegistry, Retention, StreamConfig};
+pub use stilling_hub::{Durability, GateRegistry, Retention, SlowSubscribers, StreamConfig};
 pub use template::{SYSLOG_SUBJECT, SubjectTemplate, TemplateValues};
 pub use user::{Credential, Secret, UserConfig};
 

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use stilling_hub::limits::GATE_NAME_SIZE_MAX;
-use stilling_hub::{GateRegistry, StreamConfig};
+use stilling_hub::{GateRegistry, SlowSubscribers, StreamConfig};
 
 use super::filters::{RESERVED, filter, overlap};
 use super::limits::{
-    DEDUP_TIME_MAX, RETENTION_BYTES_MAX, RETENTION_BYTES_MIN, STREAM_MESSAGE_SIZE_MAX, STREAM_NAME_SIZE_MAX,
-    STREAM_PENDING_MAX, STREAM_SUBJECTS_MAX, STREAMS_MAX,
+    CATCH_UP_TIME_MAX, DEDUP_TIME_MAX, RETENTION_BYTES_MAX, RETENTION_BYTES_MIN, STREAM_MESSAGE_SIZE_MAX,
+    STREAM_NAME_SIZE_MAX, STREAM_PENDING_MAX, STREAM_SUBJECTS_MAX, STREAMS_MAX,
 };
 use super::{SettingError, SettingKey};
 
@@ -47,6 +47,9 @@ fn stream_problems(
             format!("{} is not in the range 1 to {STREAM_PENDING_MAX}", stream.pending_max),
         );
     }
+    if let Some(time) = stream.catch_up_time {
+        slow_subscriber_problems(stream.slow_subscribers, time, &mut add_problem);
+    }
     if let Some(gate) = &stream.gate {
         let names = gates.names().collect::<Vec<_>>().join(", ");
         if !gates.contains(gate) {
@@ -54,6 +57,20 @@ fn stream_problems(
         } else if gate.len() > GATE_NAME_SIZE_MAX {
             add_problem("gate", format!("`{gate}` has more than {GATE_NAME_SIZE_MAX} bytes"));
         }
+    }
+}
+
+fn slow_subscriber_problems(
+    policy: SlowSubscribers,
+    catch_up_time: Duration,
+    add_problem: &mut impl FnMut(&'static str, String),
+) {
+    if policy != SlowSubscribers::CatchUp {
+        add_problem("catch-up-time", "applies only with slow-subscribers = \"catch-up\"".to_owned());
+    }
+    if catch_up_time.is_zero() || catch_up_time > CATCH_UP_TIME_MAX {
+        let (time, most) = (catch_up_time.as_secs_f64(), CATCH_UP_TIME_MAX.as_secs());
+        add_problem("catch-up-time", format!("{time} s is not above 0 and at most {most} s (1d)"));
     }
 }
 
@@ -178,6 +195,7 @@ mod tests {
             |streams| streams[0].subjects.push("events.more".to_owned()),
             |streams| streams[0].dedup_time = Duration::ZERO,
             |streams| streams[0].gate = Some("auction".to_owned()),
+            |streams| streams[0].catch_up_time = Some(Duration::from_secs(1)),
             |streams| {
                 streams[0].retention =
                     Retention { bytes: 1 << 20, records: Some(1), age: Some(Duration::from_nanos(1)) }
@@ -189,7 +207,18 @@ mod tests {
 
     #[test]
     fn an_invalid_stream_is_refused_with_its_key_and_the_allowed_values() {
-        let cases: [(StreamsChange, &str); 14] = [
+        let cases: [(StreamsChange, &str); 16] = [
+            (
+                |streams| streams[0].catch_up_time = Some(Duration::ZERO),
+                "stream 1, catch-up-time: 0 s is not above 0 and at most 86400 s (1d)",
+            ),
+            (
+                |streams| {
+                    streams[0].slow_subscribers = SlowSubscribers::Skip;
+                    streams[0].catch_up_time = Some(Duration::from_secs(1));
+                },
+                "stream 1, catch-up-time: applies only with slow-subscribers = \"catch-up\"",
+            ),
             (|streams| streams[0].name.clear(), "stream 1, name: `` is not a valid stream name"),
             (
                 |streams| streams[0].name = "a/b".to_owned(),

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// Bytes that may wait for a client to read them. More: it is a slow consumer, and its connection is closed. It resumes
-/// after the last event that it received. As for NATS, the clients with the most waiting bytes are closed likewise when
+/// Bytes that may wait for a client to read them; records of a stream stop waiting at `SLOW_OUTPUT_SIZE`. More: it is a
+/// slow consumer, and its connection is closed. It resumes after the last event that it received. As for NATS, the clients with the most waiting bytes are closed likewise when
 /// those of all clients of a shard fill `--max-output-held`.
 pub(crate) const PENDING_MAX: usize = 16 * 1024 * 1024;
 

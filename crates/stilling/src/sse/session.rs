@@ -10,7 +10,7 @@ use stilling_ring::Time;
 use stilling_wire::sse;
 
 use super::limits::{HEARTBEAT_INTERVAL, PENDING_MAX, RETRY_AFTER};
-use crate::hub::{HubHandle, HubMail, SubscribeRequest, send_feed};
+use crate::hub::{HubHandle, HubMail, SlowSubscription, SubscribeRequest, send_feed};
 use crate::lifecycle::Lifecycle;
 
 /// The parts of its shard that an SSE session uses.
@@ -27,6 +27,7 @@ pub(crate) struct SseSession {
     last_sent: Time,
     /// Marks to report when the output has been sent.
     marks: Vec<u64>,
+    slow: SlowSubscription,
     is_subscribed: bool,
 }
 
@@ -37,6 +38,7 @@ impl SseSession {
             token: Token::new(0, 0),
             last_sent: Time::ZERO,
             marks: Vec::new(),
+            slow: SlowSubscription::default(),
             is_subscribed: false,
         }
     }
@@ -68,9 +70,11 @@ impl SseSession {
         self.finish(CloseReason::PeerClosed, io, cx);
     }
 
-    pub(crate) fn flushed(&mut self, _: &mut Io<'_>, cx: &mut SseContext<'_>) {
-        if let Some(hub) = cx.hub.as_deref_mut() {
-            self.marks.drain(..).for_each(|mark| hub.port.report_mark(self.token, mark));
+    pub(crate) fn flushed(&mut self, io: &mut Io<'_>, cx: &mut SseContext<'_>) {
+        let Some(hub) = cx.hub.as_deref_mut() else { return };
+        self.marks.drain(..).for_each(|mark| hub.port.report_mark(self.token, mark));
+        if self.is_subscribed {
+            self.slow.resume(&self.request, io, hub);
         }
     }
 
@@ -85,6 +89,7 @@ impl SseSession {
             && self.is_subscribed
         {
             self.send_delivery(delivery, io, hub);
+            self.slow.check(&self.request, io, hub);
         }
         hub.port.put_back(deliveries);
     }

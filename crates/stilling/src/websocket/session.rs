@@ -296,7 +296,7 @@ impl WebSocketSession {
         // The client was not read while its output was blocked.
         self.restart_time_limits(io.now());
         if let (Role::Subscriber(subscriber), Some(hub)) = (&mut self.role, cx.hub.as_deref_mut()) {
-            subscriber.report_marks(hub);
+            subscriber.flushed(io, hub);
         }
     }
 

@@ -13,7 +13,9 @@ use stilling_wire::websocket::{CloseCode, Opcode, encode_frame_around};
 use super::client_message::{BadClientMessage, ClientPublication};
 use super::limits::{ANSWER_SIZE_MAX, PUBLICATIONS_MAX};
 use super::session::WebSocketClose;
-use crate::hub::{HubHandle, RESERVED_SUBJECTS, StreamDirectory, SubscribeRequest, send_feed};
+use crate::hub::{
+    HubHandle, RESERVED_SUBJECTS, SlowSubscription, StreamDirectory, SubscribeRequest, send_feed,
+};
 use crate::users::UserAccess;
 
 #[derive(Debug)]
@@ -27,6 +29,7 @@ pub(super) struct Subscriber {
     ticket: u32,
     /// Marks to report when the output has been sent.
     marks: Vec<u64>,
+    slow: SlowSubscription,
     is_in_hub: bool,
 }
 
@@ -40,6 +43,7 @@ impl Subscriber {
             unanswered: HashMap::new(),
             ticket: 0,
             marks: Vec::new(),
+            slow: SlowSubscription::default(),
             is_in_hub: false,
         }
     }
@@ -172,11 +176,16 @@ impl Subscriber {
             }
             DeliveryItem::Message(..) | DeliveryItem::Pause | DeliveryItem::Resume => {}
         }
+        self.slow.check(&self.request, io, hub);
         None
     }
 
-    pub(super) fn report_marks(&mut self, hub: &mut HubHandle) {
+    /// Continues what has waited for the client to read all output.
+    pub(super) fn flushed(&mut self, io: &Io<'_>, hub: &mut HubHandle) {
         self.marks.drain(..).for_each(|mark| hub.port.report_mark(self.token, mark));
+        if self.is_in_hub {
+            self.slow.resume(&self.request, io, hub);
+        }
     }
 }
 

@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use stilling::DriverChoice;
 use stilling::engine::CloseReason;
-use stilling::settings::{Credential, Durability, Retention, Secret, StreamConfig, UserConfig};
+use stilling::settings::{
+    Credential, Durability, Retention, Secret, SlowSubscribers, StreamConfig, UserConfig,
+};
 
 use crate::support::{HubTestServer, NatsSubscriber, TestPeer, eventually};
 
@@ -22,6 +24,7 @@ on_both_drivers!(
     what_cannot_be_subscribed_says_why,
     only_permitted_users_subscribe,
     a_slow_subscriber_is_closed_and_others_are_not,
+    a_slow_subscriber_catches_up,
     silence_is_broken_by_comments,
     curl_follows,
     the_end_of_the_server_ends_the_events,
@@ -419,14 +422,51 @@ fn only_permitted_users_subscribe(driver: DriverChoice) {
     server.finish();
 }
 
-/// Row 2.18: a subscriber that does not read is closed; the others get everything.
+/// Row 2.18: a subscriber that does not read is closed if the stream says so; the others get everything.
 fn a_slow_subscriber_is_closed_and_others_are_not(driver: DriverChoice) {
-    const MESSAGES: u64 = 60;
+    let server = HubTestServer::with(driver, |config| {
+        config.hub.streams[1].slow_subscribers = SlowSubscribers::Disconnect;
+    });
+    let mut slow = slow_subscriber_beside_another(&server);
+    eventually("it is disconnected", || {
+        (server.metric("stilling_hub_slow_consumers_total") == 1).then_some(())
+    });
+    slow.peer.read_until_closed();
+    let overview = server.finish();
+    assert_eq!(overview.engine(|counters| counters.closed(CloseReason::SlowConsumer)), 1);
+}
+
+/// Row 2.18: a subscriber that does not read holds little memory, and then gets everything; the others have not waited.
+fn a_slow_subscriber_catches_up(driver: DriverChoice) {
     let server = HubTestServer::start(driver);
+    let mut slow = slow_subscriber_beside_another(&server);
+    assert_eq!(server.metric("stilling_hub_fallen_behind_total"), 1);
+    let held = server.metric("stilling_output_held_bytes");
+    assert!(held <= 4 << 20, "{held} bytes wait for it");
+    let mut sequences = Vec::new();
+    while sequences.len() < MESSAGES as usize {
+        let event = slow.next();
+        if event.data.is_some() {
+            sequences.push(sequence(&event));
+        }
+    }
+    assert_eq!(sequences, (1..=MESSAGES).collect::<Vec<_>>());
+    publish(&server, "quick.a", "the last");
+    while slow.next().data.as_deref() != Some("the last") {}
+    drop(slow);
+    assert_eq!(server.metric("stilling_hub_slow_consumers_total"), 0);
+    server.finish();
+}
+
+/// Messages of a million bytes for a subscriber that does not read: within the retention of the stream.
+const MESSAGES: u64 = 60;
+
+/// A subscriber that has read nothing, beside one that has received all [`MESSAGES`].
+fn slow_subscriber_beside_another(server: &HubTestServer) -> EventSource {
     let slow = TestPeer::connect_with_small_buffer(server.at("http"));
     let mut slow = EventSource::on(slow, "/subscribe/quick.a?format=raw", "");
     slow.caught_up();
-    let mut quick = EventSource::open(&server, "/subscribe/quick.a?format=raw", "");
+    let mut quick = EventSource::open(server, "/subscribe/quick.a?format=raw", "");
     quick.caught_up();
     let (arrived, arrivals) = mpsc::channel();
     let reader = thread::spawn(move || {
@@ -439,16 +479,11 @@ fn a_slow_subscriber_is_closed_and_others_are_not(driver: DriverChoice) {
     });
     let payload = "x".repeat(1_000_000);
     for _ in 0..MESSAGES {
-        publish(&server, "quick.a", &payload);
+        publish(server, "quick.a", &payload);
         arrivals.recv().expect("it arrives at the other");
     }
-    eventually("it is disconnected", || {
-        (server.metric("stilling_hub_slow_consumers_total") == 1).then_some(())
-    });
-    slow.peer.read_until_closed();
     drop(reader.join().expect("it got everything"));
-    let overview = server.finish();
-    assert_eq!(overview.engine(|counters| counters.closed(CloseReason::SlowConsumer)), 1);
+    slow
 }
 
 fn curl_follows(driver: DriverChoice) {

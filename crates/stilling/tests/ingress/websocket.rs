@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use stilling::DriverChoice;
 use stilling::engine::CloseReason;
-use stilling::settings::{Credential, Secret, UserConfig};
+use stilling::settings::{Credential, Secret, SlowSubscribers, UserConfig};
 use stilling_wire::websocket::{
     CloseCode, MessageKind, Opcode, WebSocketDecoder, WebSocketEvent, WebSocketFrame, WebSocketLimits,
     encode_close,
@@ -23,6 +23,7 @@ on_both_drivers!(
     a_reset_within_a_frame_leaves_nothing,
     handshakes_that_are_none_are_refused,
     a_slow_subscriber_is_closed_with_4008,
+    a_slow_subscriber_skips_where_the_stream_says_so,
     the_end_of_the_server_closes_with_1001_after_the_acknowledgements,
     the_end_of_the_server_answers_all_that_a_full_window_has_published,
 );
@@ -414,13 +415,11 @@ fn handshakes_that_are_none_are_refused(driver: DriverChoice) {
 fn a_slow_subscriber_is_closed_with_4008(driver: DriverChoice) {
     let server = HubTestServer::start(driver);
     let peer = TestPeer::connect_with_small_buffer(server.at("http"));
-    let mut socket = WebSocket::on(peer, "/subscribe/quick.a?format=raw", "");
-    socket.caught_up();
-    let payload = "x".repeat(100_000);
+    // No stream stores its subject, so it cannot catch up.
+    let mut socket = WebSocket::on(peer, "/subscribe/plain.a?format=raw", "");
+    eventually("it has subscribed", || (server.metric("stilling_hub_subscriptions") == 1).then_some(()));
     let mut publisher = server.connect();
-    let size = payload.len();
-    let request =
-        format!("POST /publish/quick.a HTTP/1.1\r\nHost: a\r\nContent-Length: {size}\r\n\r\n{payload}");
+    let request = publication("plain.a", 100_000);
     eventually("it is disconnected", || {
         assert_eq!(publisher.ask(&request).status, 200);
         (server.metric("stilling_hub_slow_consumers_total") == 1).then_some(())
@@ -430,6 +429,58 @@ fn a_slow_subscriber_is_closed_with_4008(driver: DriverChoice) {
     drop(publisher);
     let overview = server.finish();
     assert_eq!(overview.engine(|counters| counters.closed(CloseReason::SlowConsumer)), 1);
+}
+
+/// A publication of `size` bytes.
+fn publication(subject: &str, size: usize) -> String {
+    let payload = "x".repeat(size);
+    format!("POST /publish/{subject} HTTP/1.1\r\nHost: a\r\nContent-Length: {size}\r\n\r\n{payload}")
+}
+
+/// Row 2.18: a slow subscriber of a stream with the policy `skip` is told exactly what it does not receive.
+fn a_slow_subscriber_skips_where_the_stream_says_so(driver: DriverChoice) {
+    let server = HubTestServer::with(driver, |config| {
+        config.hub.streams[1].slow_subscribers = SlowSubscribers::Skip;
+    });
+    let peer = TestPeer::connect_with_small_buffer(server.at("http"));
+    let mut socket = WebSocket::on(peer, "/subscribe/quick.a?format=raw", "");
+    socket.caught_up();
+    let (mut publisher, mut published) = (server.connect(), 0);
+    let mut publish = |count| {
+        for _ in 0..count {
+            published += 1;
+            assert_eq!(publisher.ask(publication("quick.a", 100_000)).status, 200);
+        }
+        published
+    };
+    eventually("it falls behind", || {
+        publish(1);
+        (server.metric("stilling_hub_fallen_behind_total") == 1).then_some(())
+    });
+    let missed_through = publish(10);
+    let (mut next, mut gaps, mut last) = (1, 0, missed_through);
+    while next <= last {
+        match socket.next() {
+            Frame::Binary(message) => {
+                let sequence = u64::from_be_bytes(*message.first_chunk().expect("a sequence"));
+                assert_eq!(sequence, next);
+                next += 1;
+            }
+            Frame::Text(notice) if notice.contains("\"gap\"") => {
+                let expected = format!(r#"{{"gap":{{"first":{next},"last":{last},"cause":"slow"}}}}"#);
+                assert_eq!(notice, expected);
+                (next, gaps) = (last + 1, gaps + 1);
+                socket.caught_up();
+                last = publish(1);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(gaps, 1);
+    let missed = server.metric("stilling_hub_stream_skipped_total{stream=\"quick\",reason=\"slow\"}");
+    assert!(missed >= 10, "{missed}");
+    drop((socket, publisher));
+    server.finish();
 }
 
 fn the_end_of_the_server_closes_with_1001_after_the_acknowledgements(driver: DriverChoice) {

@@ -1,0 +1,53 @@
+//! Subscriptions over WebSocket and SSE whose clients read too slowly.
+//!
+//! ```text
+//!   live ──more than SLOW_OUTPUT_SIZE waits──▶ behind: ignores live records ──all output sent──▶ catches up ──▶ live
+//! ```
+//!
+//! A slow client so holds a bounded part of the output memory, and the rest stays in the stream. Messages that no
+//! stream stores are sent in any case.
+
+use stilling_engine::Io;
+use stilling_hub::{CatchUpRequest, SlowSubscribers, StartFrom};
+
+use super::limits::SLOW_OUTPUT_SIZE;
+use super::{HubHandle, SubscribeRequest};
+
+/// Whether the subscription of a connection is behind its stream.
+#[derive(Debug, Default)]
+pub(crate) struct SlowSubscription {
+    /// The sequence to continue with when the output has been sent.
+    next: Option<u64>,
+}
+
+impl SlowSubscription {
+    /// Applies the stream's policy if too much output waits for the client. Called after each delivery.
+    #[inline]
+    pub(crate) fn check(&mut self, request: &SubscribeRequest, io: &mut Io<'_>, hub: &mut HubHandle) {
+        if io.is_output_blocked() && io.unsent() > SLOW_OUTPUT_SIZE {
+            self.apply_policy(request, io, hub);
+        }
+    }
+
+    fn apply_policy(&mut self, request: &SubscribeRequest, io: &mut Io<'_>, hub: &mut HubHandle) {
+        let Some((stream, _)) = request.start else { return };
+        match hub.streams.slow_subscribers(stream) {
+            SlowSubscribers::Disconnect => io.end_slow_consumer(),
+            SlowSubscribers::CatchUp | SlowSubscribers::Skip => {
+                if let Some(next) = hub.port.fall_behind(io.token()) {
+                    self.next = Some(next);
+                }
+            }
+        }
+    }
+
+    /// Continues the subscription. Called when the client has read everything.
+    pub(crate) fn resume(&mut self, request: &SubscribeRequest, io: &Io<'_>, hub: &mut HubHandle) {
+        if let Some(next) = self.next.take()
+            && let Some((stream, _)) = request.start
+        {
+            let from = StartFrom::Behind { next };
+            hub.port.catch_up(io.token(), CatchUpRequest { stream, filter: &request.filter, from });
+        }
+    }
+}

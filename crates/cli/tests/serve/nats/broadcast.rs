@@ -1,16 +1,18 @@
 //! `stilling bench broadcast` on the real server: every delivered byte is right, alone, over a stream, and with bytes
 //! that differ between subscribers.
 
+use std::fs;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
 use super::NatsServerFixture;
-use crate::support::{DriverUnderTest, HANG_TIMEOUT, binary};
+use crate::support::{DriverUnderTest, HANG_TIMEOUT, binary, eventually};
 
 on_both_drivers! {
     every_subscriber_receives_every_byte,
     messages_of_streams_reach_every_subscriber,
+    a_broadcast_adds_no_threads,
 }
 
 fn run(to: &NatsServerFixture, options: &str) -> Value {
@@ -56,5 +58,46 @@ fn messages_of_streams_reach_every_subscriber(driver: DriverUnderTest) {
         check(&fixture, &format!("--subject {subject} --subscribers 20 --window 256"), 5000, 20);
     }
     assert_eq!(fixture.records("events", 1).1, 4999);
+    fixture.server.finish();
+}
+
+/// Row 2.16: the threads of a server are those of docs/operating.md, and neither subscribers nor messages add any.
+fn a_broadcast_adds_no_threads(driver: DriverUnderTest) {
+    let options = "--accept-threads 2 --worker-threads 2 --hub-thread dedicated \
+                   --stream events=events.>:disk --stream plain=plain.>:memory";
+    let fixture = NatsServerFixture::start(driver, options);
+    // The thread that opens the streams ends.
+    check(&fixture, "--subject events.all --subscribers 1", 1, 1);
+    let expected = [
+        "hub",
+        "journal",
+        "journal-build",
+        "log",
+        "replay",
+        "shard-1",
+        "stilling",
+        "volumes",
+        "worker-0",
+        "worker-1",
+    ];
+    let threads = || {
+        let directory = format!("/proc/{}/task", fixture.server.pid().as_raw_nonzero());
+        let tasks = fs::read_dir(directory).expect("the server runs");
+        // A thread may end meanwhile.
+        let names = tasks.flatten().filter_map(|task| fs::read_to_string(task.path().join("comm")).ok());
+        let mut names: Vec<String> = names.map(|name| name.trim_end().to_owned()).collect();
+        names.sort();
+        names
+    };
+    eventually("the streams are open", || (threads() == expected).then_some(()));
+    for subject in ["events.all", "plain.all"] {
+        check(&fixture, &format!("--subject {subject} --subscribers 50 --window 256"), 2000, 50);
+        assert_eq!(threads(), expected);
+    }
+    let page = include_str!("../../../../../docs/operating.md");
+    for name in expected {
+        let name = name.trim_end_matches(|end: char| end == '-' || end.is_ascii_digit());
+        assert!(page.contains(&format!("`{name}")), "{name} is not on the page");
+    }
     fixture.server.finish();
 }

@@ -13,10 +13,14 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use stilling_journal::limits::CHUNK_SIZE;
 use stilling_journal::{Chunk, Record, RecordKind};
 
 use crate::hash_key::HashKey;
-use crate::limits::{CATCH_UP_READS_MAX, CATCH_UP_RETRY_NS, CATCH_UPS_MAX, CHUNKS_PER_TURN};
+use crate::limits::{
+    CATCH_UP_ATTEMPTS_PER_TURN, CATCH_UP_CHUNKS_SIZE_MAX, CATCH_UP_READS_MAX, CATCH_UP_RETRY_NS,
+    CATCH_UPS_MAX, CHUNKS_PER_TURN,
+};
 use crate::publication_batch::ClientId;
 use crate::registrations::overlap;
 use crate::resume::StartFrom;
@@ -90,8 +94,12 @@ pub(crate) struct CatchUps {
     reads: usize,
     retried_ns: SteadyNanos,
     marks: u32,
+    /// Bytes of the chunks in [`CatchUpState::Sending`].
+    held_size: usize,
     /// Chunks that may still be read or sent in this turn.
     chunks_left: usize,
+    /// Catch-ups that may still be tried in this turn.
+    attempts_left: usize,
     /// Filters compared with records in this turn.
     pub(crate) compared: usize,
 }
@@ -108,7 +116,9 @@ impl CatchUps {
             reads: 0,
             retried_ns: SteadyNanos::START,
             marks: 0,
+            held_size: 0,
             chunks_left: CHUNKS_PER_TURN,
+            attempts_left: CATCH_UP_ATTEMPTS_PER_TURN,
             compared: 0,
         }
     }
@@ -120,6 +130,7 @@ impl CatchUps {
     /// Begins a turn with a new budget.
     pub(crate) fn begin_turn(&mut self) {
         (self.chunks_left, self.compared) = (CHUNKS_PER_TURN, 0);
+        self.attempts_left = CATCH_UP_ATTEMPTS_PER_TURN;
     }
 
     /// Returns whether one can continue at once.
@@ -167,6 +178,7 @@ impl CatchUps {
     /// Removes the catch-up of a client that has disconnected.
     pub(crate) fn remove(&mut self, client: ClientId) {
         if let Some(number) = self.clients.remove(&client) {
+            drop(self.take_held(number));
             let (generation, slot) = &mut self.slots[number as usize];
             (*generation, *slot) = (generation.wrapping_add(1), None);
             self.free.push(number);
@@ -215,6 +227,11 @@ impl CatchUps {
         }
     }
 
+    /// Returns whether there is room for a further chunk.
+    pub(crate) fn may_hold(&self) -> bool {
+        self.held_size + (self.reads + 1) * CHUNK_SIZE <= CATCH_UP_CHUNKS_SIZE_MAX
+    }
+
     /// Returns whether a further disk read may begin.
     pub(crate) fn may_read(&self) -> bool {
         self.reads < CATCH_UP_READS_MAX
@@ -222,6 +239,34 @@ impl CatchUps {
 
     pub(crate) fn note_read(&mut self) {
         self.reads += 1;
+    }
+
+    /// Uses a chunk of this turn's budget.
+    pub(crate) fn use_chunk(&mut self) {
+        self.chunks_left = self.chunks_left.saturating_sub(1);
+    }
+
+    /// Keeps a chunk, of which `sent` records are processed, until its shard has room.
+    pub(crate) fn hold(&mut self, number: u32, chunk: Box<Chunk>, sent: usize, visible: u64) {
+        if let Some((_, Some(catch_up))) = self.slots.get_mut(number as usize) {
+            self.held_size += chunk.size();
+            catch_up.state = CatchUpState::Sending(chunk, sent, visible);
+        }
+    }
+
+    /// Takes the held chunk with the values of [`hold`](Self::hold).
+    pub(crate) fn take_held(&mut self, number: u32) -> Option<(Box<Chunk>, usize, u64)> {
+        let state = &mut self.get_mut(number)?.state;
+        if !matches!(state, CatchUpState::Sending(..)) {
+            return None;
+        }
+        let CatchUpState::Sending(chunk, sent, visible) = std::mem::take(state) else { return None };
+        let was_full = !self.may_hold();
+        self.held_size -= chunk.size();
+        if was_full {
+            self.resume_next_reader();
+        }
+        Some((chunk, sent, visible))
     }
 
     /// Continues the next one that waits for a read.
@@ -263,15 +308,15 @@ impl CatchUps {
         }
     }
 
-    /// Takes the next one that can continue within this turn's budget.
+    /// Takes the next one to try within this turn's budgets.
     pub(crate) fn next_due(&mut self) -> Option<u32> {
-        while self.chunks_left > 0 {
+        while self.chunks_left > 0 && self.attempts_left > 0 {
             let number = self.due.pop_front()?;
+            self.attempts_left -= 1;
             // It may be removed and its number reused.
             if let Some(catch_up) = self.get_mut(number)
                 && std::mem::take(&mut catch_up.is_queued)
             {
-                self.chunks_left -= 1;
                 return Some(number);
             }
         }
@@ -306,10 +351,13 @@ impl CatchUps {
 
 #[cfg(test)]
 mod tests {
+    use stilling_journal::{ReadRequest, StartAt};
+
     use super::*;
 
     const ALICE: ClientId = ClientId { shard: 0, token: 1 };
     const BOB: ClientId = ClientId { shard: 0, token: 2 };
+    const BOB_WAITING: ClientId = ClientId { shard: 1, token: 2 };
 
     #[test]
     fn a_number_that_is_used_again_gets_neither_chunks_nor_marks_of_its_predecessor() {
@@ -364,6 +412,67 @@ mod tests {
             all.remove(client(token));
         }
         assert!(all.without_read.len() <= 2 + CATCH_UP_READS_MAX);
+    }
+
+    /// Takes the next catch-up and has it hold a chunk of eight times the usual size.
+    fn hold_a_long_chunk(all: &mut CatchUps) -> u32 {
+        let number = all.next_due().expect("it is due");
+        let request = ReadRequest {
+            reader_id: all.reader_id(number),
+            stream: 0,
+            from: StartAt::Sequence(1),
+            records_max: 1,
+        };
+        let payload = vec![0; 8 * CHUNK_SIZE];
+        let mut chunk = Chunk::empty(&request);
+        let record =
+            Record { kind: RecordKind::Ordinary, subject: b"a", headers: b"", payload: payload.as_slice() };
+        chunk.push(1, 1, &record);
+        all.hold(number, Box::new(chunk), 0, 1);
+        number
+    }
+
+    /// Catch-ups of shards without room hold a bounded number of bytes; the others wait and continue in order.
+    #[test]
+    fn held_chunks_are_bounded_and_their_end_continues_the_next_read() {
+        let client = |token| ClientId { shard: 0, token };
+        let mut all = CatchUps::new(HashKey(1, 2));
+        let mut held = Vec::new();
+        while all.may_hold() {
+            assert!(all.add(client(held.len() as u64), (0, b"a"), StartFrom::New));
+            held.push(hold_a_long_chunk(&mut all));
+        }
+        assert!(all.held_size <= CATCH_UP_CHUNKS_SIZE_MAX + 9 * CHUNK_SIZE);
+        assert!(all.add(BOB_WAITING, (0, b"a"), StartFrom::New));
+        let waits = all.next_due().expect("it is due");
+        all.wait_for_read(waits);
+        assert!(!all.can_resume());
+        assert!(all.take_held(held[0]).is_some() && all.may_hold());
+        assert_eq!(all.next_due(), Some(waits));
+        assert!(all.take_held(held[0]).is_none(), "it is taken");
+        (1..held.len()).for_each(|token| all.remove(client(token as u64)));
+        assert_eq!(all.held_size, 0, "those that leave hold nothing");
+    }
+
+    /// Catch-ups whose shard has no room leave the chunks of a turn to the others.
+    #[test]
+    fn failed_attempts_use_no_chunk_of_the_turn() {
+        let client = |token| ClientId { shard: 0, token };
+        let mut all = CatchUps::new(HashKey(1, 2));
+        for token in 0..2 * CATCH_UP_ATTEMPTS_PER_TURN as u64 {
+            assert!(all.add(client(token), (0, b"a"), StartFrom::New));
+        }
+        for _ in 0..CATCH_UP_ATTEMPTS_PER_TURN {
+            let number = all.next_due().expect("more than chunks per turn");
+            all.wait(number);
+        }
+        assert_eq!(all.next_due(), None, "a turn ends");
+        all.begin_turn();
+        for _ in 0..CHUNKS_PER_TURN {
+            assert!(all.next_due().is_some());
+            all.use_chunk();
+        }
+        assert_eq!(all.next_due(), None);
     }
 
     #[test]

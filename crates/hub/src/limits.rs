@@ -228,6 +228,17 @@ pub const CATCH_UPS_MAX: usize = 65_536;
 /// Concurrent disk reads of subscriptions that catch up. Further ones wait in order.
 pub const CATCH_UP_READS_MAX: usize = 16;
 
+/// Bytes of chunks that wait for room in the shards of subscriptions that catch up, outstanding reads included; a record
+/// longer than a chunk may exceed it. Full: further reads wait.
+pub const CATCH_UP_CHUNKS_SIZE_MAX: usize = 32 * 1024 * 1024;
+
+/// Catch-ups tried in one turn of the hub; those without room in their shard use no chunk ([`CHUNKS_PER_TURN`]). The
+/// others come first in the next turn.
+pub const CATCH_UP_ATTEMPTS_PER_TURN: usize = 4096;
+
+/// Records that one read for a consumer or a catch-up returns. The rest is read next.
+pub const RECORDS_PER_READ: u32 = 4096;
+
 /// Nanoseconds after which a catch-up is tried again that found no free read, no room in its shard or a stream that is
 /// not open.
 pub const CATCH_UP_RETRY_NS: u64 = 50_000_000;

@@ -7,14 +7,11 @@ use super::ConsumerDelivery;
 use super::consumer::ConsumerState;
 use super::deliver::SendResult;
 use crate::fan_out::ShardSenders;
-use crate::limits::FILTERS_COMPARED_PER_TURN;
+use crate::limits::{FILTERS_COMPARED_PER_TURN, RECORDS_PER_READ};
 use crate::registrations::SubscriberTarget;
 use crate::storage::Storage;
 use crate::stream::Durability;
 use crate::time::{SteadyNanos, UnixNanos};
-
-/// Records of one read.
-const RECORDS_PER_READ: u32 = 4096;
 
 /// Number of a consumer's pending messages after the current one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

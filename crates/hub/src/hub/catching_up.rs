@@ -5,7 +5,7 @@ use stilling_wire::nats::strip_status;
 
 use super::{Hub, OutboundMessage, ShardSenders};
 use crate::catch_ups::{CATCH_UP_BIT, CatchUpState};
-use crate::limits::FILTERS_COMPARED_PER_TURN;
+use crate::limits::{FILTERS_COMPARED_PER_TURN, RECORDS_PER_READ};
 use crate::publication_batch::ClientId;
 use crate::registrations::SubscriberTarget;
 use crate::resume::{CatchUpRequest, ResetCause, StartFrom, SubscriptionNotice};
@@ -14,9 +14,6 @@ use crate::stream::{Durability, SlowSubscribers};
 use crate::time::SteadyNanos;
 
 use super::api::SINGLE_READ_BIT;
-
-/// Records of one read.
-const RECORDS_PER_READ: u32 = 4096;
 
 impl<S: Storage, O: ShardSenders> Hub<S, O> {
     pub(super) fn begin_catch_up(&mut self, client: ClientId, request: &CatchUpRequest<'_>) {
@@ -70,7 +67,10 @@ impl<S: Storage, O: ShardSenders> Hub<S, O> {
         let Some(catch_up) = self.catch_ups.get_mut(number) else { return };
         match catch_up.state {
             CatchUpState::Due => {}
-            CatchUpState::Sending(..) => return self.send_catch_up_chunk(number),
+            CatchUpState::Sending(..) => {
+                self.catch_ups.use_chunk();
+                return self.send_catch_up_chunk(number);
+            }
             CatchUpState::Reading(_) | CatchUpState::AwaitingMark(_) => return,
         }
         let (client, stream) = (catch_up.client, catch_up.stream);
@@ -171,11 +171,15 @@ impl<S: Storage, O: ShardSenders> Hub<S, O> {
         let request = ReadRequest { reader_id, stream: stream as u32, from, records_max: RECORDS_PER_READ };
         let writer = &self.streams[stream];
         let visible = writer.visible;
+        if !self.catch_ups.may_hold() {
+            return self.catch_ups.wait_for_read(number);
+        }
         let chunk = match writer.config.durability {
             Durability::Disk => {
                 if !self.catch_ups.may_read() || !self.storage.read(request) {
                     return self.catch_ups.wait_for_read(number);
                 }
+                self.catch_ups.use_chunk();
                 self.catch_ups.note_read();
                 if let Some(catch_up) = self.catch_ups.get_mut(number) {
                     catch_up.state = CatchUpState::Reading(visible);
@@ -189,6 +193,7 @@ impl<S: Storage, O: ShardSenders> Hub<S, O> {
                 chunk
             }
         };
+        self.catch_ups.use_chunk();
         self.receive_for_catch_up(number, chunk, visible);
     }
 
@@ -213,9 +218,7 @@ impl<S: Storage, O: ShardSenders> Hub<S, O> {
     }
 
     fn receive_for_catch_up(&mut self, number: u32, chunk: Chunk, visible: u64) {
-        if let Some(catch_up) = self.catch_ups.get_mut(number) {
-            catch_up.state = CatchUpState::Sending(Box::new(chunk), 0, visible);
-        }
+        self.catch_ups.hold(number, Box::new(chunk), 0, visible);
         if self.has_room_for_catch_up(number) {
             self.send_catch_up_chunk(number);
         }
@@ -244,9 +247,7 @@ impl<S: Storage, O: ShardSenders> Hub<S, O> {
     fn send_catch_up_chunk(&mut self, number: u32) {
         let Some(catch_up) = self.catch_ups.get_mut(number) else { return };
         let client = catch_up.client;
-        let CatchUpState::Sending(chunk, from, visible) = std::mem::take(&mut catch_up.state) else {
-            return;
-        };
+        let Some((chunk, from, visible)) = self.catch_ups.take_held(number) else { return };
         if from == 0 && chunk.failure.is_none() {
             self.report_removed(number, &chunk);
         }
@@ -257,10 +258,7 @@ impl<S: Storage, O: ShardSenders> Hub<S, O> {
                 return self.finish_catch_up(client, chunk.stream as usize);
             }
             if !self.send_catch_up_record(number, &chunk, at) {
-                if let Some(catch_up) = self.catch_ups.get_mut(number) {
-                    catch_up.state = CatchUpState::Sending(chunk, at, visible);
-                }
-                return;
+                return self.catch_ups.hold(number, chunk, at, visible);
             }
         }
         self.end_catch_up_chunk(number, &chunk, visible);

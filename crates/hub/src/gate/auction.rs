@@ -30,6 +30,8 @@ const SNAPSHOT_VERSION: u8 = 1;
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct AuctionGate {
     auctions: BTreeMap<Box<str>, Auction>,
+    /// Names of the closed auctions by the sequences of the records that closed them.
+    closed: BTreeMap<u64, Box<str>>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -125,7 +127,7 @@ impl AuctionGate {
             Some(Auction { price, .. }) => {
                 Verdict::reject(format_args!("{name} was closed at {price}; open another auction"))
             }
-            None if self.auctions.len() >= AUCTIONS_MAX && self.oldest_closed().is_none() => {
+            None if self.auctions.len() >= AUCTIONS_MAX && self.closed.is_empty() => {
                 Verdict::reject(format_args!("{AUCTIONS_MAX} auctions are open; close one first"))
             }
             None => Verdict::Accept,
@@ -162,18 +164,12 @@ impl AuctionGate {
         }
     }
 
-    /// Returns the name of the auction that was closed first.
-    fn oldest_closed(&self) -> Option<Box<str>> {
-        let closed = self.auctions.iter().filter(|(_, auction)| auction.closed_at > 0);
-        closed.min_by_key(|(_, auction)| auction.closed_at).map(|(name, _)| name.clone())
-    }
-
     fn open(&mut self, name: &str, price: u64) {
         if self.auctions.contains_key(name) {
             return;
         }
         if self.auctions.len() >= AUCTIONS_MAX {
-            let Some(oldest) = self.oldest_closed() else { return };
+            let Some((_, oldest)) = self.closed.pop_first() else { return };
             self.auctions.remove(&oldest);
         }
         let auction = Auction { price, bids: 0, bidder: "".into(), closed_at: 0 };
@@ -218,6 +214,7 @@ impl Gate for AuctionGate {
                 let auction = self.auctions.get_mut(name);
                 if let Some(auction) = auction.filter(|auction| auction.closed_at == 0) {
                     auction.closed_at = sequence;
+                    self.closed.insert(sequence, name.into());
                 }
             }
         }
@@ -240,26 +237,29 @@ impl Gate for AuctionGate {
     }
 
     fn restore(&mut self, snapshot: &[u8]) -> Result<(), String> {
-        self.auctions = read_snapshot(snapshot).ok_or("it is not a snapshot of auctions of this version")?;
+        *self = read_snapshot(snapshot).ok_or("it is not a snapshot of auctions of this version")?;
         Ok(())
     }
 }
 
-fn read_snapshot(snapshot: &[u8]) -> Option<BTreeMap<Box<str>, Auction>> {
+fn read_snapshot(snapshot: &[u8]) -> Option<AuctionGate> {
     let (&version, mut rest) = snapshot.split_first()?;
     if version != SNAPSHOT_VERSION {
         return None;
     }
-    let mut auctions = BTreeMap::new();
+    let (mut auctions, mut closed) = (BTreeMap::new(), BTreeMap::new());
     let count = take_number(&mut rest)?;
     for _ in 0..count {
         let [name, bidder] = [take_text(&mut rest)?, take_text(&mut rest)?];
         let [price, bids, closed_at] =
             [take_number(&mut rest)?, take_number(&mut rest)?, take_number(&mut rest)?];
+        if closed_at > 0 && closed.insert(closed_at, name.clone()).is_some() {
+            return None;
+        }
         auctions.insert(name, Auction { price, bids, bidder, closed_at });
     }
     let is_whole = rest.is_empty() && auctions.len() as u64 == count && auctions.len() <= AUCTIONS_MAX;
-    is_whole.then_some(auctions)
+    is_whole.then_some(AuctionGate { auctions, closed })
 }
 
 fn take_number(rest: &mut &[u8]) -> Option<u64> {

@@ -154,6 +154,14 @@ fn full_auctions_refuse_a_further_one_until_one_is_closed() {
     assert_eq!(refused, Err("there is no auction 7".to_owned()));
     let refused = publish(&mut gate, 11, "a.3.bid", r#"{"price":2,"bidder":"b"}"#);
     assert_eq!(refused, Err("3 was closed at 1".to_owned()));
+    let mut restored = AuctionGate::new();
+    restored.restore(&snapshot(&gate)).expect("it is whole");
+    for gate in [&mut gate, &mut restored] {
+        publish(gate, 12, "a.next.open", r#"{"price":1}"#).expect("3 makes room");
+        let refused = publish(gate, 13, "a.more.open", r#"{"price":1}"#).expect_err("no room");
+        assert_eq!(refused, "10000 auctions are open; close one first");
+    }
+    assert_eq!(gate, restored);
 }
 
 /// A stream may contain records from before it had the gate.

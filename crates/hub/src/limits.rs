@@ -23,9 +23,14 @@ pub const FEED_BLOCK_SIZE: usize = DELIVERY_BATCH_SIZE;
 /// Bytes of the smallest feed's memory.
 pub const FEED_BLOCK_SIZE_MIN: usize = 4096;
 
-/// Bytes of a shard's memory for feeds, not counting longer messages. Full: the shard's deliveries continue in its next
-/// turn, when everything that was sent from them is in the kernel or copied.
-pub const FEED_BLOCKS_SIZE_MAX: usize = 16 * 1024 * 1024;
+/// Bytes of all shards' memory for feeds, not counting longer messages: each shard may use an equal part, at least
+/// [`FEED_BLOCK_SIZE`]. Full: the shard's deliveries continue in its next turn, when everything that was sent from them
+/// is in the kernel or copied.
+pub const FEEDS_SIZE_MAX: usize = 64 * 1024 * 1024;
+
+/// Open or closed feeds of all shards, some 300 bytes each: each shard may have an equal part, at least one. Full:
+/// further subscriptions get lines of their own.
+pub const FEEDS_MAX: usize = 65_536;
 
 /// Routed batches in flight to one shard. When the shard holds all of them, its deliveries wait in its queue until one
 /// comes back.

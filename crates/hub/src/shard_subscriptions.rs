@@ -200,12 +200,19 @@ impl ShardSubscriptions {
             stale_match_count: 0,
             without_subscriber: Vec::new(),
             unanswerable_marks: Vec::new(),
-            feeds: Feeds::default(),
+            feeds: Feeds::new(1),
             sharers_min: FEED_SHARERS_MIN,
             joining: Vec::new(),
             conflicting: Vec::new(),
             line: Vec::new(),
         }
+    }
+
+    /// Shares the bounds of feeds with the tables of the other shards, `shards` in total.
+    #[must_use]
+    pub fn with_shards(mut self, shards: usize) -> ShardSubscriptions {
+        self.feeds = Feeds::new(shards);
+        self
     }
 
     /// Returns the number of subscriptions of connected clients.

@@ -21,7 +21,7 @@ use stilling_ring::{BlockWriter, planted};
 use super::SubscriptionOwner;
 use crate::deliveries::DeliveryBatch;
 use crate::encoding::MessageFormat;
-use crate::limits::{FEED_BLOCK_SIZE, FEED_BLOCK_SIZE_MIN, FEED_BLOCKS_SIZE_MAX};
+use crate::limits::{FEED_BLOCK_SIZE, FEED_BLOCK_SIZE_MIN, FEEDS_MAX, FEEDS_SIZE_MAX};
 use crate::short_bytes::ShortBytes;
 
 /// What makes the bytes of a message equal for two subscriptions of one filter.
@@ -71,8 +71,10 @@ pub(super) struct FeedPosition {
 pub(super) struct NoBlock;
 
 /// The feeds of a shard.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Feeds {
+    /// Part of this shard in [`FEEDS_MAX`].
+    feeds_max: usize,
     slots: Vec<Option<Feed>>,
     free: Vec<u32>,
     open: Vec<u32>,
@@ -82,6 +84,24 @@ pub(super) struct Feeds {
 }
 
 impl Feeds {
+    /// The feeds of one of `shards` shards.
+    pub(super) fn new(shards: usize) -> Feeds {
+        let shards = shards.max(1);
+        Feeds {
+            feeds_max: (FEEDS_MAX / shards).max(1),
+            slots: Vec::new(),
+            free: Vec::new(),
+            open: Vec::new(),
+            sharers: 0,
+            blocks: FeedBlocks::new((FEEDS_SIZE_MAX / shards).max(FEED_BLOCK_SIZE)),
+        }
+    }
+
+    /// Returns whether there is room for a further feed.
+    pub(super) fn may_add(&self) -> bool {
+        self.len() < self.feeds_max
+    }
+
     pub(super) fn add(&mut self, encoding: Encoding) -> u32 {
         let new = Feed {
             encoding,
@@ -254,8 +274,10 @@ impl Feeds {
 }
 
 /// Blocks of feeds, by size. A block is reused when nothing refers to its bytes.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct FeedBlocks {
+    /// Part of this shard in [`FEEDS_SIZE_MAX`].
+    size_max: usize,
     /// Used blocks of each power of two from [`FEED_BLOCK_SIZE_MIN`], the one used first in front.
     used: [VecDeque<BlockWriter>; FEED_BLOCK_SIZES],
     /// Bytes of all blocks.
@@ -271,6 +293,10 @@ fn class_of(size: usize) -> Option<usize> {
 }
 
 impl FeedBlocks {
+    fn new(size_max: usize) -> FeedBlocks {
+        FeedBlocks { size_max, used: Default::default(), size: 0 }
+    }
+
     fn take(&mut self, size: usize) -> Option<BlockWriter> {
         // A longer message gets a block of its own, which is freed after use.
         let Some(class) = class_of(size) else { return Some(BlockWriter::new(size)) };
@@ -280,10 +306,10 @@ impl FeedBlocks {
             return self.used[class].pop_front();
         }
         let size = FEED_BLOCK_SIZE_MIN << class;
-        if self.size + size > FEED_BLOCKS_SIZE_MAX {
+        if self.size + size > self.size_max {
             self.free_idle();
         }
-        if self.size + size > FEED_BLOCKS_SIZE_MAX {
+        if self.size + size > self.size_max {
             return None;
         }
         self.size += size;
@@ -320,7 +346,7 @@ mod tests {
 
     #[test]
     fn a_block_is_reused_once_nothing_refers_to_it() {
-        let mut blocks = FeedBlocks::default();
+        let mut blocks = FeedBlocks::new(FEED_BLOCK_SIZE);
         let mut block = blocks.take(10).expect("there is room");
         block.append(b"bytes").expect("there is room");
         let reference = block.share();
@@ -334,19 +360,44 @@ mod tests {
 
     #[test]
     fn the_blocks_of_a_shard_are_bounded() {
-        let mut blocks = FeedBlocks::default();
+        const SIZE_MAX: usize = 4 * FEED_BLOCK_SIZE;
+        let mut blocks = FeedBlocks::new(SIZE_MAX);
         let mut references = Vec::new();
         while let Some(block) = blocks.take(FEED_BLOCK_SIZE) {
             references.push(block.share());
             blocks.put_back(block);
         }
-        assert_eq!(
-            (references.len() * FEED_BLOCK_SIZE, blocks.size),
-            (FEED_BLOCKS_SIZE_MAX, FEED_BLOCKS_SIZE_MAX)
-        );
+        assert_eq!((references.len() * FEED_BLOCK_SIZE, blocks.size), (SIZE_MAX, SIZE_MAX));
         assert!(blocks.take(1).is_none());
         references.clear();
         assert!(blocks.take(1).is_some(), "idle blocks of another size make room");
         assert_eq!(blocks.size, FEED_BLOCK_SIZE_MIN);
+    }
+
+    /// Issue 13, "100 shards × feeds": the bounds are those of the process, and each shard can open a feed.
+    #[test]
+    fn a_hundred_shards_share_the_bounds_of_one() {
+        for shards in [0, 1, 2, 100, 1000] {
+            let mut all = Feeds::new(shards);
+            let mut references = Vec::new();
+            while let Some(mut block) = all.blocks.take(FEED_BLOCK_SIZE) {
+                block.append(&[0; FEED_BLOCK_SIZE]).expect("there is room");
+                references.push(block.share());
+                all.blocks.put_back(block);
+            }
+            let count = shards.max(1);
+            assert!(!references.is_empty() && all.blocks.size == references.len() * FEED_BLOCK_SIZE);
+            assert!(
+                count * all.blocks.size <= FEEDS_SIZE_MAX.max(count * FEED_BLOCK_SIZE),
+                "{shards} shards"
+            );
+            let encoding = || Encoding::Nats { sid: b"1"[..].into(), supports_headers: true };
+            while all.may_add() {
+                all.add(encoding());
+            }
+            assert!(all.len() >= 1 && count * all.len() <= FEEDS_MAX, "{shards} shards");
+            all.remove(0);
+            assert!(all.may_add());
+        }
     }
 }

@@ -230,7 +230,7 @@ impl ShardSubscriptions {
         let sharers = list.count_sharer(encoding.clone());
         match sharers.feed {
             Some(feed) => self.join_feed(number, feed, slot),
-            None if sharers.count >= self.sharers_min => {
+            None if sharers.count >= self.sharers_min && self.feeds.may_add() => {
                 let feed = self.feeds.add(encoding.clone());
                 list.add_feed(&encoding, feed);
                 self.join_all(number, feed);

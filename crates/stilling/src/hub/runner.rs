@@ -110,7 +110,7 @@ pub(crate) fn connect(
             let _ = emptied.push(RoutedBatch::new());
         }
         emptied.publish();
-        let table = ShardSubscriptions::new(key, SUBSCRIPTIONS_PER_CLIENT_MAX);
+        let table = ShardSubscriptions::new(key, SUBSCRIPTIONS_PER_CLIENT_MAX).with_shards(shards.len());
         ports.push(HubPort::new(
             (publication_batches, from_hub),
             (to_shard, emptied),

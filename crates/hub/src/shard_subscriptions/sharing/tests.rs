@@ -190,6 +190,61 @@ fn a_full_feed_continues_in_other_memory() {
     assert!(!shard.table.feeds.has_open());
 }
 
+/// A shard whose output refers to all its feed memory continues in the next turn, where it was.
+#[test]
+fn without_memory_for_feeds_deliveries_wait_for_the_output() {
+    const SHARDS: usize = 1000;
+    const FILTERS: u64 = 3;
+    let mut shard = SharingFixture::new(2);
+    shard.table = ShardSubscriptions::new(HashKey(1, 2), 100).with_shards(SHARDS);
+    shard.table.sharers_min = 2;
+    let subject = |filter: u64| format!("a{filter}.b");
+    for token in 0..4 * FILTERS {
+        shard.subscribe(token, &subject(token % FILTERS), "1", true);
+    }
+    (0..FILTERS).for_each(|filter| shard.publish(&subject(filter), None, b"shares"));
+    shard.expand();
+    assert_eq!(shard.table.feeds.len(), FILTERS as usize);
+    shard.output.clear();
+    let payload = vec![b'x'; FEED_BLOCK_SIZE / 3];
+    for number in 0..4 * FILTERS {
+        let mut writer = BlockWriter::new(payload.len() + 8);
+        let range = writer.append(&[format!("{number:8}").as_bytes(), &payload].concat());
+        shard.publish(&subject(number % FILTERS), None, writer.bytes(range.expect("there is room")));
+    }
+    let (mut held, mut waits, mut is_done) = (Vec::new(), 0, false);
+    while !is_done {
+        let mut deliveries = DeliveryBatch::new();
+        is_done = shard.table.expand(&mut shard.routed, &mut deliveries);
+        deliveries.group();
+        let mut is_empty = true;
+        while let Some(to) = deliveries.advance() {
+            is_empty = false;
+            if let Some(DeliveryItem::Feed(messages)) = deliveries.current() {
+                shard.output.entry(to).or_default().extend_from_slice(messages.bytes());
+            }
+        }
+        held.push(deliveries);
+        if is_empty && !is_done {
+            // The turn ends: the kernel has the bytes, or they are copied.
+            assert!(held.len() > 1, "a turn has room");
+            held.clear();
+            waits += 1;
+        }
+    }
+    assert!(waits > 0, "the memory suffices for everything");
+    for (token, output) in &shard.output {
+        let numbers: Vec<u64> = output
+            .windows(8)
+            .filter(|eight| eight.is_ascii() && eight[7].is_ascii_digit() && eight.starts_with(b"      "))
+            .filter_map(|eight| String::from_utf8_lossy(eight).trim().parse().ok())
+            .collect();
+        let expected: Vec<u64> = (0..4).map(|round| round * FILTERS + token % FILTERS).collect();
+        assert_eq!(numbers, expected, "client {token}");
+    }
+    assert_eq!(shard.output.len(), 4 * FILTERS as usize);
+}
+
 /// A publication that was parked before a SUB does not reach it, as without a feed.
 #[test]
 fn an_older_message_does_not_reach_members_that_came_later() {

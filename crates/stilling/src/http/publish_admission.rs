@@ -73,10 +73,7 @@ pub(super) fn admit(head: &RequestHead<'_>, hub: &HubHandle, is_open: bool) -> R
                    addresses need neither";
         return Err(PublishRejection::new(Status::Forbidden, reason));
     }
-    if !is_same_origin(head) {
-        let reason = "cross-origin request refused: Origin differs from Host";
-        return Err(PublishRejection::new(Status::Forbidden, reason));
-    }
+    check_origin(head)?;
     if is_rebindable(head) && hub.users.initial_access() != UserAccess::Unauthenticated {
         let reason = "a page at a host name may publish only if users are configured ([[user]]), because any site can let its name resolve to \
                    this address (DNS rebinding); localhost and IP addresses are exempt";
@@ -110,9 +107,7 @@ pub(super) fn admit_reader(
             "subscribing at a non-loopback address requires users ([[user]]); loopback addresses need none",
         );
     }
-    if !is_same_origin(head) {
-        return forbid("cross-origin request refused: Origin differs from Host");
-    }
+    check_origin(head)?;
     if has_host_name(head) && hub.users.initial_access() != UserAccess::Unauthenticated {
         return forbid(
             "a host name may be used for subscriptions only if users are configured ([[user]]), because any site can let \
@@ -200,6 +195,15 @@ fn conditions(head: &RequestHead<'_>, is_lines: bool) -> Result<Vec<u8>, Publish
         })?;
     }
     Ok(block)
+}
+
+/// Refuses requests of pages of another origin.
+pub(super) fn check_origin(head: &RequestHead<'_>) -> Result<(), PublishRejection> {
+    if is_same_origin(head) {
+        return Ok(());
+    }
+    let reason = "cross-origin request refused: Origin differs from Host";
+    Err(PublishRejection::new(Status::Forbidden, reason))
 }
 
 /// Whether the request has no `Origin`, or the origin of this host (RFC 6454 §7). Otherwise any page that a browser

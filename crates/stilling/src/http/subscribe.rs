@@ -19,7 +19,7 @@ use stilling_wire::websocket::UpgradeRequest;
 
 use super::accept::{self, MediaType};
 use super::active_request::ActiveRequest;
-use super::publish_admission::{PublishRejection, admit_reader};
+use super::publish_admission::{PublishRejection, admit_reader, check_origin};
 use super::response::Response;
 use super::session::HttpSession;
 use super::shard::HttpContext;
@@ -65,8 +65,12 @@ impl HttpSession {
         let wants_websocket = UpgradeRequest::is_requested(head);
         let is_closing = cx.http.is_draining();
         let Some(hub) = cx.hub.as_deref_mut().filter(|_| !is_closing) else {
-            return self.refuse_closing(wants_websocket, io, cx);
+            return self.refuse_for_now("the server ends: connect again", wants_websocket, io, cx);
         };
+        if !hub.port.may_subscribe() {
+            let reason = "too many subscriptions wait for the hub: connect again";
+            return self.refuse_for_now(reason, wants_websocket, io, cx);
+        }
         let admitted = admit_reader(head, hub, self.endpoint.subscribes)
             .and_then(|access| Ok((access, subscribe_request(head, hub, access, wants_websocket)?)));
         let (access, request) = match admitted {
@@ -112,6 +116,9 @@ impl HttpSession {
 
     /// Handles a request for the WebSocket echo.
     pub(super) fn echo(&mut self, head: &RequestHead<'_>, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
+        if let Err(rejection) = check_origin(head) {
+            return self.refuse_switch(head, rejection.into(), io, cx);
+        }
         self.upgrade(head, ProtocolSwitch::Echo, io, cx);
     }
 
@@ -144,10 +151,16 @@ impl HttpSession {
 
     /// Answers a client that is to connect again soon, to the successor if there is one. A browser reconnects after the
     /// end of an event stream, but not after an error.
-    fn refuse_closing(&mut self, wants_websocket: bool, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
+    fn refuse_for_now(
+        &mut self,
+        reason: &'static str,
+        wants_websocket: bool,
+        io: &mut Io<'_>,
+        cx: &mut HttpContext<'_>,
+    ) {
         self.terms.persistent = false;
         let response = if wants_websocket {
-            PublishRejection::new(Status::ServiceUnavailable, "the server ends: connect again").into()
+            PublishRejection::new(Status::ServiceUnavailable, reason).into()
         } else {
             let mut body = Vec::new();
             sse::encode_retry(&mut body, RETRY_AFTER.as_millis() as u32);

@@ -207,8 +207,13 @@ impl HubPort {
         subscribed
     }
 
-    /// Adds the only subscription of a connection, over WebSocket or SSE. A connection makes one such request, whether
-    /// there is room or not.
+    /// Whether a subscription over WebSocket or SSE may begin. Without room for requests, as before the hub's begin, one
+    /// more batch of them may wait.
+    pub(crate) fn may_subscribe(&mut self) -> bool {
+        self.has_room() || self.overflow.as_ref().is_none_or(|overflow| !overflow.is_full())
+    }
+
+    /// Adds the only subscription of a connection, over WebSocket or SSE, if it [may](Self::may_subscribe).
     ///
     /// # Errors
     /// The shard has too many subscriptions.

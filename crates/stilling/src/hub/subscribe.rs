@@ -65,7 +65,40 @@ impl StreamDirectory {
 
 #[cfg(test)]
 mod tests {
+    use stilling_engine::Token;
+    use stilling_hub::Now;
+    use stilling_hub::limits::{PUBLICATION_BATCH_SIZE, PUBLICATION_BATCHES};
+
+    use super::super::testing::hub_of_one_shard;
     use super::*;
+
+    /// While a successor waits for its streams, subscriptions use a bounded amount of memory.
+    #[test]
+    fn without_room_subscriptions_fill_one_more_batch() {
+        let (mut port, mut runner, _) = hub_of_one_shard();
+        port.set_gathering(true);
+        let filter = "f".repeat(200);
+        let request = SubscribeRequest {
+            filter: filter.as_bytes().into(),
+            format: MessageFormat::SseJson,
+            start: Some((0, StartFrom::New)),
+        };
+        let mut accepted = 0;
+        while port.may_subscribe() {
+            port.subscribe_to(Token::from_bits(accepted), &request).expect("there is room");
+            accepted += 1;
+            let bytes = accepted as usize * filter.len();
+            assert!(bytes <= (PUBLICATION_BATCHES + 1) * PUBLICATION_BATCH_SIZE, "{accepted} are accepted");
+        }
+        assert!(accepted > 1000, "{accepted}");
+        port.set_gathering(false);
+        port.flush();
+        for _ in 0..2 {
+            runner.turn(Now::simulated(0));
+            port.flush();
+        }
+        assert!(port.may_subscribe(), "the hub has processed them");
+    }
 
     #[test]
     fn a_filter_concerns_the_streams_that_have_one_of_its_subjects() {

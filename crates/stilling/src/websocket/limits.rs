@@ -11,7 +11,7 @@ pub(crate) const PENDING_MAX: usize = 16 * 1024 * 1024;
 /// Bytes of a message to the echo. More: the connection is closed with 1009.
 pub(crate) const ECHO_MESSAGE_SIZE_MAX: u32 = 16 * 1024 * 1024;
 
-/// Bytes of messages to the echo that are incomplete or wait for their clients to read, per shard. Full: the connection
+/// Bytes of memory of messages to the echo that are incomplete or wait for their clients to read, per shard. Full: the connection
 /// that needs more is closed with 1013.
 pub(crate) const ECHO_BYTES_MAX: usize = 64 * 1024 * 1024;
 
@@ -19,7 +19,7 @@ pub(crate) const ECHO_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// connection is closed with 1009.
 pub(crate) const ENVELOPE_SIZE_MAX: u32 = 16 * 1024;
 
-/// Bytes of subscribers' incomplete messages, per shard. Full: the connection that needs more is closed with 1013.
+/// Bytes of memory of subscribers' incomplete messages, per shard. Full: the connection that needs more is closed with 1013.
 pub(crate) const ASSEMBLY_MAX: usize = 64 * 1024 * 1024;
 
 /// Bytes of memory for one whole message that a shard keeps. Larger memory is freed after use.

@@ -7,6 +7,7 @@
 //!   frames ◀─ messages and notices of the subscription ◀═ hub
 //! ```
 
+mod assembly;
 mod client_message;
 mod echo;
 pub(crate) mod limits;

@@ -9,6 +9,7 @@ use stilling_wire::websocket::{
 };
 
 use super::WebSocketPurpose;
+use super::assembly::Assembly;
 use super::echo::Echo;
 use super::limits::{
     ASSEMBLY_MAX, ASSEMBLY_TIMEOUT, ECHO_BYTES_MAX, ECHO_MESSAGE_SIZE_MAX, ENVELOPE_SIZE_MAX, PENDING_MAX,
@@ -29,7 +30,7 @@ pub(crate) struct WebSocketContext<'a> {
 /// State that the WebSocket sessions of one shard share.
 #[derive(Debug, Default)]
 pub(crate) struct WebSocketShard {
-    /// Bytes of subscribers' incomplete messages.
+    /// Bytes of memory of subscribers' incomplete messages.
     assembled_bytes: usize,
     /// Bytes of messages to the echo that are incomplete or unsent.
     echo_bytes: usize,
@@ -65,14 +66,6 @@ impl Role {
             Role::Echo(_) => (&mut shard.echo_bytes, ECHO_BYTES_MAX),
         }
     }
-}
-
-/// A message that arrives in pieces.
-#[derive(Debug)]
-struct Assembly {
-    kind: MessageKind,
-    bytes: Vec<u8>,
-    until: Time,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -209,7 +202,7 @@ impl WebSocketSession {
             }
             WebSocketEvent::MessageStart { kind, .. } => {
                 let until = io.now().after(ASSEMBLY_TIMEOUT);
-                self.message = Some(Assembly { kind, bytes: Vec::new(), until });
+                self.message = Some(Assembly::new(kind, until));
                 self.schedule(io);
             }
             WebSocketEvent::Piece(piece) => self.add_piece(piece, io, cx),
@@ -240,20 +233,20 @@ impl WebSocketSession {
     }
 
     fn add_piece(&mut self, piece: MaskedPayload<'_>, io: &mut Io<'_>, cx: &mut WebSocketContext<'_>) {
+        let size_max = self.limits(cx).message_size_max;
         let Some(message) = &mut self.message else { return };
-        let (held, most) = self.role.budget(cx.websocket);
-        if *held + piece.len() > most {
+        let size_max = size_max as usize;
+        if message.reserve(piece.len(), size_max, self.role.budget(cx.websocket)).is_err() {
             let text = "too many incomplete messages: connect again later";
             let reason = CloseReason::InputFull;
             return self.close(WebSocketClose { code: CloseCode::TRY_AGAIN_LATER, text, reason }, io, cx);
         }
-        *held += piece.len();
         piece.append_to(&mut message.bytes);
     }
 
     fn take_assembly(&mut self, cx: &mut WebSocketContext<'_>) -> Option<Assembly> {
         let message = self.message.take()?;
-        *self.role.budget(cx.websocket).0 -= message.bytes.len();
+        *self.role.budget(cx.websocket).0 -= message.size();
         Some(message)
     }
 

@@ -399,6 +399,7 @@ fn handshakes_that_are_none_are_refused(driver: DriverChoice) {
         (whole.replace("events.a", "a..b"), 400, "invalid filter"),
         (whole.replace("events.a", "%3E?from=1"), 400, "several streams"),
         (handshake("/subscribe/events.a", "Origin: http://evil.example\r\n"), 403, "cross-origin"),
+        (handshake("/test/echo", "Origin: http://evil.example\r\n"), 403, "cross-origin"),
         (handshake("/test/echo", "").replace("Upgrade: websocket\r\n", ""), 426, "Upgrade: websocket"),
     ] {
         let answer = server.connect().ask(&request);

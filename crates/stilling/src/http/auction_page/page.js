@@ -487,6 +487,8 @@ addEventListener("hashchange", render);
 
 // ---- Bids ----
 
+/** As in the gate: longer names are rejected. */
+const BIDDER_BYTES_MAX = 64;
 const NAME_KEY = "stilling-bidder";
 const amount = { field: element("amount"), isTouched: false };
 const bidderName = () => element("bidder").value.trim();
@@ -591,6 +593,9 @@ async function submitBid() {
   if (!lot || isSending) return;
   const [bidder, price] = [bidderName(), parsePrice(amount.field.value)];
   if (!bidder) return setOutcome("rejected", "Enter your name first.", "bidder");
+  if (new TextEncoder().encode(bidder).length > BIDDER_BYTES_MAX) {
+    return setOutcome("rejected", `The name is longer than ${BIDDER_BYTES_MAX} bytes.`, "bidder");
+  }
   if (price === null) return setOutcome("rejected", "Enter the price as a whole number.", "amount");
   try {
     localStorage.setItem(NAME_KEY, bidder);

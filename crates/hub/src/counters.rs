@@ -115,6 +115,8 @@ pub struct StreamCounters {
     pub ids: Gauge,
     /// Message ids forgotten early because there were too many.
     pub ids_evicted: Gauge,
+    /// Messages accepted by the gate.
+    pub accepted: Gauge,
     /// Messages rejected by the gate.
     pub rejected: Gauge,
     /// Panics and invalid decisions of the gate.

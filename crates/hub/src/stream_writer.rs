@@ -414,10 +414,10 @@ impl StreamWriter {
             && !self.has_waited_too_long(now_ns)
     }
 
-    /// Counts a message that the gate has rejected.
-    pub(crate) fn count_rejected(&mut self) {
+    /// Counts a message that the gate, if there is one, has accepted or rejected.
+    pub(crate) fn count_judged(&mut self, is_accepted: bool) {
         if let Some(gate) = &mut self.gate {
-            gate.count_rejected();
+            gate.count_judged(is_accepted);
         }
     }
 

@@ -125,6 +125,8 @@ impl Overview {
             refused: self.refused(),
             jobs: work.done + work.expired + work.panicked + work.busy,
             waited_ns: u64::try_from(work.waited.as_nanos()).unwrap_or(u64::MAX),
+            accepted: hub.map_or(0, |hub| hub.streams.iter().map(|stream| stream.accepted.get()).sum()),
+            rejected: hub.map_or(0, |hub| hub.streams.iter().map(|stream| stream.rejected.get()).sum()),
         }
     }
 

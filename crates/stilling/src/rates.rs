@@ -1,4 +1,4 @@
-//! Recent rates: samples of the counters, taken once a second by the first shard to turn.
+//! Recent rates and peaks: samples of the counters, taken once a second by the first shard to turn.
 //!
 //! Only a busy server takes samples: after a second without changes no shard is woken for the next one.
 
@@ -32,17 +32,67 @@ pub(crate) struct CounterTotals {
     pub(crate) jobs: u64,
     /// Nanoseconds that they waited there.
     pub(crate) waited_ns: u64,
+    /// Messages that gates accepted and rejected.
+    pub(crate) accepted: u64,
+    pub(crate) rejected: u64,
 }
 
-const TOTALS_LEN: usize = 6;
+const TOTALS_LEN: usize = 8;
+
+/// What the server counts per second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flow {
+    Received,
+    Delivered,
+    Judged,
+    Accepted,
+    Rejected,
+}
+
+impl Flow {
+    pub(crate) const ALL: [Flow; 5] =
+        [Flow::Received, Flow::Delivered, Flow::Judged, Flow::Accepted, Flow::Rejected];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Flow::Received => "received",
+            Flow::Delivered => "delivered",
+            Flow::Judged => "judged",
+            Flow::Accepted => "accepted",
+            Flow::Rejected => "rejected",
+        }
+    }
+}
+
+/// Rates of one flow.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct FlowRates {
+    /// Per second, over the seconds in which the flow was not idle.
+    pub(crate) mean: f64,
+    /// In the best second.
+    pub(crate) peak: u64,
+}
 
 impl CounterTotals {
     fn values(&self) -> [u64; TOTALS_LEN] {
-        [self.requests, self.messages, self.delivered, self.refused, self.jobs, self.waited_ns]
+        let CounterTotals { requests, messages, delivered, refused, jobs, waited_ns, accepted, rejected } =
+            *self;
+        [requests, messages, delivered, refused, jobs, waited_ns, accepted, rejected]
     }
 
-    fn of([requests, messages, delivered, refused, jobs, waited_ns]: [u64; TOTALS_LEN]) -> CounterTotals {
-        CounterTotals { requests, messages, delivered, refused, jobs, waited_ns }
+    fn of(values: [u64; TOTALS_LEN]) -> CounterTotals {
+        let [requests, messages, delivered, refused, jobs, waited_ns, accepted, rejected] = values;
+        CounterTotals { requests, messages, delivered, refused, jobs, waited_ns, accepted, rejected }
+    }
+
+    fn of_flow(&self, flow: Flow) -> u64 {
+        match flow {
+            Flow::Received => self.messages,
+            Flow::Delivered => self.delivered,
+            Flow::Judged => self.accepted + self.rejected,
+            Flow::Accepted => self.accepted,
+            Flow::Rejected => self.rejected,
+        }
     }
 }
 
@@ -73,6 +123,38 @@ pub struct Rates {
     due: AtomicU64,
     sample_count: AtomicUsize,
     samples: [RateSample; SAMPLE_SLOTS],
+    /// Written with each sample.
+    flows: [FlowMeter; Flow::ALL.len()],
+}
+
+#[derive(Debug, Default)]
+struct FlowMeter {
+    peak: AtomicU64,
+    /// Sum of the samples, and nanoseconds in which something was counted.
+    count: AtomicU64,
+    busy_ns: AtomicU64,
+}
+
+impl FlowMeter {
+    /// Adds what was counted since the last sample, `span` ago.
+    fn add(&self, count: u64, span: Duration) {
+        if count == 0 {
+            return;
+        }
+        // Before a longer span no shard had to turn: everything was counted in its last second.
+        let span = if span < 2 * SAMPLE_INTERVAL { span.max(SAMPLE_INTERVAL) } else { SAMPLE_INTERVAL };
+        let per_second = (count as f64 / span.as_secs_f64()).round() as u64;
+        // Samples do not overlap, so no other thread writes.
+        self.peak.store(per_second.max(self.peak.load(Ordering::Relaxed)), Ordering::Relaxed);
+        self.count.fetch_add(count, Ordering::Relaxed);
+        self.busy_ns.fetch_add(span.as_nanos() as u64, Ordering::Relaxed);
+    }
+
+    fn rates(&self) -> FlowRates {
+        let seconds = self.busy_ns.load(Ordering::Relaxed) as f64 / 1e9;
+        let count = self.count.load(Ordering::Relaxed) as f64;
+        FlowRates { mean: count / seconds.max(1.0), peak: self.peak.load(Ordering::Relaxed) }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -121,9 +203,21 @@ impl Rates {
         if last.is_some_and(|(_, last)| last == totals) {
             return None;
         }
+        let first = (sample_count == 0).then(|| (now, CounterTotals::default()));
+        if let Some((last_at, last)) = last.or(first) {
+            for (meter, flow) in self.flows.iter().zip(Flow::ALL) {
+                let count = totals.of_flow(flow).saturating_sub(last.of_flow(flow));
+                meter.add(count, now.since(last_at));
+            }
+        }
         self.samples[sample_count % SAMPLE_SLOTS].write(now, &totals);
         self.sample_count.store(sample_count.wrapping_add(1), Ordering::Release);
         Some(next)
+    }
+
+    /// Mean and peak of a flow since the start, up to the last sample.
+    pub(crate) fn flow(&self, flow: Flow) -> FlowRates {
+        self.flows[flow as usize].rates()
     }
 
     pub(crate) fn uptime(&self, now: Time) -> Duration {
@@ -188,6 +282,35 @@ mod tests {
         assert_eq!(rates.turn(at(3_600_000), || requests(1900)), Some(at(3_601_000)));
         let recent = rates.recent(at(3_600_500), requests(2000));
         assert_eq!(recent, RateWindow { span: WINDOW, delta: requests(200) });
+    }
+
+    /// Row 2.17: the rates in and out, average and peak.
+    #[test]
+    fn the_peak_is_the_best_second_and_the_mean_does_not_count_idle_ones() {
+        let rates = Rates::default();
+        let bids = |accepted, rejected| CounterTotals {
+            messages: accepted + rejected,
+            delivered: 200 * accepted,
+            accepted,
+            rejected,
+            ..CounterTotals::default()
+        };
+        assert_eq!(rates.turn(at(0), || bids(0, 0)), Some(at(1000)));
+        assert_eq!(rates.turn(at(1000), || bids(10, 5)), Some(at(2000)));
+        assert_eq!(rates.turn(at(2000), || bids(40, 65)), Some(at(3000)));
+        let received = FlowRates { mean: 52.5, peak: 90 };
+        assert_eq!(rates.flow(Flow::Received), received);
+        assert_eq!(rates.flow(Flow::Judged), received);
+        assert_eq!(rates.flow(Flow::Accepted), FlowRates { mean: 20.0, peak: 30 });
+        assert_eq!(rates.flow(Flow::Rejected), FlowRates { mean: 32.5, peak: 60 });
+        assert_eq!(rates.flow(Flow::Delivered), FlowRates { mean: 4000.0, peak: 6000 });
+        assert_eq!(rates.turn(at(3000), || bids(40, 65)), None, "an idle server is not woken");
+        assert_eq!(rates.flow(Flow::Received), received);
+        // A burst after an hour, seen by the first turn; then a late sample.
+        assert_eq!(rates.turn(at(3_600_000), || bids(240, 65)), Some(at(3_601_000)));
+        assert_eq!(rates.flow(Flow::Accepted), FlowRates { mean: 80.0, peak: 200 });
+        assert_eq!(rates.turn(at(3_601_500), || bids(540, 65)), Some(at(3_602_500)));
+        assert_eq!(rates.flow(Flow::Accepted), FlowRates { mean: 120.0, peak: 200 });
     }
 
     #[test]

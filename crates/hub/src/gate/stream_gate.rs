@@ -25,6 +25,7 @@ pub struct StreamGate {
     /// Why the state is unknown. The stream is frozen then.
     failure: Option<Arc<str>>,
     snapshots: SnapshotProgress,
+    accepted: u64,
     rejected: u64,
     failed: u64,
     /// Log line about the last failure.
@@ -76,6 +77,7 @@ impl StreamGate {
             name,
             failure,
             snapshots: SnapshotProgress { every_size, ..SnapshotProgress::default() },
+            accepted: 0,
             rejected: 0,
             failed: 0,
             notice: None,
@@ -163,9 +165,9 @@ impl StreamGate {
         }
     }
 
-    /// Counts a rejected message: a message that waits for room is judged again.
-    pub(crate) fn count_rejected(&mut self) {
-        self.rejected += 1;
+    /// Counts a message when its records are stored or its rejection is answered: one that waits for room is judged again.
+    pub(crate) fn count_judged(&mut self, is_accepted: bool) {
+        *(if is_accepted { &mut self.accepted } else { &mut self.rejected }) += 1;
     }
 
     fn note_failure(&mut self, reason: &str) -> Verdict {
@@ -243,7 +245,8 @@ impl StreamGate {
 
     /// Adds the counts of the gate that it replaces.
     pub(crate) fn add_counts(&mut self, replaced: Option<&StreamGate>) {
-        if let Some(StreamGate { rejected, failed, .. }) = replaced {
+        if let Some(StreamGate { accepted, rejected, failed, .. }) = replaced {
+            self.accepted += accepted;
             (self.rejected, self.failed) = (self.rejected + rejected, self.failed + failed);
         }
     }
@@ -254,6 +257,7 @@ impl StreamGate {
     }
 
     pub(crate) fn publish_metrics(&self, to: &crate::counters::StreamCounters) {
+        to.accepted.set(self.accepted);
         to.rejected.set(self.rejected);
         to.gate_failures.set(self.failed);
         to.gate_snapshot.set(self.snapshots.durable);

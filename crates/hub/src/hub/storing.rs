@@ -115,6 +115,7 @@ impl<S: Storage, O: ShardSenders> Hub<S, O> {
                 return Ok(());
             }
         };
+        stream.count_judged(true);
         if is_on_disk {
             stream.count_record(ingress);
             if planted!("early visibility") {
@@ -162,7 +163,7 @@ impl<S: Storage, O: ShardSenders> Hub<S, O> {
             stream.push_answer(ack, reply, reason);
             stream.note_pending();
         }
-        self.streams[number].count_rejected();
+        self.streams[number].count_judged(false);
         self.losses.count(ingress, Loss::Rejected, 1);
         Ok(())
     }

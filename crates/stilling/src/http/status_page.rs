@@ -13,6 +13,7 @@ use super::response::Response;
 use super::shard::HttpShard;
 use crate::hub::HubHandleCounters;
 use crate::overview::Overview;
+use crate::rates::Flow;
 
 /// Seconds between reloads of the page.
 const REFRESH_SECONDS: u32 = 3;
@@ -81,6 +82,7 @@ fn page(overview: &Overview, ready: bool, now: Time) -> String {
     work(&mut page, overview);
     connections(&mut page, overview);
     messages(&mut page, overview);
+    rates(&mut page, overview);
     let responses: Vec<_> = (Status::ALL.iter())
         .map(|status| {
             (format!("{} {}", status.code(), status.reason()), overview.http(|c| c.responses(*status)))
@@ -207,6 +209,21 @@ fn messages(page: &mut String, overview: &Overview) {
     rows.push(("lost: datagrams dropped by the kernel".to_owned(), dropped));
     let rows = rows.iter().map(|(name, count)| (name.as_str(), *count));
     table(page, "Messages", rows, |name| name.starts_with("lost"));
+}
+
+/// Mean and best second of each flow.
+fn rates(page: &mut String, overview: &Overview) {
+    let of_flow = |flow: Flow| (flow, overview.rates.flow(flow));
+    let mut flows = Flow::ALL.map(of_flow).into_iter().filter(|(_, rates)| rates.peak > 0).peekable();
+    if flows.peek().is_none() {
+        return;
+    }
+    page.push_str("<section><h2>Messages per second</h2><table><tr><th>flow<th>mean<th>best second");
+    for (flow, rates) in flows {
+        let (mean, peak) = (rate(rates.mean), grouped(rates.peak));
+        let _ = write!(page, "<tr><td>{}<td>{mean}<td>{peak}", flow.name());
+    }
+    page.push_str("</table></section>");
 }
 
 /// Mean wait of requests for the hub, in microseconds.

@@ -11,6 +11,7 @@ use stilling_hub::{HubCounters, Ingress, Loss, ShardCounters, StreamCounters};
 use super::{counter, counter_with_unit, gauge};
 use crate::hub::HubHandleCounters;
 use crate::overview::Overview;
+use crate::rates::Flow;
 use crate::volume_monitor::DiskUsage;
 
 pub(super) fn encode(overview: &Overview, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
@@ -70,6 +71,7 @@ pub(super) fn encode(overview: &Overview, to: &mut DescriptorEncoder<'_>) -> fmt
     counter(to, "hub_fallen_behind", help, hub.fallen_behind())?;
     encode_subscribers(overview, to)?;
     encode_queue(hub, to)?;
+    encode_rates(overview, to)?;
     encode_losses(overview, to)?;
     encode_hub_handles(overview, to)?;
     encode_streams(&hub.streams, to)?;
@@ -100,6 +102,24 @@ fn encode_queue(hub: &HubCounters, to: &mut DescriptorEncoder<'_>) -> fmt::Resul
     let longest = ConstGauge::new(hub.queue_wait_ns_max.get() as f64 / 1e9);
     let kind = longest.metric_type();
     longest.encode(to.encode_descriptor("hub_queue_wait_max", help, Some(&Unit::Seconds), kind)?)
+}
+
+/// Rates of messages received, delivered and judged by gates.
+fn encode_rates(overview: &Overview, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let kind = ConstGauge::new(0_i64).metric_type();
+    let help = "Messages in the best second since the start, by flow";
+    let mut family = to.encode_descriptor("hub_per_second_max", help, None, kind)?;
+    for flow in Flow::ALL {
+        let peak = i64::try_from(overview.rates.flow(flow).peak).unwrap_or(i64::MAX);
+        ConstGauge::new(peak).encode(family.encode_family(&[("flow", flow.name())])?)?;
+    }
+    let help = "Messages per second since the start without idle seconds, by flow";
+    let mut family = to.encode_descriptor("hub_per_second_mean", help, None, kind)?;
+    for flow in Flow::ALL {
+        let mean = overview.rates.flow(flow).mean;
+        ConstGauge::new(mean).encode(family.encode_family(&[("flow", flow.name())])?)?;
+    }
+    Ok(())
 }
 
 fn encode_streams(streams: &[StreamCounters], to: &mut DescriptorEncoder<'_>) -> fmt::Result {
@@ -242,7 +262,8 @@ fn encode_hub_handles(overview: &Overview, to: &mut DescriptorEncoder<'_>) -> fm
 
 fn counters_per_stream(streams: &[StreamCounters], to: &mut DescriptorEncoder<'_>) -> fmt::Result {
     type Count = fn(&StreamCounters) -> u64;
-    let counts: [(&str, &str, Count); 11] = [
+    let counts: [(&str, &str, Count); 12] = [
+        ("accepted", "Messages accepted by the stream's gate", |stream| stream.accepted.get()),
         ("rejected", "Messages rejected by the stream's gate", |stream| stream.rejected.get()),
         ("gate_failures", "Panics and invalid decisions of the stream's gate", |stream| {
             stream.gate_failures.get()

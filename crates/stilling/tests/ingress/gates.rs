@@ -92,6 +92,12 @@ fn a_gate_of_the_program_decides_on_every_protocol(driver: DriverChoice) {
     eventually("all are counted", || {
         (server.metric("stilling_hub_stream_rejected_total{stream=\"events\"}") == 5).then_some(())
     });
+    assert_eq!(server.metric("stilling_hub_stream_accepted_total{stream=\"events\"}"), 3);
+    for flow in ["judged", "accepted", "rejected"] {
+        // Row 2.17: the first sample may contain a part.
+        let peak = || server.metric(&format!("stilling_hub_per_second_max{{flow=\"{flow}\"}}"));
+        eventually("the peak is sampled", || (1..=8).contains(&peak()).then_some(()));
+    }
     let seen: Vec<String> = (0..3).map(|_| observer.next().1).collect();
     assert!(seen[..2] == ["one", "two"] && seen[2].contains("three"), "{seen:?}");
     let (overview, folder) = server.keep();

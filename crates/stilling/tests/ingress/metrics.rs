@@ -8,6 +8,7 @@ use stilling::DriverChoice;
 use crate::support::{HubTestServer, eventually};
 
 on_both_drivers!(
+    a_burst_leaves_its_peak,
     the_metrics_count_what_the_hub_does,
     a_stream_that_is_not_open_makes_the_server_unready,
     without_a_hub_pages_omit_it,
@@ -17,6 +18,37 @@ fn publish(hub_server: &HubTestServer, subject: &str, fields: &str) -> u16 {
     let request =
         format!("POST /publish/{subject} HTTP/1.1\r\nHost: a\r\n{fields}Content-Length: 5\r\n\r\nhello");
     hub_server.connect().ask(request).status
+}
+
+/// Row 2.17: messages in and out per second, average and peak, in the metrics and on the page.
+fn a_burst_leaves_its_peak(driver: DriverChoice) {
+    const BURST: u32 = 200;
+    let hub_server = HubTestServer::start(driver);
+    let rate = |kind: &str, flow: &str| -> f64 {
+        let page = hub_server.page("/metrics").into_text();
+        let name = format!("stilling_hub_per_second_{kind}{{flow=\"{flow}\"}} ");
+        let value = page.lines().find_map(|line| line.strip_prefix(&name)).expect("it is exported");
+        value.parse().expect("a number")
+    };
+    assert!(rate("max", "received") == 0.0 && rate("mean", "received") == 0.0);
+    let mut subscriber = hub_server.subscribe("events.*");
+    let mut publisher = hub_server.connect();
+    for _ in 0..BURST {
+        let request = "POST /publish/events.a HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello";
+        assert_eq!(publisher.ask(request).status, 200);
+        assert_eq!(subscriber.next().1, "hello");
+    }
+    for flow in ["received", "delivered"] {
+        // The burst may take several seconds.
+        let peak = eventually("the second ends", || Some(rate("max", flow)).filter(|peak| *peak > 0.0));
+        assert!(peak <= f64::from(BURST), "{flow}: {peak}");
+        assert!(rate("mean", flow) <= rate("max", flow), "{flow}");
+        assert!(rate("max", "judged") == 0.0, "no stream has a gate");
+    }
+    let page = hub_server.connect().ask("GET /status HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert!(page.text().contains("<th>mean<th>best second<tr><td>received<td>"), "{}", page.text());
+    assert!(!page.text().contains("<td>judged<td>"), "{}", page.text());
+    hub_server.finish();
 }
 
 /// Row 5.3: one page for all counters.

@@ -38,18 +38,20 @@ use crate::limits::{
     ENDED_SUBSCRIPTIONS_PER_SUB, FEED_SHARERS_MIN, FILTER_TOKENS_PER_CLIENT_MAX,
     STALE_REGISTRATIONS_PER_TURN, SUBSCRIPTIONS_MAX,
 };
-use crate::publication_batch::{ClientOptions, HubRequest, InterestChange, PublicationBatch, RegistrationId};
+use crate::publication_batch::{ClientOptions, HubRequest, PublicationBatch, RegistrationId};
 use crate::registrations::tokens;
 use crate::short_bytes::ShortBytes;
 
 use self::feeds::Feeds;
 use self::filter_subscriptions::FilterSubscriptions;
+use self::pending_change::{ChangeKind, PendingChange};
 use self::record_subscription::RecordSubscription;
 use self::subscription::{DisconnectedOwner, Sharing, Subscription, SubscriptionOwner};
 
 mod expand;
 mod feeds;
 mod filter_subscriptions;
+mod pending_change;
 mod record_subscription;
 mod sharing;
 mod subscription;
@@ -91,23 +93,6 @@ enum ReportedSubscribers {
     None,
     One(u64),
     Many,
-}
-
-#[derive(Debug)]
-struct PendingChange {
-    token: u64,
-    id: RegistrationId,
-    kind: ChangeKind,
-}
-
-#[derive(Debug)]
-enum ChangeKind {
-    Register { filter: Arc<[u8]>, queue: Box<[u8]> },
-    Share { filter: Arc<[u8]> },
-    Unshare,
-    Sync,
-    Unregister { after: Option<u32>, is_shared: bool },
-    Disconnect,
 }
 
 /// The subscriptions of one shard.
@@ -272,21 +257,9 @@ impl ShardSubscriptions {
     /// Appends all unreported changes to a publication batch. Called after each call that may cause some, before
     /// anything else is [pushed](Self::push).
     pub fn push_changes(&mut self, publication_batch: &mut PublicationBatch) {
-        while let Some(PendingChange { token, id, kind }) = self.changes.pop_front() {
-            let change = match &kind {
-                ChangeKind::Disconnect => {
-                    self.push(publication_batch, token, ClientOptions::default(), &HubRequest::Disconnect);
-                    continue;
-                }
-                ChangeKind::Register { filter, queue } => InterestChange::Register { id, filter, queue },
-                ChangeKind::Share { filter } => InterestChange::Share { id, filter },
-                ChangeKind::Unshare => InterestChange::Unshare { id },
-                ChangeKind::Sync => InterestChange::Sync,
-                &ChangeKind::Unregister { after, is_shared } => {
-                    InterestChange::Unregister { id, after, is_shared }
-                }
-            };
-            self.push(publication_batch, token, ClientOptions::default(), &HubRequest::Interest(change));
+        while let Some(change) = self.changes.pop_front() {
+            let request = change.request();
+            self.push(publication_batch, change.token, ClientOptions::default(), &request);
         }
     }
 

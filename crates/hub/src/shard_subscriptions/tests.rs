@@ -6,6 +6,7 @@ use super::*;
 use crate::deliveries::{DeliveryBatch, DeliveryItem};
 use crate::limits::{DELIVERY_BATCH_SIZE, STALE_MATCHES_PER_STEP};
 use crate::message::OutboundMessage;
+use crate::publication_batch::InterestChange;
 use crate::routed_batch::{MarkTarget, RoutedBatch};
 
 const ALICE: u64 = 1;

@@ -77,6 +77,9 @@ fn http(config: &ServeConfig, sources: &SettingSources, output: &mut String) {
             let _ =
                 writeln!(output, "subscribe  http://{address}/subscribe/* (answered here, not by the app)");
         }
+        if config.app.is_some() && config.serves_nats_at(*address) {
+            let _ = writeln!(output, "nats       ws://{address}/nats (answered here, not by the app)");
+        }
         if config.has_auction_page_at(*address) {
             let _ = writeln!(output, "auction    http://{address}/auction (a page for bidders)");
         }
@@ -94,8 +97,12 @@ fn http(config: &ServeConfig, sources: &SettingSources, output: &mut String) {
 }
 
 fn messages(config: &MessagingConfig, sources: &SettingSources, output: &mut String) {
-    let network =
-        [("nats", &config.nats), ("syslog-udp", &config.syslog_udp), ("syslog-tcp", &config.syslog_tcp)];
+    let network = [
+        ("nats", &config.nats),
+        ("nats-websocket", &config.nats_websocket),
+        ("syslog-udp", &config.syslog_udp),
+        ("syslog-tcp", &config.syslog_tcp),
+    ];
     for (name, addresses) in network {
         for address in addresses {
             let _ = writeln!(output, "{name:<10} {address} ({})", sources.origin(name));

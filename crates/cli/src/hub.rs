@@ -22,6 +22,10 @@ pub(crate) struct HubArguments {
     /// Listen for NATS clients on this address; repeatable [default: 127.0.0.1:4222, if no listener is named]
     #[arg(long, value_name = "ADDRESS", value_parser = address())]
     nats: Vec<SocketAddr>,
+    /// Listen for NATS clients over WebSocket on this address, beside /nats of the HTTP listeners; repeatable [default:
+    /// nowhere]
+    #[arg(long, value_name = "ADDRESS", value_parser = address())]
+    nats_websocket: Vec<SocketAddr>,
     /// Thread of the hub, which all messages pass; auto uses a dedicated thread on more than two cores
     #[arg(long, value_enum, default_value_t = HubThreadOption::Auto)]
     hub_thread: HubThreadOption,
@@ -89,6 +93,7 @@ impl HubArguments {
     /// Returns whether an option names one of the hub's listeners.
     pub(crate) fn names_a_listener(&self) -> bool {
         !(self.nats.is_empty()
+            && self.nats_websocket.is_empty()
             && self.syslog_udp.is_empty()
             && self.syslog_tcp.is_empty()
             && self.syslog_unix.is_empty())
@@ -119,6 +124,7 @@ impl HubArguments {
         let defaults = MessagingConfig::default();
         let mut config = MessagingConfig {
             nats: self.nats,
+            nats_websocket: self.nats_websocket,
             syslog_udp: self.syslog_udp,
             syslog_tcp: self.syslog_tcp,
             syslog_unix: self.syslog_unix,

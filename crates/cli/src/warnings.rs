@@ -1,5 +1,7 @@
 //! Warnings about allowed but unwise settings of a server.
 
+use std::net::SocketAddr;
+
 use stilling::settings::{Durability, MessagingConfig, SourceRange};
 use stilling::{DataDirectory, Exposure};
 
@@ -26,8 +28,23 @@ pub(crate) fn warnings(resolved: &ResolvedSettings, exposures: &[Exposure]) -> V
         Diagnostic::new(&origin, reason.clone())
     }));
     all.extend(syslog_warnings(&config.hub, sources));
+    all.extend(websocket_warnings(&config.hub, sources));
     all.extend(sources.warnings.iter().cloned());
     all
+}
+
+/// Listeners that refuse all clients.
+fn websocket_warnings(config: &MessagingConfig, sources: &SettingSources) -> Vec<Diagnostic> {
+    let is_refusing =
+        |address: &&SocketAddr| config.users.is_empty() && !address.ip().to_canonical().is_loopback();
+    let of = |address: &SocketAddr| {
+        let reason = format!(
+            "{address} is reachable from other machines, and without users its clients are refused; add a [[user]], or \
+             listen on 127.0.0.1"
+        );
+        Diagnostic::new(&sources.origin("nats-websocket"), reason)
+    };
+    config.nats_websocket.iter().filter(is_refusing).map(of).collect()
 }
 
 fn syslog_warnings(config: &MessagingConfig, sources: &SettingSources) -> Vec<Diagnostic> {

@@ -72,6 +72,12 @@ impl ServeConfig {
         self.has_hub() && (!self.hub.users.is_empty() || is_loopback(address))
     }
 
+    /// Whether `/nats` is answered at an HTTP listener with this address: where `/publish/*` and `/subscribe/*` are.
+    #[must_use]
+    pub fn serves_nats_at(&self, address: SocketAddr) -> bool {
+        self.publishes_at(address) && self.subscribes_at(address)
+    }
+
     /// Whether the page `/auction` is answered at an HTTP listener with this address: where `/subscribe/*` is, if a
     /// stream has the gate `auction`.
     #[must_use]
@@ -93,7 +99,8 @@ impl ServeConfig {
                          publish and subscribe to everything; add a [[user]], or listen on 127.0.0.1"
                     ),
                 }),
-                ListenerProtocol::Nats => {}
+                // Without users the latter refuses clients at such an address.
+                ListenerProtocol::Nats | ListenerProtocol::NatsWebSocket => {}
                 ListenerProtocol::Syslog(transport) => exposures.extend(self.syslog_exposure(address, transport)),
                 ListenerProtocol::Custom(_) => exposures.push(Exposure {
                     option: PROTOCOLS,

@@ -40,6 +40,8 @@ const DEFER_ACCEPT_SECONDS: u32 = 1;
 pub(crate) enum ListenerProtocol {
     Http,
     Nats,
+    /// NATS over WebSocket.
+    NatsWebSocket,
     Syslog(SyslogTransport),
     /// The custom protocol with this index.
     Custom(u16),
@@ -51,6 +53,7 @@ impl ListenerProtocol {
         match self {
             ListenerProtocol::Http => "http",
             ListenerProtocol::Nats => "nats",
+            ListenerProtocol::NatsWebSocket => "ws",
             ListenerProtocol::Syslog(SyslogTransport::Tcp) => "syslog-tcp",
             ListenerProtocol::Syslog(SyslogTransport::Udp) => "syslog-udp",
             ListenerProtocol::Syslog(SyslogTransport::Unix) => "syslog-unix",
@@ -272,7 +275,7 @@ impl Listeners {
 
 pub(crate) fn options(config: &ServeConfig, protocol: ListenerProtocol) -> ListenOptions {
     let defer_accept = match protocol {
-        ListenerProtocol::Http => DEFER_ACCEPT_SECONDS,
+        ListenerProtocol::Http | ListenerProtocol::NatsWebSocket => DEFER_ACCEPT_SECONDS,
         // The server may send first, and clients may be silent for long.
         ListenerProtocol::Nats | ListenerProtocol::Syslog(_) | ListenerProtocol::Custom(_) => 0,
     };
@@ -324,6 +327,8 @@ fn wanted_groups(config: &ServeConfig) -> Vec<ListenerGroup> {
     let http = config.listen.iter().map(|wanted| (ListenerProtocol::Http, false, *wanted));
     let admin = config.admin.address().map(|wanted| (ListenerProtocol::Http, true, wanted));
     let nats = config.hub.nats.iter().map(|wanted| (ListenerProtocol::Nats, false, *wanted));
+    let websocket =
+        config.hub.nats_websocket.iter().map(|wanted| (ListenerProtocol::NatsWebSocket, false, *wanted));
     let syslog = config
         .hub
         .syslog_tcp
@@ -333,7 +338,9 @@ fn wanted_groups(config: &ServeConfig) -> Vec<ListenerGroup> {
         .zip(&config.protocols)
         .map(|(number, listener)| (ListenerProtocol::Custom(number), false, listener.address));
     let mut groups: Vec<ListenerGroup> = Vec::new();
-    for (protocol, is_admin, wanted) in http.chain(admin).chain(nats).chain(syslog).chain(custom) {
+    for (protocol, is_admin, wanted) in
+        http.chain(admin).chain(nats).chain(websocket).chain(syslog).chain(custom)
+    {
         // Port 0 takes another port each time; any other repeated address is one address.
         if wanted.port() == 0 || groups.iter().all(|group| group.wanted != wanted) {
             groups.push(ListenerGroup { protocol, is_admin, wanted, sockets: Vec::new() });

@@ -354,6 +354,7 @@ impl ShardSetup {
                 ListenerProtocol::Syslog(SyslogTransport::Tcp)
                 | ListenerProtocol::Http
                 | ListenerProtocol::Nats
+                | ListenerProtocol::NatsWebSocket
                 | ListenerProtocol::Custom(_) => {}
             }
         }
@@ -402,6 +403,7 @@ fn accept_from<D: Driver<Socket = OwnedFd>>(
             }
             ListenerProtocol::Http
             | ListenerProtocol::Nats
+            | ListenerProtocol::NatsWebSocket
             | ListenerProtocol::Syslog(SyslogTransport::Tcp)
             | ListenerProtocol::Custom(_) => {
                 let number = shard.listen(listener.socket, true)?;

@@ -12,6 +12,7 @@ use stilling_wire::http1::{BodyLength, RequestHead, Status};
 use stilling_wire::nats::{EXPECTED_LAST_SEQUENCE, MESSAGE_ID, Subject, encode_headers};
 
 use super::response::Response;
+use super::route::{HttpEndpoint, HttpScope};
 use crate::hub::{HubHandle, RESERVED_SUBJECTS};
 use crate::users::{UserAccess, Users};
 
@@ -123,6 +124,35 @@ pub(super) fn admit_reader(
     }
 }
 
+/// Whether the request may continue in the NATS client protocol, whose CONNECT authenticates. A listener of its own
+/// serves no pages: those of any port of its host have its origin.
+pub(super) fn admit_nats(
+    head: &RequestHead<'_>,
+    hub: &HubHandle,
+    endpoint: HttpEndpoint,
+) -> Result<(), PublishRejection> {
+    let forbid = |reason: &'static str| Err(PublishRejection::new(Status::Forbidden, reason));
+    if !(endpoint.publishes && endpoint.subscribes) {
+        return forbid(
+            "NATS over WebSocket at a non-loopback address requires users ([[user]]); loopback addresses need none",
+        );
+    }
+    if endpoint.scope == HttpScope::NatsWebSocket {
+        if !is_same_site(head) {
+            return forbid("cross-origin request refused: the host of Origin differs from Host");
+        }
+    } else if !is_same_origin(head) {
+        return forbid("cross-origin request refused: Origin differs from Host");
+    }
+    if has_host_name(head) && hub.users.initial_access() != UserAccess::Unauthenticated {
+        return forbid(
+            "a host name may be used for NATS over WebSocket only if users are configured ([[user]]), because any site \
+             can let its name resolve to this address (DNS rebinding); localhost and IP addresses are exempt",
+        );
+    }
+    Ok(())
+}
+
 /// Checks a message of `size` bytes; `line` is its line number if the body has several messages.
 pub(super) fn check_size(size: u64, hub: &HubHandle, line: Option<usize>) -> Result<(), PublishRejection> {
     let most = hub.limits.payload_size_max;
@@ -210,13 +240,37 @@ pub(super) fn check_origin(head: &RequestHead<'_>) -> Result<(), PublishRejectio
 /// shows could publish at the loopback address of its machine.
 fn is_same_origin(head: &RequestHead<'_>) -> bool {
     let Some(origin) = head.header("Origin") else { return true };
-    let host = [&b"http://"[..], b"https://"].into_iter().find_map(|scheme| {
-        let start = origin.get(..scheme.len())?;
-        start.eq_ignore_ascii_case(scheme).then(|| &origin[scheme.len()..])
-    });
-    match (host, head.host) {
+    match (host_of_origin(origin), head.host) {
         (Some(origin), Some(host)) => !host.is_empty() && origin.eq_ignore_ascii_case(host),
         _ => false,
+    }
+}
+
+/// Whether the request has no `Origin`, or that of a page of this host, at any port.
+fn is_same_site(head: &RequestHead<'_>) -> bool {
+    let Some(origin) = head.header("Origin") else { return true };
+    match (host_of_origin(origin), head.host) {
+        (Some(origin), Some(host)) => {
+            let name = without_port(host);
+            !name.is_empty() && without_port(origin).eq_ignore_ascii_case(name)
+        }
+        _ => false,
+    }
+}
+
+/// The host and port of an origin (RFC 6454 §6.2).
+fn host_of_origin(origin: &[u8]) -> Option<&[u8]> {
+    [&b"http://"[..], b"https://"].into_iter().find_map(|scheme| {
+        let start = origin.get(..scheme.len())?;
+        start.eq_ignore_ascii_case(scheme).then(|| &origin[scheme.len()..])
+    })
+}
+
+fn without_port(host: &[u8]) -> &[u8] {
+    let is_port = |port: &[u8]| port.iter().all(u8::is_ascii_digit);
+    match host.iter().rposition(|&byte| byte == b':') {
+        Some(at) if is_port(&host[at + 1..]) => &host[..at],
+        _ => host,
     }
 }
 
@@ -230,11 +284,7 @@ fn is_rebindable(head: &RequestHead<'_>) -> bool {
 /// Whether the request names its host by a name that may be under foreign control.
 fn has_host_name(head: &RequestHead<'_>) -> bool {
     let Some(host) = head.host else { return false };
-    let is_port = |port: &[u8]| port.iter().all(u8::is_ascii_digit);
-    let name = match host.iter().rposition(|&byte| byte == b':') {
-        Some(at) if is_port(&host[at + 1..]) => &host[..at],
-        _ => host,
-    };
+    let name = without_port(host);
     let address = name.strip_prefix(b"[").and_then(|name| name.strip_suffix(b"]")).unwrap_or(name);
     let is_address = std::str::from_utf8(address).is_ok_and(|address| address.parse::<IpAddr>().is_ok());
     !is_address && !name.eq_ignore_ascii_case(b"localhost")

@@ -33,11 +33,13 @@ pub enum HttpScope {
     Routes,
     /// The pages only.
     Pages,
+    /// NATS over WebSocket, at any path.
+    NatsWebSocket,
 }
 
 impl HttpEndpoint {
     fn has_pages(self) -> bool {
-        self.scope != HttpScope::Routes
+        matches!(self.scope, HttpScope::Everything | HttpScope::Pages)
     }
 }
 
@@ -71,6 +73,8 @@ pub(super) enum Route {
     Echo,
     /// `/auction`: the page for bidders.
     Auction,
+    /// `/nats`: the NATS client protocol over WebSocket.
+    Nats,
 }
 
 /// A path of the hub.
@@ -79,6 +83,7 @@ enum HubPath {
     Publish,
     Subscribe,
     Auction,
+    Nats,
 }
 
 impl HubPath {
@@ -86,6 +91,7 @@ impl HubPath {
         match head.target.path {
             path if path.starts_with(publish_admission::PUBLISH_PATH_PREFIX) => Some(HubPath::Publish),
             path if path.starts_with(subscribe::SUBSCRIBE_PATH_PREFIX) => Some(HubPath::Subscribe),
+            subscribe::NATS_PATH => Some(HubPath::Nats),
             auction_page::AUCTION_PATH if !config.auction_filters.is_empty() => Some(HubPath::Auction),
             _ => None,
         }
@@ -95,6 +101,7 @@ impl HubPath {
         match self {
             HubPath::Publish => endpoint.publishes,
             HubPath::Subscribe | HubPath::Auction => endpoint.subscribes,
+            HubPath::Nats => endpoint.publishes && endpoint.subscribes,
         }
     }
 
@@ -103,9 +110,12 @@ impl HubPath {
             (HubPath::Publish, Method::Post) => Route::Publish,
             (HubPath::Subscribe, Method::Get | Method::Head) => Route::Subscribe,
             (HubPath::Auction, Method::Get | Method::Head) => Route::Auction,
+            (HubPath::Nats, Method::Get) => Route::Nats,
             (_, Method::Other(_) | Method::Connect) => Route::Refused(Status::NotImplemented),
             (HubPath::Publish, _) => Route::MethodNotAllowed(MethodSet::POST),
-            (HubPath::Subscribe | HubPath::Auction, _) => Route::MethodNotAllowed(MethodSet::GET),
+            (HubPath::Subscribe | HubPath::Auction | HubPath::Nats, _) => {
+                Route::MethodNotAllowed(MethodSet::GET)
+            }
         }
     }
 }
@@ -122,6 +132,7 @@ impl Route {
         let hub_path = has_hub.then(|| HubPath::of(head, config)).flatten();
         match (endpoint.scope, hub_path) {
             (HttpScope::Pages, _) => Route::built_in(head, endpoint),
+            (HttpScope::NatsWebSocket, _) => HubPath::Nats.route(head),
             // Where a path of the hub is disabled, it belongs to the worker processes.
             (_, Some(path)) if config.has_app && path.is_open_at(endpoint) => path.route(head),
             _ if config.has_app => Route::app_route(head, endpoint),

@@ -79,6 +79,8 @@ pub(crate) struct HttpSession {
     /// Its publication is counted in `HubHandle::pending_publications`.
     pub(super) is_publishing: bool,
     pub(super) endpoint: HttpEndpoint,
+    /// The index of its listener.
+    pub(super) listener: u16,
     /// The client's address, if worker processes or handlers need it.
     pub(super) peer: Option<Box<IpAddr>>,
 }
@@ -86,7 +88,7 @@ pub(crate) struct HttpSession {
 const _: () = assert!(size_of::<HttpSession>() <= 136, "the HTTP session has grown");
 
 impl HttpSession {
-    pub(crate) fn new(endpoint: HttpEndpoint) -> Self {
+    pub(crate) fn new(endpoint: HttpEndpoint, listener: u32) -> Self {
         HttpSession {
             decoder: RequestDecoder::default(),
             waiting_for: HttpWait::FirstByte,
@@ -98,6 +100,7 @@ impl HttpSession {
             awaits_hub_room: false,
             is_publishing: false,
             endpoint,
+            listener: u16::try_from(listener).unwrap_or(u16::MAX),
             peer: None,
         }
     }
@@ -118,6 +121,7 @@ impl HttpSession {
         match self.terms.route {
             Route::Subscribe => return self.subscribe(head, io, cx),
             Route::Echo => return self.echo(head, io, cx),
+            Route::Nats => return self.upgrade_to_nats(head, io, cx),
             Route::Auction => return self.send_auction_page(head, io, cx),
             _ => {}
         }
@@ -226,7 +230,7 @@ impl HttpSession {
             Route::Handler(number) => return self.handle(number, io, cx),
             Route::App => return self.complete_forward_body(io, cx),
             Route::Publish => return self.publish(io, cx),
-            Route::Subscribe | Route::Echo | Route::Auction => {
+            Route::Subscribe | Route::Echo | Route::Auction | Route::Nats => {
                 unreachable!("answered when the head is complete")
             }
             Route::Slow | Route::Panic if cx.http.config.has_workers => {

@@ -1,13 +1,14 @@
-//! `GET /subscribe/<filter>` and the WebSocket echo: the head is checked, its response is sent, and the shard replaces
+//! `GET /subscribe/<filter>`, `GET /nats` and the WebSocket echo: the head is checked, its response is sent, and the shard replaces
 //! the HTTP session by one of the other protocol.
 //!
 //! ```text
 //!   head ─▶ admit ─┬─▶ refused: 400, 401, 403, 406, 426, 503
 //!                  ├─▶ 200 text/event-stream ─▶ ProtocolSwitch::Sse
-//!                  └─▶ 101                   ─▶ ProtocolSwitch::WebSocket, ProtocolSwitch::Echo
+//!                  └─▶ 101                   ─▶ ProtocolSwitch::WebSocket, ProtocolSwitch::Nats, ProtocolSwitch::Echo
 //! ```
 
 use std::borrow::Cow;
+use std::net::IpAddr;
 
 use stilling_engine::{CloseReason, Io};
 use stilling_hub::{MessageFormat, StartFrom, UnixNanos};
@@ -19,7 +20,7 @@ use stilling_wire::websocket::UpgradeRequest;
 
 use super::accept::{self, MediaType};
 use super::active_request::ActiveRequest;
-use super::publish_admission::{PublishRejection, admit_reader, check_origin};
+use super::publish_admission::{PublishRejection, admit_nats, admit_reader, check_origin};
 use super::response::Response;
 use super::session::HttpSession;
 use super::shard::HttpContext;
@@ -28,6 +29,8 @@ use crate::sse::limits::RETRY_AFTER;
 use crate::users::UserAccess;
 
 pub(super) const SUBSCRIBE_PATH_PREFIX: &[u8] = b"/subscribe/";
+
+pub(super) const NATS_PATH: &[u8] = b"/nats";
 
 pub(super) const ECHO_PATH: &[u8] = b"/test/echo";
 
@@ -44,6 +47,11 @@ pub(crate) enum ProtocolSwitch {
         request: SubscribeRequest,
         access: UserAccess,
         may_publish: bool,
+    },
+    /// The NATS client protocol in binary frames; `listener`: the index of its listener.
+    Nats {
+        listener: u16,
+        peer: Option<IpAddr>,
     },
     Echo,
 }
@@ -112,6 +120,24 @@ impl HttpSession {
             debug_assert!(encoded.is_ok());
         });
         self.active_request = ActiveRequest::Switch(Box::new(ProtocolSwitch::Sse(request)));
+    }
+
+    /// Handles a request for the NATS client protocol over WebSocket. The client's CONNECT authenticates.
+    pub(super) fn upgrade_to_nats(
+        &mut self,
+        head: &RequestHead<'_>,
+        io: &mut Io<'_>,
+        cx: &mut HttpContext<'_>,
+    ) {
+        let is_closing = cx.http.is_draining();
+        let Some(hub) = cx.hub.as_deref_mut().filter(|_| !is_closing) else {
+            return self.refuse_closing(true, io, cx);
+        };
+        if let Err(rejection) = admit_nats(head, hub, self.endpoint) {
+            return self.refuse_switch(head, rejection.into(), io, cx);
+        }
+        let (listener, peer) = (self.listener, self.peer.as_deref().copied());
+        self.upgrade(head, ProtocolSwitch::Nats { listener, peer }, io, cx);
     }
 
     /// Handles a request for the WebSocket echo.

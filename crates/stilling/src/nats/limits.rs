@@ -44,3 +44,18 @@ pub(crate) const ASSEMBLY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long a connection pauses that found no room for a long message.
 pub(crate) const ASSEMBLY_RETRY: Duration = Duration::from_millis(20);
+
+/// Bytes of a WebSocket message that carries protocol lines, all fragments together. Its payload is decoded as it
+/// arrives, so it costs no memory. More: the connection is closed with 1009.
+pub(crate) const WEBSOCKET_MESSAGE_SIZE_MAX: u32 = u32::MAX;
+
+/// Bytes of input from a WebSocket that are decoded at a time, and of the shard's memory for their unmasked payload.
+/// More input is decoded in steps.
+pub(crate) const FRAME_STEP: usize = 64 * 1024;
+
+/// Unmasked bytes that wait for the rest of their protocol line or for room in the hub, per connection over WebSocket,
+/// beside those of one step. More: its next frames are not decoded before the session has consumed them.
+pub(crate) const UNDECODED_MAX: usize = 64 * 1024;
+
+/// Bytes of memory for such bytes, per shard. Full: a connection that needs more is closed with 1013.
+pub(crate) const UNDECODED_SHARD_MAX: usize = 64 * 1024 * 1024;

@@ -26,11 +26,14 @@ use super::limits::{
     BLOCKED_CHECK_INTERVAL, PENDING_MAX, PING_INTERVAL, PINGS_MAX,
 };
 use super::shard::{NatsContext, NatsShard};
+use crate::hub::HubMail;
 use crate::hub::quiet_wait::QuietWait;
-use crate::hub::{HubMail, send_feed};
 use crate::users::UserAccess;
 
 mod ending;
+mod frames;
+
+use self::frames::{Framing, WebSocketFrames};
 
 #[derive(Debug)]
 pub(crate) struct NatsSession {
@@ -53,6 +56,8 @@ pub(crate) struct NatsSession {
     assembly: Option<Box<PublishAssembly>>,
     /// Marks to report when the output has been sent. Boxed because they are rare.
     marks: Option<Box<Marks>>,
+    /// The WebSocket that carries its bytes.
+    frames: Option<Box<WebSocketFrames>>,
     /// No request has gone to the hub yet.
     is_new: bool,
     is_counted: bool,
@@ -101,10 +106,20 @@ impl NatsSession {
             last_input: Time::ZERO,
             assembly: None,
             marks: None,
+            frames: None,
             is_new: true,
             is_counted: false,
             token: Token::new(0, 0),
         }
+    }
+
+    /// A session over WebSocket, after the opening handshake.
+    pub(crate) fn over_websocket(listener: u32, peer: Option<IpAddr>) -> NatsSession {
+        NatsSession { frames: Some(Box::new(WebSocketFrames::new())), ..NatsSession::new(listener, peer) }
+    }
+
+    pub(crate) fn is_over_websocket(&self) -> bool {
+        self.frames.is_some()
     }
 
     pub(crate) fn opened(&mut self, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
@@ -132,6 +147,14 @@ impl NatsSession {
 
     pub(crate) fn received(&mut self, bytes: &[u8], io: &mut Io<'_>, cx: &mut NatsContext<'_>) -> usize {
         self.last_input = io.now();
+        match self.framing() {
+            Framing::Plain => self.decode(bytes, io, cx),
+            Framing::Framed => self.received_frames(bytes, io, cx),
+        }
+    }
+
+    /// Decodes protocol lines. Returns the number of consumed bytes.
+    fn decode(&mut self, bytes: &[u8], io: &mut Io<'_>, cx: &mut NatsContext<'_>) -> usize {
         let mut consumed = 0;
         loop {
             if !self.can_decode(&bytes[consumed..], io, cx) {
@@ -468,18 +491,11 @@ impl NatsSession {
             DeliveryItem::Mark(mark) if self.is_output_ended() => self.report_mark(mark, io, cx),
             DeliveryItem::Bytes(..) | DeliveryItem::Message(..) | DeliveryItem::Feed(_)
                 if self.is_output_ended() => {}
-            DeliveryItem::Bytes(first, second) => {
-                if first.len() + second.len() > io.room() {
-                    return io.end_slow_consumer();
-                }
-                // There is room.
-                let _ = io.send_with(|out| {
-                    out.extend_from_slice(first);
-                    out.extend_from_slice(second);
-                });
+            DeliveryItem::Bytes(first, second) => self.framing().send(first, second, io),
+            DeliveryItem::Message(line, payload, end) => {
+                self.framing().send_message(line, payload, end, io);
             }
-            DeliveryItem::Message(line, payload, end) => send_message(line, payload, end, io),
-            DeliveryItem::Feed(messages) => send_feed(messages, io),
+            DeliveryItem::Feed(messages) => self.framing().send_feed(messages, io),
             DeliveryItem::Mark(mark) if io.is_output_blocked() => {
                 self.marks.get_or_insert_with(Default::default).0.push(mark);
             }
@@ -545,14 +561,9 @@ impl NatsSession {
     }
 
     fn send_bytes(&mut self, bytes: &[u8], io: &mut Io<'_>) {
-        if self.is_output_ended() {
-            return;
+        if !self.is_output_ended() {
+            self.framing().send(bytes, b"", io);
         }
-        if bytes.len() > io.room() {
-            return io.end_slow_consumer();
-        }
-        // There is room.
-        let _ = io.send(bytes);
     }
 
     fn send_error(&mut self, text: &str, io: &mut Io<'_>) {
@@ -597,28 +608,6 @@ impl NatsSession {
         self.send_error("Authorization Violation", io);
         self.finish_lingering(CloseReason::Forbidden, io, cx);
         false
-    }
-}
-
-/// Sends a message with its payload in a shared block. A slow consumer is disconnected before its first byte.
-fn send_message(line: &[u8], payload: Payload<'_>, end: &[u8], io: &mut Io<'_>) {
-    if line.len() + payload.len() + end.len() > io.room() {
-        return io.end_slow_consumer();
-    }
-    match payload.block() {
-        Some((block, range)) if !io.is_output_blocked() => {
-            let _ = io.send(line);
-            let _ = io.send_shared(block, range);
-            let _ = io.send(end);
-        }
-        // Blocked output holds one copy of the message, complete or not at all.
-        _ => {
-            let _ = io.send_with(|out| {
-                for part in [line, payload.bytes(), end] {
-                    out.extend_from_slice(part);
-                }
-            });
-        }
     }
 }
 

@@ -20,13 +20,17 @@ pub(crate) struct NatsShard {
     pub(super) assembled_bytes: usize,
     /// The connection with a long message that may exceed `ASSEMBLY_MAX`.
     pub(super) over_limit: Option<Token>,
+    /// Bytes of memory for incomplete protocol lines of clients over WebSocket.
+    pub(super) undecoded_bytes: usize,
+    /// Memory for the payload of a frame.
+    pub(super) unmasked: Vec<u8>,
     /// Memory for short texts.
     scratch: Vec<u8>,
 }
 
 impl NatsShard {
     pub(crate) fn new(info: Info<'static>) -> NatsShard {
-        NatsShard { info, addresses: Vec::new(), assembled_bytes: 0, over_limit: None, scratch: Vec::new() }
+        NatsShard { info, ..NatsShard::default() }
     }
 
     pub(crate) fn set_addresses(&mut self, addresses: Vec<SocketAddr>) {

@@ -361,6 +361,16 @@ impl DemoScope {
 fn endpoint(listener: &ListeningSocket, config: &ServeConfig, demo: DemoScope) -> Endpoint {
     let scope = match listener.protocol {
         ListenerProtocol::Nats => return Endpoint::Nats,
+        ListenerProtocol::NatsWebSocket => {
+            let is_open = config.subscribes_at(listener.address);
+            let scope = HttpScope::NatsWebSocket;
+            return Endpoint::Http(HttpEndpoint {
+                scope,
+                demo: false,
+                publishes: is_open,
+                subscribes: is_open,
+            });
+        }
         ListenerProtocol::Syslog(transport) => return Endpoint::Syslog(transport),
         ListenerProtocol::Custom(number) => {
             let protocol = &config.protocols[usize::from(number)].protocol;
@@ -422,8 +432,9 @@ fn hub_path_lines(config: &ServeConfig, endpoints: &[ListeningAddress]) -> Vec<S
         let subscribe = config.subscribes_at(at.address).then_some("subscribe");
         let address = at.address;
         let prefixes = [publish, subscribe].into_iter().flatten().map(|path| (path, "/*"));
+        let nats = config.serves_nats_at(address).then_some(("nats", ""));
         let page = config.has_auction_page_at(address).then_some(("auction", ""));
-        prefixes.chain(page).map(move |(path, rest)| {
+        prefixes.chain(nats).chain(page).map(move |(path, rest)| {
             format!("{path} http://{address}/{path}{rest} (answered here, not by the app)")
         })
     };

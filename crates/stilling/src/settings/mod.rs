@@ -43,6 +43,8 @@ use limits::{HUB_LISTENERS_MAX, SOCKET_PATH_SIZE_MAX, SYSLOG_SOURCES_MAX};
 pub struct MessagingConfig {
     /// Addresses to listen on for NATS clients; port 0 takes a free port. Default: none.
     pub nats: Vec<SocketAddr>,
+    /// Addresses to listen on for NATS clients over WebSocket, beside `/nats` of the HTTP listeners. Default: none.
+    pub nats_websocket: Vec<SocketAddr>,
     /// Addresses for syslog datagrams. Default: none.
     pub syslog_udp: Vec<SocketAddr>,
     /// Addresses to listen on for syslog connections. Default: none.
@@ -69,6 +71,7 @@ impl Default for MessagingConfig {
     fn default() -> Self {
         MessagingConfig {
             nats: Vec::new(),
+            nats_websocket: Vec::new(),
             syslog_udp: Vec::new(),
             syslog_tcp: Vec::new(),
             syslog_unix: Vec::new(),
@@ -108,6 +111,7 @@ impl MessagingConfig {
     #[must_use]
     pub fn has_listeners(&self) -> bool {
         !(self.nats.is_empty()
+            && self.nats_websocket.is_empty()
             && self.syslog_udp.is_empty()
             && self.syslog_tcp.is_empty()
             && self.syslog_unix.is_empty())
@@ -173,6 +177,7 @@ impl MessagingConfig {
         }
         for (name, transport, addresses) in [
             ("nats", Tcp, self.nats.as_slice()),
+            ("nats-websocket", Tcp, self.nats_websocket.as_slice()),
             ("syslog-tcp", Tcp, self.syslog_tcp.as_slice()),
             ("syslog-udp", Udp, self.syslog_udp.as_slice()),
             (PROTOCOLS, Tcp, protocols),

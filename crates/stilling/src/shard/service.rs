@@ -17,7 +17,9 @@ use stilling_workers::{JobCompletion, JobSubmitter};
 use self::drain::ShardDrain;
 use self::session::{MailKind, SessionKind};
 use super::hub_turn::{next_hub_mail, turn_hub};
-use crate::http::{HttpConfig, HttpContext, HttpCounters, HttpEndpoint, HttpSession, HttpShard, JobOutcome};
+use crate::http::{
+    HttpConfig, HttpContext, HttpCounters, HttpEndpoint, HttpScope, HttpSession, HttpShard, JobOutcome,
+};
 use crate::hub::HubHandle;
 use crate::lifecycle::Lifecycle;
 use crate::nats::{NatsContext, NatsSession, NatsShard};
@@ -253,8 +255,8 @@ impl Service for ShardService {
     fn accepted_from(&mut self, listener: u32, peer: impl FnOnce() -> Option<IpAddr>) -> ShardSession {
         ShardSession(match &self.endpoints[listener as usize] {
             &Endpoint::Http(endpoint) => {
-                let mut session = HttpSession::new(endpoint);
-                if self.http.needs_peer_addresses() {
+                let mut session = HttpSession::new(endpoint, listener);
+                if self.http.needs_peer_addresses() || endpoint.scope == HttpScope::NatsWebSocket {
                     session.set_peer(peer());
                 }
                 SessionKind::Http(session)

@@ -66,6 +66,15 @@ impl<'a> MaskedPayload<'a> {
         self.bytes.is_empty()
     }
 
+    /// Returns the payload behind the first `count` bytes.
+    ///
+    /// # Panics
+    /// If there are fewer bytes.
+    #[must_use]
+    pub fn after(&self, count: usize) -> Self {
+        Self { bytes: &self.bytes[count..], mask: self.mask.after(count) }
+    }
+
     /// Returns the bytes as received: a slice of the decoder's input.
     #[must_use]
     pub fn masked_bytes(&self) -> &'a [u8] {
@@ -158,6 +167,9 @@ mod tests {
         assert_eq!(payload.try_for_each_part(visit), Ok(()));
         assert_eq!((visited, payload.to_vec()), (naive(KEY, &bytes), naive(KEY, &bytes)));
         assert_eq!((payload.unmasked(), payload.len()), (None, 600));
+        for cut in 0..9 {
+            assert_eq!(payload.after(cut).to_vec(), naive(KEY, &bytes)[cut..]);
+        }
         assert_eq!(MaskedPayload::new(&bytes, Mask::NONE).unmasked(), Some(&bytes[..]));
     }
 }

@@ -2,13 +2,14 @@
 
 use stilling_engine::{CloseReason, Io};
 
-use super::{NatsContext, NatsPhase, NatsSession, QuietWait, SLOW_CONSUMER};
+use super::{NatsContext, NatsPhase, NatsSession, QuietWait};
 
 impl NatsSession {
     /// Closes the connection after its output, and leaves the hub now: a peer that does not read keeps only the
     /// connection.
     pub(super) fn finish(&mut self, reason: CloseReason, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
         self.leave_hub(cx);
+        self.close_frames(reason, io);
         io.finish(reason);
     }
 
@@ -20,6 +21,7 @@ impl NatsSession {
         cx: &mut NatsContext<'_>,
     ) {
         self.leave_hub(cx);
+        self.close_frames(reason, io);
         io.finish_lingering(reason);
     }
 
@@ -27,6 +29,9 @@ impl NatsSession {
     pub(super) fn leave_hub(&mut self, cx: &mut NatsContext<'_>) {
         if let Some(assembly) = self.assembly.take() {
             assembly.release_memory(self.token, cx.nats);
+        }
+        if let Some(frames) = self.frames.as_deref_mut() {
+            frames.release_memory(cx.nats);
         }
         if let Some(hub) = cx.hub.as_deref_mut()
             && std::mem::take(&mut self.is_counted)
@@ -62,7 +67,7 @@ impl NatsSession {
             NatsPhase::Serving | NatsPhase::Draining(_) => {
                 self.finish_lingering(CloseReason::ProtocolError, io, cx);
             }
-            NatsPhase::AwaitingAcks(CloseReason::Drained) if !io.peer_ended() => {
+            NatsPhase::AwaitingAcks(CloseReason::Drained) if !self.has_peer_ended(io) => {
                 let token = io.token();
                 let wait = QuietWait::begin(io.now());
                 self.phase = NatsPhase::OutputEnded(wait);
@@ -70,6 +75,7 @@ impl NatsSession {
                     // Messages of its subscriptions go to others from now on.
                     hub.port.disconnect(token);
                 }
+                self.close_frames(CloseReason::Drained, io);
                 io.end_output();
                 self.last_input = io.now();
                 io.set_deadline(Some(wait.check_after(io.now())));
@@ -144,6 +150,6 @@ impl NatsSession {
             hub.counters.slow_consumers.add(1);
         }
         self.leave_hub(cx);
-        SLOW_CONSUMER
+        self.slow_consumer_message()
     }
 }

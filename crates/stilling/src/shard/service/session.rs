@@ -86,6 +86,9 @@ impl ShardSession {
                 let purpose = WebSocketPurpose::Subscriber { request, access, may_publish };
                 SessionKind::WebSocket(Box::new(WebSocketSession::new(purpose)))
             }
+            ProtocolSwitch::Nats { listener, peer } => {
+                SessionKind::Nats(NatsSession::over_websocket(listener.into(), peer))
+            }
             ProtocolSwitch::Echo => {
                 SessionKind::WebSocket(Box::new(WebSocketSession::new(WebSocketPurpose::Echo)))
             }
@@ -206,8 +209,8 @@ impl Session for ShardSession {
 
     fn message_len(&self, bytes: &[u8]) -> Option<usize> {
         match self.0 {
-            SessionKind::Nats(_) => server_operation_len(bytes),
-            SessionKind::WebSocket(_) => frame_len(bytes),
+            SessionKind::Nats(ref session) if !session.is_over_websocket() => server_operation_len(bytes),
+            SessionKind::Nats(_) | SessionKind::WebSocket(_) => frame_len(bytes),
             SessionKind::Http(_)
             | SessionKind::Upstream(_)
             | SessionKind::Syslog(_)

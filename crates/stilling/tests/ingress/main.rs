@@ -28,6 +28,7 @@ mod draining;
 mod gates;
 mod isolation;
 mod metrics;
+mod nats_websocket;
 mod publish;
 mod sse;
 mod support;

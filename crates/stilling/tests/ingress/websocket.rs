@@ -28,30 +28,30 @@ on_both_drivers!(
     the_end_of_the_server_answers_all_that_a_full_window_has_published,
 );
 
-const KEY: [u8; 4] = [1, 2, 3, 4];
+pub(crate) const KEY: [u8; 4] = [1, 2, 3, 4];
 
 #[derive(Debug, PartialEq, Eq)]
-enum Frame {
+pub(crate) enum Frame {
     Text(String),
     Binary(Vec<u8>),
     Pong(Vec<u8>),
     Close(Option<u16>, String),
 }
 
-struct WebSocket {
-    peer: TestPeer,
+pub(crate) struct WebSocket {
+    pub(crate) peer: TestPeer,
     decoder: WebSocketDecoder,
     buffer: Vec<u8>,
 }
 
 impl WebSocket {
     #[track_caller]
-    fn open(server: &HubTestServer, path: &str) -> WebSocket {
+    pub(crate) fn open(server: &HubTestServer, path: &str) -> WebSocket {
         Self::on(server.connect(), path, "")
     }
 
     #[track_caller]
-    fn on(mut peer: TestPeer, path: &str, fields: &str) -> WebSocket {
+    pub(crate) fn on(mut peer: TestPeer, path: &str, fields: &str) -> WebSocket {
         peer.send(handshake(path, fields));
         let head = peer.head();
         assert_eq!(head.status, 101, "{head:?}");
@@ -60,7 +60,7 @@ impl WebSocket {
         WebSocket { peer, decoder: WebSocketDecoder::of_server(), buffer: Vec::new() }
     }
 
-    fn send(&mut self, opcode: Opcode, is_final: bool, payload: &[u8]) {
+    pub(crate) fn send(&mut self, opcode: Opcode, is_final: bool, payload: &[u8]) {
         let mut bytes = Vec::new();
         WebSocketFrame { is_final, ..WebSocketFrame::new(opcode, payload).masked(KEY) }.encode(&mut bytes);
         self.peer.send(bytes);
@@ -71,7 +71,7 @@ impl WebSocket {
     }
 
     #[track_caller]
-    fn next(&mut self) -> Frame {
+    pub(crate) fn next(&mut self) -> Frame {
         let limits = WebSocketLimits { whole_size_max: u32::MAX, ..WebSocketLimits::for_client() };
         loop {
             let step = self.decoder.decode(&limits, &self.buffer).expect("the server keeps to the protocol");
@@ -116,7 +116,7 @@ impl WebSocket {
 
     /// Reads up to a close frame, and the end of the connection.
     #[track_caller]
-    fn closed(mut self) -> (u16, String) {
+    pub(crate) fn closed(mut self) -> (u16, String) {
         loop {
             if let Frame::Close(code, reason) = self.next() {
                 self.peer.rest();
@@ -126,7 +126,7 @@ impl WebSocket {
     }
 }
 
-fn handshake(path: &str, fields: &str) -> String {
+pub(crate) fn handshake(path: &str, fields: &str) -> String {
     format!(
         "GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: keep-alive, Upgrade\r\n\
          Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\

@@ -4,6 +4,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line program")]
 #![forbid(unsafe_code)]
 
+mod autobahn;
 mod bench;
 mod ci;
 mod configuration;
@@ -63,6 +64,8 @@ enum XtaskCommand {
     Crash(crash::CrashArguments),
     /// Restart the server under load and account for every message
     Restarts(restarts::RestartsArguments),
+    /// Run the Autobahn test suite of WebSocket against both drivers
+    Autobahn(autobahn::AutobahnArguments),
     /// Run a long load and check that resources return to their earlier level
     Soak(soak::SoakArguments),
 }
@@ -80,6 +83,7 @@ fn main() -> ExitCode {
         XtaskCommand::Bench(arguments) => arguments.run(),
         XtaskCommand::Crash(arguments) => arguments.run(),
         XtaskCommand::Restarts(arguments) => arguments.run(),
+        XtaskCommand::Autobahn(arguments) => arguments.run(),
         XtaskCommand::Soak(arguments) => arguments.run(),
     };
     match outcome {

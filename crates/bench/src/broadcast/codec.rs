@@ -1,13 +1,15 @@
 //! Common interface of the protocols: encoding of what clients send, form of what subscribers receive.
 //!
 //! A further protocol is a module with one implementation of [`BroadcastCodec`] and its arm in [`codec_for`]. If the server
-//! chooses bytes of a delivery, such as a time, every delivery is decoded; comparing with the bytes that a first subscriber
-//! has decoded would be faster.
+//! chooses bytes of a delivery, such as a time, the first subscriber decodes it, and the others compare with its bytes.
 
 use std::ops::Range;
 
+use super::centrifugo::Centrifugo;
+use super::frames::Framing;
 use super::mqtt::Mqtt;
 use super::nats::Nats;
+use super::nats_websocket::NatsWebSocket;
 use super::plan::{BroadcastPlan, BroadcastProtocol};
 use super::redis::Redis;
 use super::sse::Sse;
@@ -92,9 +94,26 @@ pub(super) trait BroadcastCodec {
     /// Size of the complete answer to an opening; `None`: it is incomplete.
     fn opening_size(&self, is_subscriber: bool, input: &[u8]) -> Result<Option<usize>, String>;
 
+    /// WebSocket frames around what subscribers receive, from behind the first opening; `None`: no frames, or frames that
+    /// the codec itself decodes.
+    fn framing(&self) -> Option<Framing> {
+        None
+    }
+
+    /// Encodes what a subscribing connection with [`framing`](Self::framing) sends after its opening.
+    fn subscribe_in_frames(&self, _: &Subscription, _: &mut Vec<u8>) {}
+
+    /// Size of the complete answer to [`subscribe_in_frames`](Self::subscribe_in_frames), frames included.
+    fn framed_opening_size(&self, _: &[u8]) -> Result<Option<usize>, String> {
+        Ok(Some(0))
+    }
+
     fn push_publication(&self, subject: &str, payload: &[u8], out: &mut Vec<u8>);
 
-    /// Whether all bytes of a delivery are known before it arrives. Otherwise each delivery is decoded.
+    /// Ends a batch of publications, which begins at `start` of `out`.
+    fn finish_batch(&self, _start: usize, _out: &mut Vec<u8>) {}
+
+    /// Whether all bytes of a delivery are known before it arrives.
     fn has_known_deliveries(&self) -> bool {
         true
     }
@@ -118,6 +137,8 @@ pub(super) trait BroadcastCodec {
 pub(super) fn codec_for(plan: &BroadcastPlan) -> Box<dyn BroadcastCodec> {
     match plan.protocol {
         BroadcastProtocol::Nats => Box::new(Nats),
+        BroadcastProtocol::NatsWebSocket => Box::new(NatsWebSocket),
+        BroadcastProtocol::Centrifugo => Box::new(Centrifugo),
         BroadcastProtocol::Redis => Box::new(Redis),
         BroadcastProtocol::Mqtt => Box::new(Mqtt),
         BroadcastProtocol::Sse => Box::new(Sse),

@@ -1,13 +1,16 @@
 //! Opens connections to the measured server.
 
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
+
+use super::codec::{BroadcastCodec, Subscription};
 use super::error::BroadcastError;
-use super::limits::{CONNECT_PAUSE, READ_SIZE};
+use super::limits::{CONNECT_PAUSE, CONNECTIONS_PER_SOURCE, READ_SIZE};
 use crate::collect::connect;
 
 /// Waits until the server accepts connections, so that the start order does not matter.
@@ -37,26 +40,100 @@ pub(super) fn open(
     opening: &[u8],
     size: impl Fn(&[u8]) -> Result<Option<usize>, String>,
 ) -> Result<(TcpStream, Vec<u8>), BroadcastError> {
+    let stream = connect(to, timeout).map_err(|error| BroadcastError::Connect(to, error))?;
+    let mut opened = OpeningConnection::new(stream, to, timeout)?;
+    opened.exchange(opening, size)?;
+    opened.finish()
+}
+
+/// Opens a subscribing connection, and returns it as [`open`] does. Many connections to a loopback address come from
+/// several, because one has ports for some 60,000.
+pub(super) fn open_subscriber(
+    to: SocketAddr,
+    timeout: Duration,
+    codec: &dyn BroadcastCodec,
+    subscription: &Subscription,
+) -> Result<(TcpStream, Vec<u8>), BroadcastError> {
     let failed = |error| BroadcastError::Connect(to, error);
-    let mut stream = connect(to, timeout).map_err(failed)?;
-    stream.set_read_timeout(Some(timeout)).map_err(failed)?;
-    stream.write_all(opening).map_err(failed)?;
-    let mut input = Vec::new();
-    let mut piece = [0; 4096];
-    loop {
-        if let Some(size) = size(&input).map_err(BroadcastError::Server)? {
-            stream.set_nonblocking(true).map_err(failed)?;
-            return Ok((stream, input.split_off(size)));
-        }
-        match stream.read(&mut piece) {
-            Ok(0) => return Err(BroadcastError::Server("it closed a new connection".to_owned())),
-            Ok(count) if input.len() + count <= READ_SIZE => input.extend_from_slice(&piece[..count]),
-            Ok(_) => return Err(BroadcastError::Server("an answer without an end".to_owned())),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => {
-                return Err(BroadcastError::Server(format!("no answer on a new connection ({error})")));
+    let stream = match source_of(to, subscription.number) {
+        None => connect(to, timeout),
+        Some(source) => connect_from(source, to),
+    };
+    let mut opened = OpeningConnection::new(stream.map_err(failed)?, to, timeout)?;
+    let mut opening = Vec::new();
+    codec.open_subscriber(subscription, &mut opening);
+    opened.exchange(&opening, |input| codec.opening_size(true, input))?;
+    if codec.framing().is_some() {
+        opening.clear();
+        codec.subscribe_in_frames(subscription, &mut opening);
+        opened.exchange(&opening, |input| codec.framed_opening_size(input))?;
+    }
+    opened.finish()
+}
+
+/// The source address of a connection to a loopback address; `None`: the system chooses it.
+fn source_of(to: SocketAddr, number: u32) -> Option<Ipv4Addr> {
+    let group = number / CONNECTIONS_PER_SOURCE;
+    let is_loopback = to.is_ipv4() && to.ip().is_loopback();
+    (is_loopback && group > 0).then(|| Ipv4Addr::new(127, 0, 1, u8::try_from(group).unwrap_or(u8::MAX)))
+}
+
+fn connect_from(source: Ipv4Addr, to: SocketAddr) -> io::Result<TcpStream> {
+    let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    bind(&socket, &SocketAddr::from((source, 0)))?;
+    rustix::net::connect(&socket, &to)?;
+    let stream = TcpStream::from(socket);
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+/// A blocking connection whose first answers are awaited.
+struct OpeningConnection {
+    to: SocketAddr,
+    stream: TcpStream,
+    input: Vec<u8>,
+}
+
+impl OpeningConnection {
+    fn new(
+        stream: TcpStream,
+        to: SocketAddr,
+        timeout: Duration,
+    ) -> Result<OpeningConnection, BroadcastError> {
+        stream.set_read_timeout(Some(timeout)).map_err(|error| BroadcastError::Connect(to, error))?;
+        Ok(OpeningConnection { to, stream, input: Vec::new() })
+    }
+
+    /// Sends `opening`, and removes the complete answer that `size` finds from the input.
+    fn exchange(
+        &mut self,
+        opening: &[u8],
+        size: impl Fn(&[u8]) -> Result<Option<usize>, String>,
+    ) -> Result<(), BroadcastError> {
+        self.stream.write_all(opening).map_err(|error| BroadcastError::Connect(self.to, error))?;
+        let mut piece = [0; 4096];
+        loop {
+            if let Some(size) = size(&self.input).map_err(BroadcastError::Server)? {
+                self.input.drain(..size);
+                return Ok(());
+            }
+            match self.stream.read(&mut piece) {
+                Ok(0) => return Err(BroadcastError::Server("it closed a new connection".to_owned())),
+                Ok(count) if self.input.len() + count <= READ_SIZE => {
+                    self.input.extend_from_slice(&piece[..count]);
+                }
+                Ok(_) => return Err(BroadcastError::Server("an answer without an end".to_owned())),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    return Err(BroadcastError::Server(format!("no answer on a new connection ({error})")));
+                }
             }
         }
+    }
+
+    fn finish(self) -> Result<(TcpStream, Vec<u8>), BroadcastError> {
+        self.stream.set_nonblocking(true).map_err(|error| BroadcastError::Connect(self.to, error))?;
+        Ok((self.stream, self.input))
     }
 }
 
@@ -96,5 +173,19 @@ impl OutputBuffer {
         self.bytes.clear();
         self.written = 0;
         Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_connections_to_a_loopback_address_have_several_sources() {
+        let to = SocketAddr::from(([127, 0, 0, 1], 9));
+        assert_eq!(source_of(to, CONNECTIONS_PER_SOURCE - 1), None);
+        assert_eq!(source_of(to, CONNECTIONS_PER_SOURCE), Some(Ipv4Addr::new(127, 0, 1, 1)));
+        assert_eq!(source_of(to, 3 * CONNECTIONS_PER_SOURCE), Some(Ipv4Addr::new(127, 0, 1, 3)));
+        assert_eq!(source_of(([192, 0, 2, 1], 9).into(), 60_000), None);
     }
 }

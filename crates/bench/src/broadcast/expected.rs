@@ -22,6 +22,11 @@ impl ExpectedDeliveries {
         self.sent
     }
 
+    /// Number of deliveries in the ring.
+    pub(super) fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
     /// Bytes of one delivery.
     pub(super) fn size(&self) -> usize {
         self.size

@@ -26,6 +26,10 @@ pub enum BroadcastProtocol {
     WebSocketRaw,
     /// WebSockets of Stilling's HTTP port, in text frames.
     WebSocketJson,
+    /// The NATS client protocol over WebSocket.
+    NatsWebSocket,
+    /// Centrifugo: its JSON protocol over WebSocket, and its HTTP API.
+    Centrifugo,
 }
 
 impl BroadcastProtocol {
@@ -38,12 +42,15 @@ impl BroadcastProtocol {
             BroadcastProtocol::Sse => "sse",
             BroadcastProtocol::WebSocketRaw => "websocket",
             BroadcastProtocol::WebSocketJson => "websocket-json",
+            BroadcastProtocol::NatsWebSocket => "nats-websocket",
+            BroadcastProtocol::Centrifugo => "centrifugo",
         }
     }
 
     /// Whether messages are published with this protocol, too; otherwise with NATS.
     fn publishes(self) -> bool {
-        matches!(self, BroadcastProtocol::Nats | BroadcastProtocol::Redis | BroadcastProtocol::Mqtt)
+        use BroadcastProtocol::{Centrifugo, Mqtt, Nats, Redis};
+        matches!(self, Nats | Redis | Mqtt | Centrifugo)
     }
 }
 
@@ -54,7 +61,8 @@ pub struct BroadcastPlan {
     pub to: SocketAddr,
     /// Protocol of the server. Default: NATS.
     pub protocol: BroadcastProtocol,
-    /// NATS address for the publishers of WebSocket and SSE runs, whose subject must be one of a stream. Default: none.
+    /// NATS address for the publishers of WebSocket and SSE runs. The subject of SSE runs and of Stilling's WebSockets must
+    /// be one of a stream. Default: none.
     pub publish_to: Option<SocketAddr>,
     /// Publishing connections. Default: 1.
     pub publishers: u16,
@@ -157,7 +165,8 @@ impl BroadcastPlan {
         if self.timeout.is_zero() {
             return wrong("a timeout must be above 0");
         }
-        if self.distinct_sids && self.protocol != BroadcastProtocol::Nats {
+        let has_sids = matches!(self.protocol, BroadcastProtocol::Nats | BroadcastProtocol::NatsWebSocket);
+        if self.distinct_sids && !has_sids {
             return wrong("only NATS has subscription ids");
         }
         if self.protocol.publishes() == self.publish_to.is_some() {

@@ -114,6 +114,7 @@ impl Publisher {
         let expected = &mut expected[usize::from(self.number)];
         let count = self.batch_size.min(self.left);
         let mut subject = plan.subject.clone();
+        let start = self.output.bytes().len();
         for _ in 0..count {
             let counter = expected.sent();
             if plan.subjects.is_some() {
@@ -124,6 +125,7 @@ impl Publisher {
             expected.push([head, &self.payload, codec.delivery_tail()]);
             codec.push_publication(&subject, &self.payload, self.output.bytes());
         }
+        codec.finish_batch(start, self.output.bytes());
         self.left -= count;
         if !self.answer.is_empty() {
             self.answers_due += count;

@@ -7,16 +7,17 @@ use std::time::{Duration, Instant};
 use stilling_engine::net::raise_descriptor_limit;
 
 use super::codec::{Subscription, codec_for};
-use super::connection::{open, wait_for_server};
+use super::connection::{open, open_subscriber, wait_for_server};
 use super::error::BroadcastError;
 use super::expected::ExpectedDeliveries;
+use super::learned::LearnedDeliveries;
 use super::limits::POLL_SPAN;
 use super::plan::BroadcastPlan;
 use super::poller::{Interest, Poller};
 use super::publisher::{Publisher, expected_deliveries};
 use super::report::{BroadcastReport, CpuTimes};
 use super::server_cpu;
-use super::subscriber::{FanOutSubscriber, Verifier};
+use super::subscriber::{DeliveryBytes, FanOutSubscriber, Verifier};
 use super::tally::{BroadcastTally, DeliveryFailure};
 use crate::collect::Pattern;
 use crate::statistics::process_cpu;
@@ -96,12 +97,17 @@ impl<'p> FanOutRun<'p> {
         let head = Subscription::new(plan, &*codec, 0).head;
         let size = head.len() + plan.size as usize + codec.delivery_tail().len();
         let has_one_order = plan.publishers == 1 && plan.subjects.is_none();
-        let is_uniform = has_one_order && !plan.distinct_sids && codec.has_known_deliveries();
+        let is_uniform = has_one_order && !plan.distinct_sids;
+        let codec_has_known_deliveries = codec.has_known_deliveries();
         let verifier = Verifier {
             codec,
             pattern: Pattern::new(plan.size),
             expected: (0..plan.publishers).map(|_| expected_deliveries(size, plan.window)).collect(),
-            is_uniform,
+            deliveries: match (is_uniform, codec_has_known_deliveries) {
+                (false, _) => DeliveryBytes::Various,
+                (true, true) => DeliveryBytes::Known,
+                (true, false) => DeliveryBytes::Learned(LearnedDeliveries::default()),
+            },
             stride: u64::from(plan.subjects.unwrap_or(1)),
         };
         let mut run = FanOutRun {
@@ -128,16 +134,13 @@ impl<'p> FanOutRun<'p> {
     fn open_connections(&mut self) -> Result<(), BroadcastError> {
         let FanOutRun { plan, verifier, .. } = self;
         let codec = &*verifier.codec;
-        let mut opening = Vec::new();
         for number in 0..plan.subscriber_count() {
             let subscription = Subscription::new(plan, codec, number);
-            opening.clear();
-            codec.open_subscriber(&subscription, &mut opening);
-            let size = |input: &[u8]| codec.opening_size(true, input);
-            let (stream, input) = open(plan.to, plan.timeout, &opening, size)?;
+            let (stream, input) = open_subscriber(plan.to, plan.timeout, codec, &subscription)?;
             self.poller.add(&stream, number as usize)?;
             self.subscribers.push(FanOutSubscriber::new(stream, subscription, input, verifier));
         }
+        let mut opening = Vec::new();
         for number in 0..plan.publishers {
             opening.clear();
             codec.open_publisher(number, &mut opening);

@@ -3,12 +3,15 @@
 //! If all subscribers receive the same bytes from one publisher, a read is compared with the expected deliveries as a
 //! whole. Otherwise, and from the first difference on, each delivery is compared or decoded alone.
 
+use std::borrow::Cow;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
 use super::codec::{BroadcastCodec, ReceivedItem, Subscription, shown};
 use super::connection::would_block;
 use super::expected::ExpectedDeliveries;
+use super::frames::{FrameStripper, PONG};
+use super::learned::LearnedDeliveries;
 use super::limits::{CONTROL_SIZE_MAX, MISSED_RANGES_MAX, READ_SIZE};
 use super::tally::{BroadcastTally, DeliveryFailure};
 use crate::collect::Pattern;
@@ -19,10 +22,19 @@ pub(super) struct Verifier {
     pub(super) pattern: Pattern,
     /// One ring per publisher.
     pub(super) expected: Vec<ExpectedDeliveries>,
-    /// All subscribers receive the same bytes, in an order known before.
-    pub(super) is_uniform: bool,
+    pub(super) deliveries: DeliveryBytes,
     /// Distance of the counters of two messages to one subscriber.
     pub(super) stride: u64,
+}
+
+/// What is known of the bytes that a subscriber receives.
+pub(super) enum DeliveryBytes {
+    /// Subscribers receive different bytes, or in an order that is not known before.
+    Various,
+    /// All subscribers receive the expected bytes, in the order of publication.
+    Known,
+    /// All subscribers receive the same bytes in the order of publication, which the first of them decodes.
+    Learned(LearnedDeliveries),
 }
 
 impl Verifier {
@@ -34,7 +46,8 @@ impl Verifier {
 
     /// Bytes of a buffer for one read behind an incomplete item.
     pub(super) fn buffer_size(&self) -> usize {
-        READ_SIZE + self.unfinished_max()
+        // One byte is the room of a line end.
+        READ_SIZE + self.unfinished_max() + 1
     }
 }
 
@@ -51,8 +64,12 @@ pub(super) struct FanOutSubscriber {
     subscription: Subscription,
     /// Counter of the next message of each publisher.
     next: Vec<u64>,
+    /// WebSocket frames around the input.
+    frames: Option<FrameStripper>,
     /// Bytes of the next delivery that have been compared.
     matched: usize,
+    /// Offset of the next delivery among the learned ones.
+    learned_start: u64,
     /// Input that is not decoded yet.
     unfinished: Vec<u8>,
     missed: Vec<MissedRange>,
@@ -74,7 +91,9 @@ impl FanOutSubscriber {
             stream,
             subscription,
             next: vec![first; verifier.expected.len()],
+            frames: verifier.codec.framing().map(|_| FrameStripper::default()),
             matched: 0,
+            learned_start: 0,
             unfinished: input,
             missed: Vec::new(),
             sequence: 0,
@@ -99,21 +118,38 @@ impl FanOutSubscriber {
     pub(super) fn receive(
         &mut self,
         buffer: &mut [u8],
-        verifier: &Verifier,
+        verifier: &mut Verifier,
         tally: &mut BroadcastTally,
     ) -> usize {
         let kept = self.unfinished.len();
         buffer[..kept].copy_from_slice(&self.unfinished);
-        let count = match self.stream.read(&mut buffer[kept..kept + READ_SIZE]) {
+        let start = kept + usize::from(self.frames.is_some());
+        let count = match self.stream.read(&mut buffer[start..start + READ_SIZE]) {
             Ok(0) => return self.close(DeliveryFailure::Broken, "it closed the connection", tally),
             Ok(count) => count,
             Err(error) if would_block(&error) => return 0,
             Err(error) => return self.close(DeliveryFailure::Broken, &error.to_string(), tally),
         };
-        if let Err(detail) = self.verify(&buffer[..kept + count], verifier, tally) {
+        let verified = self.strip(&mut buffer[kept..start + count], verifier).and_then(|size| {
+            let input = &buffer[..kept + size];
+            self.verify(input, verifier, tally)
+        });
+        if let Err(detail) = verified {
             self.close(DeliveryFailure::Protocol, &detail, tally);
         }
         count
+    }
+
+    /// Removes the heads of frames from new input, and answers pings; returns the size of what is left.
+    fn strip(&mut self, input: &mut [u8], verifier: &Verifier) -> Result<usize, String> {
+        let Some((frames, framing)) = self.frames.as_mut().zip(verifier.codec.framing()) else {
+            return Ok(input.len());
+        };
+        let size = frames.strip(framing, input)?;
+        for _ in 0..std::mem::take(&mut frames.pongs_due) {
+            self.stream.write_all(PONG).map_err(|error| format!("cannot answer: {error}"))?;
+        }
+        Ok(size)
     }
 
     fn close(&mut self, failure: DeliveryFailure, detail: &str, tally: &mut BroadcastTally) -> usize {
@@ -126,12 +162,22 @@ impl FanOutSubscriber {
     fn verify(
         &mut self,
         input: &[u8],
+        verifier: &mut Verifier,
+        tally: &mut BroadcastTally,
+    ) -> Result<(), String> {
+        match verifier.deliveries {
+            DeliveryBytes::Learned(_) => self.verify_learned(input, verifier, tally),
+            DeliveryBytes::Known if self.unfinished.is_empty() => self.verify_known(input, verifier, tally),
+            _ => self.decode(input, verifier, tally),
+        }
+    }
+
+    fn verify_known(
+        &mut self,
+        input: &[u8],
         verifier: &Verifier,
         tally: &mut BroadcastTally,
     ) -> Result<(), String> {
-        if !verifier.is_uniform || !self.unfinished.is_empty() {
-            return self.decode(input, verifier, tally);
-        }
         let expected = &verifier.expected[0];
         let same = expected.matching(self.next[0], self.matched, input);
         let matched = self.matched + same;
@@ -146,6 +192,102 @@ impl FanOutSubscriber {
         let rest = [&begun[..self.matched.min(begun.len())], &input[same..]].concat();
         self.matched = 0;
         self.decode(&rest, verifier, tally)
+    }
+
+    /// Compares with the learned deliveries, decodes what differs, and learns the deliveries that follow the last one.
+    fn verify_learned(
+        &mut self,
+        input: &[u8],
+        verifier: &mut Verifier,
+        tally: &mut BroadcastTally,
+    ) -> Result<(), String> {
+        let DeliveryBytes::Learned(mut learned) =
+            std::mem::replace(&mut verifier.deliveries, DeliveryBytes::Various)
+        else {
+            return Ok(());
+        };
+        self.unfinished.clear();
+        let verified = self.compare_or_decode(input, &mut learned, verifier, tally);
+        verifier.deliveries = DeliveryBytes::Learned(learned);
+        verified
+    }
+
+    fn compare_or_decode(
+        &mut self,
+        input: &[u8],
+        learned: &mut LearnedDeliveries,
+        verifier: &Verifier,
+        tally: &mut BroadcastTally,
+    ) -> Result<(), String> {
+        let mut input = Cow::Borrowed(input);
+        let mut start = 0;
+        loop {
+            let same = learned.matching(self.learned_start + self.matched as u64, &input[start..]);
+            start += same;
+            self.advance(same, learned, tally);
+            if start == input.len() {
+                return Ok(());
+            }
+            if self.matched > 0 {
+                let begun = learned.range(self.learned_start, self.learned_start + self.matched as u64);
+                input = Cow::Owned([begun, &input[start..]].concat());
+                (start, self.matched) = (0, 0);
+            }
+            match self.decode_to_learn(&input[start..], learned, verifier, tally)? {
+                Some(size) => start += size,
+                None if input.len() - start > verifier.unfinished_max() => {
+                    return Err(format!("an item without an end: {}", shown(&input[start..])));
+                }
+                None => {
+                    self.unfinished.extend_from_slice(&input[start..]);
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// Counts the learned deliveries that further `same` bytes complete.
+    fn advance(&mut self, same: usize, learned: &LearnedDeliveries, tally: &mut BroadcastTally) {
+        let offset = self.learned_start + (self.matched + same) as u64;
+        while let Some(end) = learned.end_of(self.next[0]).filter(|end| *end <= offset) {
+            self.next[0] += 1;
+            tally.deliveries += 1;
+            self.learned_start = end;
+        }
+        self.matched = (offset - self.learned_start) as usize;
+    }
+
+    /// Decodes one item; returns its size if it is complete.
+    fn decode_to_learn(
+        &mut self,
+        input: &[u8],
+        learned: &mut LearnedDeliveries,
+        verifier: &Verifier,
+        tally: &mut BroadcastTally,
+    ) -> Result<Option<usize>, String> {
+        match verifier.codec.next_item(&self.subscription, input)? {
+            ReceivedItem::Incomplete => Ok(None),
+            ReceivedItem::Control { size, answer } => {
+                self.stream.write_all(answer).map_err(|error| format!("cannot answer: {error}"))?;
+                Ok(Some(size))
+            }
+            ReceivedItem::Delivery { size, payload, sequence } => {
+                let counter = self.next[0];
+                self.check_sequence(sequence, tally);
+                self.check(&input[payload], verifier, tally);
+                if self.next[0] == counter + 1 {
+                    if counter == learned.len() {
+                        learned.push(&input[..size], verifier.expected[0].capacity());
+                    } else if counter < learned.len() {
+                        let detail = || format!("message {counter} with other bytes: {}", shown(input));
+                        tally.fail(DeliveryFailure::WrongPayload, 1, detail);
+                    }
+                }
+                let end = self.next[0].checked_sub(1).and_then(|last| learned.end_of(last));
+                self.learned_start = end.unwrap_or(learned.end());
+                Ok(Some(size))
+            }
+        }
     }
 
     /// Decodes items one by one, and keeps what is incomplete.
@@ -192,7 +334,7 @@ impl FanOutSubscriber {
         let is_next = |expected: &ExpectedDeliveries| {
             expected.delivery(self.next[0]).is_some_and(|delivery| delivery.starts_with(rest))
         };
-        if verifier.is_uniform && is_next(&verifier.expected[0]) {
+        if matches!(verifier.deliveries, DeliveryBytes::Known) && is_next(&verifier.expected[0]) {
             self.matched = rest.len();
         } else {
             self.unfinished.extend_from_slice(rest);

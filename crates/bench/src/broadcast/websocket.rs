@@ -1,6 +1,7 @@
 //! WebSockets (RFC 6455) of Stilling's HTTP port. Publishers use NATS.
 
 use super::codec::{BroadcastCodec, ReceivedItem, Subscription, shown};
+use super::frames::{PONG, ServerFrame, frame};
 use super::limits::CONTROL_SIZE_MAX;
 use super::nats::Nats;
 use super::record::{RecordText, head_size, parse_position, take_number};
@@ -22,32 +23,10 @@ pub(super) struct Json;
 
 pub(super) struct WebSocket<F>(pub(super) F);
 
-/// An unmasked frame, RFC 6455 §5.2.
-pub(super) struct ServerFrame {
-    first: u8,
-    head_size: usize,
-    size: usize,
-}
-
 const TEXT: u8 = 0x81;
 const BINARY: u8 = 0x82;
 const PING: u8 = 0x89;
 const SEQUENCE_SIZE: usize = 8;
-
-/// A masked pong without payload, with a mask of zeros.
-const PONG: &[u8] = b"\x8a\x80\0\0\0\0";
-
-/// Decodes a frame's head; `None`: incomplete.
-fn frame(input: &[u8]) -> Option<ServerFrame> {
-    let (&first, &length) = (input.first()?, input.get(1)?);
-    let (head_size, payload_size) = match length {
-        127 => (10, u64::from_be_bytes(input.get(2..10)?.try_into().ok()?)),
-        126 => (4, u16::from_be_bytes(input.get(2..4)?.try_into().ok()?).into()),
-        length => (2, length.into()),
-    };
-    let size = usize::try_from(payload_size).ok()?.checked_add(head_size)?;
-    (input.len() >= size).then_some(ServerFrame { first, head_size, size })
-}
 
 /// Decodes a frame that is no message.
 fn other_frame(frame: &ServerFrame, input: &[u8]) -> Result<ReceivedItem, String> {
@@ -65,20 +44,29 @@ fn other_frame(frame: &ServerFrame, input: &[u8]) -> Result<ReceivedItem, String
 
 /// The answer ends with the frame that names the position: from it on, the subscription is live.
 fn websocket_opening_size(input: &[u8]) -> Result<Option<usize>, String> {
-    let Some(start) = head_size(input, b"HTTP/1.1 101 ")? else { return Ok(None) };
+    let Some(start) = handshake_size(input)? else { return Ok(None) };
     let Some(frame) = frame(&input[start..]) else { return Ok(None) };
     other_frame(&frame, &input[start..])?;
     Ok(Some(start + frame.size))
 }
 
 fn open_websocket(subscription: &Subscription, format: &str, out: &mut Vec<u8>) {
-    let path = format!("GET /subscribe/{}?from=new&format={format} HTTP/1.1\r\n", subscription.subject);
-    out.extend_from_slice(path.as_bytes());
-    // The key of RFC 6455 §1.3: the generator measures one server of its own.
+    push_handshake(&format!("/subscribe/{}?from=new&format={format}", subscription.subject), out);
+}
+
+/// Appends the request that turns a connection into a WebSocket.
+pub(super) fn push_handshake(target: &str, out: &mut Vec<u8>) {
+    out.extend_from_slice(format!("GET {target} HTTP/1.1\r\n").as_bytes());
+    // The key of RFC 6455 §1.3: the generator measures servers of its own.
     out.extend_from_slice(
         b"Host: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
           Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
     );
+}
+
+/// Size of the answer to [`push_handshake`]; `None`: it is incomplete.
+pub(super) fn handshake_size(input: &[u8]) -> Result<Option<usize>, String> {
+    head_size(input, b"HTTP/1.1 101 ")
 }
 
 impl WebSocketFormat for Raw {

@@ -89,6 +89,10 @@ enum BroadcastProtocolOption {
     Websocket,
     /// WebSockets of a stream, text frames; publishes over NATS
     WebsocketJson,
+    /// NATS over WebSocket; publishes over NATS
+    NatsWebsocket,
+    /// JSON over WebSocket; publishes over the HTTP API
+    Centrifugo,
 }
 
 impl From<BroadcastProtocolOption> for BroadcastProtocol {
@@ -100,6 +104,8 @@ impl From<BroadcastProtocolOption> for BroadcastProtocol {
             BroadcastProtocolOption::Sse => BroadcastProtocol::Sse,
             BroadcastProtocolOption::Websocket => BroadcastProtocol::WebSocketRaw,
             BroadcastProtocolOption::WebsocketJson => BroadcastProtocol::WebSocketJson,
+            BroadcastProtocolOption::NatsWebsocket => BroadcastProtocol::NatsWebSocket,
+            BroadcastProtocolOption::Centrifugo => BroadcastProtocol::Centrifugo,
         }
     }
 }

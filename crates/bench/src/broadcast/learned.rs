@@ -1,0 +1,106 @@
+//! The deliveries of a run whose bytes only the server knows, such as those with a time: each is decoded and verified
+//! for its first subscriber, and its bytes are compared for all others.
+
+use std::collections::VecDeque;
+
+/// Verified deliveries, in order, as one row of bytes. Offsets count from the first delivery of the run.
+#[derive(Debug, Default)]
+pub(super) struct LearnedDeliveries {
+    bytes: Vec<u8>,
+    /// Offset of the first byte that is kept.
+    base: u64,
+    /// Offsets behind the deliveries that are kept.
+    ends: VecDeque<u64>,
+    /// Number of deliveries that are not kept any more.
+    forgotten: u64,
+}
+
+/// Bytes of forgotten deliveries at which the others move to the front.
+const FORGOTTEN_SIZE_MAX: u64 = 16 << 20;
+
+impl LearnedDeliveries {
+    /// Number of learned deliveries.
+    pub(super) fn len(&self) -> u64 {
+        self.forgotten + self.ends.len() as u64
+    }
+
+    /// Offset behind the last learned delivery.
+    pub(super) fn end(&self) -> u64 {
+        self.base + self.bytes.len() as u64
+    }
+
+    /// Offset behind the delivery of message `counter`, if it is kept.
+    pub(super) fn end_of(&self, counter: u64) -> Option<u64> {
+        self.ends.get(usize::try_from(counter.checked_sub(self.forgotten)?).ok()?).copied()
+    }
+
+    /// Adds the delivery of the next message, and forgets those before the last `kept`.
+    pub(super) fn push(&mut self, delivery: &[u8], kept: u64) {
+        self.bytes.extend_from_slice(delivery);
+        self.ends.push_back(self.end());
+        let mut start = self.base;
+        while self.ends.len() as u64 > kept {
+            start = self.ends.pop_front().unwrap_or(start);
+            self.forgotten += 1;
+        }
+        self.forget_until(start);
+    }
+
+    fn forget_until(&mut self, start: u64) {
+        let first = self.ends.front().copied().unwrap_or(start);
+        // The end of the last forgotten delivery is not kept apart: the row still holds it while it is short.
+        if start > self.base && first > start && start - self.base >= FORGOTTEN_SIZE_MAX {
+            self.bytes.drain(..(start - self.base) as usize);
+            self.base = start;
+        }
+    }
+
+    /// The bytes from one offset to another; empty if they are not kept.
+    pub(super) fn range(&self, start: u64, end: u64) -> &[u8] {
+        let from = start.checked_sub(self.base).and_then(|from| usize::try_from(from).ok());
+        let to = end.checked_sub(self.base).and_then(|to| usize::try_from(to).ok());
+        from.zip(to).and_then(|(from, to)| self.bytes.get(from..to)).unwrap_or_default()
+    }
+
+    /// Number of bytes at the start of `input` that equal those from `offset` on.
+    pub(super) fn matching(&self, offset: u64, input: &[u8]) -> usize {
+        let learned = self.range(offset, self.end());
+        let size = learned.len().min(input.len());
+        if learned[..size] == input[..size] {
+            return size;
+        }
+        learned.iter().zip(input).take_while(|(learned, received)| learned == received).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn deliveries_of_any_size_are_found_by_their_number() {
+        let mut learned = LearnedDeliveries::default();
+        for delivery in [&b"one"[..], b"three", b"fifth"] {
+            learned.push(delivery, 2);
+        }
+        assert_eq!((learned.len(), learned.end()), (3, 13));
+        assert_eq!([0, 1, 2, 3].map(|counter| learned.end_of(counter)), [None, Some(8), Some(13), None]);
+        assert_eq!(learned.range(8, 13), b"fifth");
+        assert_eq!(learned.matching(3, b"threefi"), 7);
+        assert_eq!(learned.matching(3, b"thrEe"), 3);
+        assert_eq!(learned.matching(13, b"more"), 0);
+    }
+
+    #[test]
+    fn old_deliveries_take_a_bounded_size() {
+        let mut learned = LearnedDeliveries::default();
+        let delivery = vec![7; 1 << 20];
+        for _ in 0..100 {
+            learned.push(&delivery, 4);
+        }
+        assert!(learned.bytes.len() as u64 <= FORGOTTEN_SIZE_MAX + (5 << 20));
+        assert_eq!(learned.end(), 100 << 20);
+        assert_eq!(learned.matching(99 << 20, &delivery), delivery.len());
+        assert_eq!(learned.range(0, 10), b"");
+    }
+}

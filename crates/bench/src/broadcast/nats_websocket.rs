@@ -1,0 +1,86 @@
+//! The NATS client protocol in WebSocket frames, as nats-server's own WebSocket port speaks it. Publishers use NATS.
+
+use super::codec::{BroadcastCodec, ReceivedItem, Subscription};
+use super::frames::{BINARY, Framing, push_client_frame, whole_frames};
+use super::nats::Nats;
+use super::websocket::{handshake_size, push_handshake};
+
+/// Any path but those of leaf nodes and of MQTT.
+const TARGET: &str = "/nats";
+
+pub(super) struct NatsWebSocket;
+
+impl BroadcastCodec for NatsWebSocket {
+    fn open_publisher(&self, number: u16, out: &mut Vec<u8>) {
+        Nats.open_publisher(number, out);
+    }
+
+    fn open_subscriber(&self, _: &Subscription, out: &mut Vec<u8>) {
+        push_handshake(TARGET, out);
+    }
+
+    fn opening_size(&self, is_subscriber: bool, input: &[u8]) -> Result<Option<usize>, String> {
+        if is_subscriber { handshake_size(input) } else { Nats.opening_size(false, input) }
+    }
+
+    fn framing(&self) -> Option<Framing> {
+        Some(Framing::Stream)
+    }
+
+    fn subscribe_in_frames(&self, subscription: &Subscription, out: &mut Vec<u8>) {
+        let mut lines = Vec::new();
+        Nats.open_subscriber(subscription, &mut lines);
+        push_client_frame(BINARY, &lines, out);
+    }
+
+    /// The answer ends with a frame that ends with the PONG.
+    fn framed_opening_size(&self, input: &[u8]) -> Result<Option<usize>, String> {
+        let (lines, size) = whole_frames(input);
+        if lines.windows(5).any(|line| line == b"-ERR ") {
+            return Err(super::codec::shown(&lines));
+        }
+        Ok(lines.ends_with(b"PONG\r\n\n").then_some(size))
+    }
+
+    fn push_publication(&self, subject: &str, payload: &[u8], out: &mut Vec<u8>) {
+        Nats.push_publication(subject, payload, out);
+    }
+
+    fn push_delivery_head(&self, subscription: &Subscription, out: &mut Vec<u8>) {
+        Nats.push_delivery_head(subscription, out);
+    }
+
+    fn delivery_tail(&self) -> &'static [u8] {
+        Nats.delivery_tail()
+    }
+
+    fn next_item(&self, subscription: &Subscription, input: &[u8]) -> Result<ReceivedItem, String> {
+        Nats.next_item(subscription, input)
+    }
+
+    fn publication_answer(&self, receivers: u32) -> Vec<u8> {
+        Nats.publication_answer(receivers)
+    }
+
+    fn next_answer(&self, input: &[u8]) -> Result<ReceivedItem, String> {
+        Nats.next_answer(input)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::codec::tests::check_codec;
+    use super::super::plan::BroadcastProtocol;
+    use super::*;
+
+    #[test]
+    fn lines_in_frames_are_those_of_nats() {
+        check_codec(&NatsWebSocket, BroadcastProtocol::NatsWebSocket);
+        let whole = b"\x82\x09INFO {}\r\n\x82\x06PONG\r\n";
+        assert_eq!(NatsWebSocket.framed_opening_size(whole), Ok(Some(whole.len())));
+        for size in 0..whole.len() {
+            assert_eq!(NatsWebSocket.framed_opening_size(&whole[..size]), Ok(None));
+        }
+        assert!(NatsWebSocket.framed_opening_size(b"\x82\x0b-ERR 'no'\r\n").is_err());
+    }
+}

@@ -22,4 +22,5 @@
 pub mod broadcast;
 pub mod collect;
 pub mod http;
+mod plan_checks;
 mod statistics;

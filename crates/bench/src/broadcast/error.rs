@@ -16,6 +16,12 @@ impl fmt::Display for InvalidBroadcastPlan {
 
 impl std::error::Error for InvalidBroadcastPlan {}
 
+impl From<String> for InvalidBroadcastPlan {
+    fn from(reason: String) -> Self {
+        InvalidBroadcastPlan(reason)
+    }
+}
+
 /// Reason why a run has no report.
 #[derive(Debug)]
 pub enum BroadcastError {

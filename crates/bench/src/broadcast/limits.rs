@@ -36,6 +36,9 @@ pub(super) const EVENTS_MAX: usize = 1024;
 /// Maximum time of one wait for sockets before the clock is checked.
 pub(super) const POLL_SPAN: Duration = Duration::from_millis(50);
 
+/// The same for publishers with a rate, whose messages are late by as much.
+pub(super) const PACED_POLL_SPAN: Duration = Duration::from_millis(1);
+
 /// Pause after a refused connection.
 pub(super) const CONNECT_PAUSE: Duration = Duration::from_millis(20);
 
@@ -49,3 +52,36 @@ pub(super) const UNSENT_BIDS_SIZE_MAX: usize = 256 * 1024;
 /// Subscribing connections to a loopback address from one source address: fewer than it has ports. More: they come from
 /// further loopback addresses.
 pub(super) const CONNECTIONS_PER_SOURCE: u32 = 15_000;
+
+/// Pause between two steps of the disturbing subscribers.
+pub(super) const DISTURBANCE_TICK: Duration = Duration::from_millis(1);
+
+/// Connections over which disturbing subscribers join and leave. Each has one subscription at a time.
+pub(super) const JOINING_CONNECTIONS: u32 = 4;
+
+/// Connections that were opened and have not subscribed yet. More: no further one is opened.
+pub(super) const RECONNECTING_MAX: usize = 1024;
+
+/// Bytes that a trickling subscriber reads per [`TRICKLE_SPAN`].
+pub(super) const TRICKLE_SIZE: usize = 1024;
+
+/// Time between two reads of a trickling subscriber.
+pub(super) const TRICKLE_SPAN: Duration = Duration::from_secs(1);
+
+/// Maximum disturbing subscribers of one kind. More: an error at start.
+pub const DISTURBING_SUBSCRIBERS_MAX: u32 = 1024;
+
+/// Maximum joins, and maximum reconnects, per second. More: an error at start.
+pub const DISTURBANCES_PER_S_MAX: u32 = 100_000;
+
+/// Bytes that a slow subscriber reads per second while messages are published.
+pub(super) const SLOW_BYTES_PER_S: usize = 256 * 1024;
+
+/// Longest life of a flapping subscriber's connection in milliseconds.
+pub(super) const FLAP_OPEN_MS_MAX: u64 = 1000;
+
+/// Longest pause in milliseconds before a resuming subscriber connects again.
+pub(super) const FLAP_PAUSE_MS_MAX: u64 = 300;
+
+/// Maximum bytes of an incomplete item of a resuming subscriber. More: a protocol failure.
+pub(super) const RESUMED_ITEM_SIZE_MAX: usize = 1024 * 1024;

@@ -1,8 +1,9 @@
 //! The NATS client protocol in WebSocket frames, as nats-server's own WebSocket port speaks it. Publishers use NATS.
 
-use super::codec::{BroadcastCodec, ReceivedItem, Subscription};
+use super::codec::{BroadcastCodec, ReceivedItem, Subscription, shown};
 use super::frames::{BINARY, Framing, push_client_frame, whole_frames};
 use super::nats::Nats;
+use super::record::find;
 use super::websocket::{handshake_size, push_handshake};
 
 /// Any path but those of leaf nodes and of MQTT.
@@ -33,13 +34,14 @@ impl BroadcastCodec for NatsWebSocket {
         push_client_frame(BINARY, &lines, out);
     }
 
-    /// The answer ends with a frame that ends with the PONG.
+    /// The answer ends with the frame of the PONG, in which further lines may follow; a message can not, because nothing is
+    /// published before all have subscribed.
     fn framed_opening_size(&self, input: &[u8]) -> Result<Option<usize>, String> {
         let (lines, size) = whole_frames(input);
-        if lines.windows(5).any(|line| line == b"-ERR ") {
-            return Err(super::codec::shown(&lines));
+        if find(&lines, b"-ERR ").is_some() {
+            return Err(shown(&lines));
         }
-        Ok(lines.ends_with(b"PONG\r\n\n").then_some(size))
+        Ok(find(&lines, b"PONG\r\n").map(|_| size))
     }
 
     fn push_publication(&self, subject: &str, payload: &[u8], out: &mut Vec<u8>) {
@@ -76,7 +78,7 @@ mod tests {
     #[test]
     fn lines_in_frames_are_those_of_nats() {
         check_codec(&NatsWebSocket, BroadcastProtocol::NatsWebSocket);
-        let whole = b"\x82\x09INFO {}\r\n\x82\x06PONG\r\n";
+        let whole = b"\x82\x09INFO {}\r\n\x82\x0cPONG\r\nPING\r\n";
         assert_eq!(NatsWebSocket.framed_opening_size(whole), Ok(Some(whole.len())));
         for size in 0..whole.len() {
             assert_eq!(NatsWebSocket.framed_opening_size(&whole[..size]), Ok(None));

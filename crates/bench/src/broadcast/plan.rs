@@ -3,13 +3,13 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use stilling_wire::nats::{Subject, SubjectLimits};
-
 use super::error::InvalidBroadcastPlan;
 use super::limits::{
     BROADCAST_PUBLISHERS_MAX, BROADCAST_SIZE_MAX, BROADCAST_SIZE_MIN, BROADCAST_SUBSCRIBERS_MAX,
-    BROADCAST_WINDOW_MAX, EXPECTED_SIZE_MAX, THRASH_CLIENTS_MAX,
+    BROADCAST_WINDOW_MAX, DISTURBANCES_PER_S_MAX, DISTURBING_SUBSCRIBERS_MAX, EXPECTED_SIZE_MAX,
+    THRASH_CLIENTS_MAX,
 };
+use crate::plan_checks::{check_end, check_subject, check_timeout, share, within};
 
 /// Protocol of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,7 +82,13 @@ pub struct BroadcastPlan {
     pub subjects: Option<u32>,
     /// Gives each subscriber a subscription id of its own, so that no two subscribers get the same bytes. Default: false.
     pub distinct_sids: bool,
-    /// Process of the server, for its CPU time. Default: none.
+    /// Messages per second of each publisher; `None`: as many as the window allows. Default: none.
+    pub rate: Option<u32>,
+    /// Disturbing subscribers. Default: none.
+    pub disturbance: DisturbancePlan,
+    /// Resuming subscribers, on a stream of the subject. Default: none.
+    pub resuming: ResumingPlan,
+    /// Process of the server, for its CPU time and memory. Default: none.
     pub server_pid: Option<u32>,
     /// Maximum time to wait for the server to start. Default: 10 s.
     pub wait: Duration,
@@ -90,20 +96,39 @@ pub struct BroadcastPlan {
     pub timeout: Duration,
 }
 
-fn within(name: &str, value: u64, min: u64, max: u64) -> Result<(), InvalidBroadcastPlan> {
-    let error = || InvalidBroadcastPlan(format!("{value} {name}: it must be {min} to {max}"));
-    (min..=max).contains(&value).then_some(()).ok_or_else(error)
+/// NATS subscribers that disturb a run, in addition to those that are measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DisturbancePlan {
+    /// Subscribers that never read. Default: 0.
+    pub stopped: u32,
+    /// Subscribers that read 1 KiB per second. Default: 0.
+    pub trickling: u32,
+    /// Subscriptions per second that begin, and end, on open connections. Default: 0.
+    pub joins_per_s: u32,
+    /// Connections per second that open, subscribe and close. Default: 0.
+    pub reconnects_per_s: u32,
+}
+
+impl DisturbancePlan {
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        *self == DisturbancePlan::default()
+    }
+}
+
+/// Subscribers over WebSocket and SSE that resume behind their last message, in addition to those that are measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ResumingPlan {
+    /// Stilling's HTTP port; `None`: no such subscribers. Default: none.
+    pub to: Option<SocketAddr>,
+    /// Subscribers that read slowly. Default: 0.
+    pub slow: u32,
+    /// Subscribers that close their connection again and again. Default: 0.
+    pub flapping: u32,
 }
 
 fn wrong(why: &str) -> Result<(), InvalidBroadcastPlan> {
     Err(InvalidBroadcastPlan(why.to_owned()))
-}
-
-fn check_subject(subject: &str) -> Result<(), InvalidBroadcastPlan> {
-    match Subject::parse(subject.as_bytes(), &SubjectLimits::default()) {
-        Ok(_) => Ok(()),
-        Err(_) => Err(InvalidBroadcastPlan(format!("`{subject}` is not a subject to publish to"))),
-    }
 }
 
 impl BroadcastPlan {
@@ -123,6 +148,9 @@ impl BroadcastPlan {
             subject: "bench".to_owned(),
             subjects: None,
             distinct_sids: false,
+            rate: None,
+            disturbance: DisturbancePlan::default(),
+            resuming: ResumingPlan::default(),
             server_pid: None,
             wait: Duration::from_secs(10),
             timeout: Duration::from_secs(30),
@@ -141,8 +169,7 @@ impl BroadcastPlan {
 
     /// Number of messages of a publisher.
     pub(super) fn share(&self, publisher: u16) -> u64 {
-        let all = u64::from(self.publishers);
-        self.messages.map_or(u64::MAX, |sum| sum / all + u64::from(u64::from(publisher) < sum % all))
+        share(self.messages, publisher, self.publishers)
     }
 
     /// Checks the plan for contradictions.
@@ -156,15 +183,8 @@ impl BroadcastPlan {
         within("messages in the window", self.window.into(), 1, BROADCAST_WINDOW_MAX.into())?;
         let expected = u64::from(self.size) * u64::from(self.window) * u64::from(self.publishers);
         within("bytes in the windows of all publishers", expected, 1, EXPECTED_SIZE_MAX)?;
-        if self.messages == Some(0) || self.span.is_some_and(|span| span.is_zero()) {
-            return wrong("no messages at all");
-        }
-        if self.messages.is_none() && self.span.is_none() {
-            return wrong("a run ends after a number of messages or a span of time");
-        }
-        if self.timeout.is_zero() {
-            return wrong("a timeout must be above 0");
-        }
+        check_end(self.messages, self.span)?;
+        check_timeout(self.timeout)?;
         let has_sids = matches!(self.protocol, BroadcastProtocol::Nats | BroadcastProtocol::NatsWebSocket);
         if self.distinct_sids && !has_sids {
             return wrong("only NATS has subscription ids");
@@ -177,7 +197,37 @@ impl BroadcastPlan {
         if self.subjects.is_some() && self.publishers > 1 {
             return wrong("messages go to many subjects in turn from one publisher");
         }
-        check_subject(&self.subject)
+        if self.rate == Some(0) {
+            return wrong("a rate must be above 0");
+        }
+        self.check_additional()?;
+        Ok(check_subject(&self.subject)?)
+    }
+
+    /// Checks the disturbing and resuming subscribers.
+    fn check_additional(&self) -> Result<(), InvalidBroadcastPlan> {
+        let DisturbancePlan { stopped, trickling, joins_per_s, reconnects_per_s } = self.disturbance;
+        let ResumingPlan { to, slow, flapping } = self.resuming;
+        for count in [stopped, trickling, slow, flapping] {
+            within("disturbing subscribers", count.into(), 0, DISTURBING_SUBSCRIBERS_MAX.into())?;
+        }
+        for rate in [joins_per_s, reconnects_per_s] {
+            within("joins or reconnects per second", rate.into(), 0, DISTURBANCES_PER_S_MAX.into())?;
+        }
+        let is_nats = self.protocol == BroadcastProtocol::Nats || self.publish_to.is_some();
+        if !self.disturbance.is_empty() && !is_nats {
+            return wrong("disturbing subscribers use NATS");
+        }
+        if to.is_some() != (slow + flapping > 0) {
+            return wrong("resuming subscribers need an HTTP address, and it needs them");
+        }
+        let has_one_order = self.publishers == 1 && self.subjects.is_none();
+        if (to.is_some() || !self.disturbance.is_empty()) && !has_one_order {
+            return wrong(
+                "disturbing and resuming subscribers check the order of one publisher on one subject",
+            );
+        }
+        Ok(())
     }
 }
 
@@ -227,10 +277,8 @@ impl ThrashPlan {
         if self.span.is_zero() || self.bids == Some(0) {
             return wrong("no bids at all");
         }
-        if self.timeout.is_zero() {
-            return wrong("a timeout must be above 0");
-        }
-        check_subject(&self.subject)
+        check_timeout(self.timeout)?;
+        Ok(check_subject(&self.subject)?)
     }
 }
 
@@ -261,14 +309,12 @@ mod tests {
         check(|plan| plan.protocol = BroadcastProtocol::Sse, "over NATS");
         check(|plan| plan.publish_to = Some(plan.to), "over NATS");
         check(|plan| (plan.publishers, plan.subjects) = (2, Some(3)), "one publisher");
+        check(|plan| plan.rate = Some(0), "a rate");
+        check(|plan| plan.disturbance.stopped = 2000, "0 to 1024");
+        check(|plan| plan.resuming.slow = 1, "HTTP address");
+        check(|plan| (plan.publishers, plan.disturbance.joins_per_s) = (2, 1), "one publisher");
+        check(|plan| (plan.protocol, plan.disturbance.stopped) = (BroadcastProtocol::Mqtt, 1), "use NATS");
         let lonely = ThrashPlan { clients: 1, ..ThrashPlan::new(plan().to) };
         assert!(lonely.check().unwrap_err().to_string().contains("2 to"));
-    }
-
-    #[test]
-    fn publishers_share_the_messages() {
-        let plan = BroadcastPlan::new(SocketAddr::from(([127, 0, 0, 1], 9)));
-        let plan = BroadcastPlan { messages: Some(5), publishers: 3, ..plan };
-        assert_eq!((0..3).map(|publisher| plan.share(publisher)).collect::<Vec<_>>(), [2, 2, 1]);
     }
 }

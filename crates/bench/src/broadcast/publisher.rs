@@ -91,6 +91,12 @@ impl Publisher {
         self.left > 0 && self.batches.len() < self.batches_max
     }
 
+    /// Whether the rate of the plan allows a batch at this time after the start.
+    pub(super) fn is_due(&self, plan: &BroadcastPlan, now: u64) -> bool {
+        let sent = plan.share(self.number) - self.left;
+        plan.rate.is_none_or(|rate| u128::from(sent) * 1_000_000_000 <= u128::from(now) * u128::from(rate))
+    }
+
     /// Whether all messages so far have been received and answered.
     pub(super) fn is_idle(&self) -> bool {
         self.batches.is_empty() && self.answers_due == 0

@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::disturbance::DisturbanceReport;
 use super::plan::{BroadcastPlan, ThrashPlan};
+use super::resuming::ResumingReport;
+use super::server_memory::ServerMemory;
 use super::tally::{BroadcastTally, DeliveryFailure};
 use crate::statistics::LatencySummary;
 
@@ -51,6 +54,55 @@ fn per_second(count: u64, elapsed_s: f64) -> f64 {
     if elapsed_s > 0.0 { count as f64 / elapsed_s } else { 0.0 }
 }
 
+/// Latencies, failures and CPU times of a load.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct LoadFigures {
+    /// The latencies that the report defines.
+    pub latency: LatencySummary,
+    /// Failures by kind.
+    pub failures: BTreeMap<&'static str, u64>,
+    /// All failures.
+    pub failures_total: u64,
+    /// First evidence of each kind.
+    pub evidence: BTreeMap<&'static str, String>,
+    /// CPU time of the server during the load, in seconds, if its process was given.
+    pub server_cpu_s: Option<f64>,
+    /// The same per million deliveries.
+    pub server_cpu_s_per_million: Option<f64>,
+    /// CPU time of the generator's process during the load, in seconds.
+    pub cpu_s: f64,
+}
+
+impl LoadFigures {
+    fn new(tally: &BroadcastTally, cpu: CpuTimes) -> LoadFigures {
+        LoadFigures {
+            latency: LatencySummary::of(&tally.latency),
+            failures: tally.failures(),
+            failures_total: tally.failures_total(),
+            evidence: tally.evidence(),
+            server_cpu_s: cpu.server_s(),
+            server_cpu_s_per_million: cpu.server_s_per_million(tally.deliveries),
+            cpu_s: cpu.generator.as_secs_f64(),
+        }
+    }
+
+    /// Failures of one kind.
+    pub fn failed(&self, failure: DeliveryFailure) -> u64 {
+        self.failures.get(failure.name()).copied().unwrap_or(0)
+    }
+}
+
+/// Results of a fan-out run besides its tally.
+#[derive(Debug, Default)]
+pub(super) struct FanOutFigures {
+    pub(super) messages: u64,
+    pub(super) received_bytes: u64,
+    pub(super) cpu: CpuTimes,
+    pub(super) server_memory: Option<ServerMemory>,
+    pub(super) disturbance: Option<DisturbanceReport>,
+    pub(super) resuming: Option<ResumingReport>,
+}
+
 /// Report of a fan-out run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct BroadcastReport {
@@ -68,29 +120,23 @@ pub struct BroadcastReport {
     pub deliveries_per_s: f64,
     /// Megabytes of payload delivered per second.
     pub megabytes_per_s: f64,
-    /// From the write of a batch to its last delivery. A batch is half a window; with a window of 1, a message.
-    pub latency: LatencySummary,
-    /// Failures by kind.
-    pub failures: BTreeMap<&'static str, u64>,
-    /// All failures.
-    pub failures_total: u64,
-    /// First evidence of each kind.
-    pub evidence: BTreeMap<&'static str, String>,
-    /// CPU time of the server during the load, in seconds, if its process was given.
-    pub server_cpu_s: Option<f64>,
-    /// The same per million deliveries.
-    pub server_cpu_s_per_million: Option<f64>,
-    /// CPU time of the generator's process during the load, in seconds.
-    pub cpu_s: f64,
+    /// Megabytes received by all subscribers per second, protocol included.
+    pub received_megabytes_per_s: f64,
+    /// Memory of the server, if its process was given.
+    pub server_memory: Option<ServerMemory>,
+    /// Results of disturbing subscribers, if there were any.
+    pub disturbance: Option<DisturbanceReport>,
+    /// Results of resuming subscribers, if there were any.
+    pub resuming: Option<ResumingReport>,
+    /// Latencies run from the write of a batch to its last delivery. A batch is half a window; with a window of 1, a
+    /// message.
+    #[serde(flatten)]
+    pub figures: LoadFigures,
 }
 
 impl BroadcastReport {
-    pub(super) fn new(
-        plan: &BroadcastPlan,
-        messages: u64,
-        tally: &BroadcastTally,
-        cpu: CpuTimes,
-    ) -> BroadcastReport {
+    pub(super) fn new(plan: &BroadcastPlan, tally: &BroadcastTally, found: FanOutFigures) -> BroadcastReport {
+        let FanOutFigures { messages, received_bytes, cpu, server_memory, disturbance, resuming } = found;
         let elapsed_s = Duration::from_nanos(tally.last_ns).as_secs_f64();
         let deliveries_per_s = per_second(tally.deliveries, elapsed_s);
         BroadcastReport {
@@ -110,24 +156,17 @@ impl BroadcastReport {
             deliveries: tally.deliveries,
             deliveries_per_s,
             megabytes_per_s: deliveries_per_s * f64::from(plan.size) / 1e6,
-            latency: LatencySummary::of(&tally.latency),
-            failures: tally.failures(),
-            failures_total: tally.failures_total(),
-            evidence: tally.evidence(),
-            server_cpu_s: cpu.server_s(),
-            server_cpu_s_per_million: cpu.server_s_per_million(tally.deliveries),
-            cpu_s: cpu.generator.as_secs_f64(),
+            received_megabytes_per_s: per_second(received_bytes, elapsed_s) / 1e6,
+            server_memory,
+            disturbance,
+            resuming,
+            figures: LoadFigures::new(tally, cpu),
         }
-    }
-
-    /// Failures of one kind.
-    pub fn failed(&self, failure: DeliveryFailure) -> u64 {
-        self.failures.get(failure.name()).copied().unwrap_or(0)
     }
 
     /// Returns whether nothing failed and something was delivered.
     pub fn is_good(&self) -> bool {
-        self.failures_total == 0 && self.deliveries > 0
+        self.figures.failures_total == 0 && self.deliveries > 0
     }
 }
 
@@ -163,20 +202,9 @@ pub struct ThrashReport {
     pub out_per_s: f64,
     /// Deliveries in the best second.
     pub out_peak_per_s: u64,
-    /// From the write of an accepted bid to its delivery to its bidder.
-    pub latency: LatencySummary,
-    /// Failures by kind.
-    pub failures: BTreeMap<&'static str, u64>,
-    /// All failures.
-    pub failures_total: u64,
-    /// First evidence of each kind.
-    pub evidence: BTreeMap<&'static str, String>,
-    /// CPU time of the server during the load, in seconds, if its process was given.
-    pub server_cpu_s: Option<f64>,
-    /// The same per million deliveries.
-    pub server_cpu_s_per_million: Option<f64>,
-    /// CPU time of the generator's process during the load, in seconds.
-    pub cpu_s: f64,
+    /// Latencies run from the write of an accepted bid to its delivery to its bidder.
+    #[serde(flatten)]
+    pub figures: LoadFigures,
 }
 
 /// Counts of a run of bidding clients.
@@ -208,23 +236,12 @@ impl ThrashReport {
             in_peak_per_s: peak(|second| second.0),
             out_per_s: per_second(tally.deliveries, elapsed_s),
             out_peak_per_s: peak(|second| second.1),
-            latency: LatencySummary::of(&tally.latency),
-            failures: tally.failures(),
-            failures_total: tally.failures_total(),
-            evidence: tally.evidence(),
-            server_cpu_s: cpu.server_s(),
-            server_cpu_s_per_million: cpu.server_s_per_million(tally.deliveries),
-            cpu_s: cpu.generator.as_secs_f64(),
+            figures: LoadFigures::new(tally, cpu),
         }
-    }
-
-    /// Failures of one kind.
-    pub fn failed(&self, failure: DeliveryFailure) -> u64 {
-        self.failures.get(failure.name()).copied().unwrap_or(0)
     }
 
     /// Returns whether nothing failed and a bid was delivered.
     pub fn is_good(&self) -> bool {
-        self.failures_total == 0 && self.bids_out > 0
+        self.figures.failures_total == 0 && self.bids_out > 0
     }
 }

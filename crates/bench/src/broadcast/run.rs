@@ -8,15 +8,18 @@ use stilling_engine::net::raise_descriptor_limit;
 
 use super::codec::{Subscription, codec_for};
 use super::connection::{open, open_subscriber, wait_for_server};
+use super::disturbance::Disturbance;
 use super::error::BroadcastError;
 use super::expected::ExpectedDeliveries;
 use super::learned::LearnedDeliveries;
-use super::limits::POLL_SPAN;
+use super::limits::{PACED_POLL_SPAN, POLL_SPAN};
 use super::plan::BroadcastPlan;
 use super::poller::{Interest, Poller};
 use super::publisher::{Publisher, expected_deliveries};
-use super::report::{BroadcastReport, CpuTimes};
+use super::report::{BroadcastReport, CpuTimes, FanOutFigures};
+use super::resuming::Resuming;
 use super::server_cpu;
+use super::server_memory::{self, ServerMemory};
 use super::subscriber::{DeliveryBytes, FanOutSubscriber, Verifier};
 use super::tally::{BroadcastTally, DeliveryFailure};
 use crate::collect::Pattern;
@@ -40,15 +43,36 @@ pub fn run_until(plan: &BroadcastPlan, stop: &Arc<AtomicBool>) -> Result<Broadca
     plan.check()?;
     raise_descriptor_limit();
     wait_for_server(plan.to, plan.wait, plan.timeout, stop)?;
+    let memory = || plan.server_pid.and_then(server_memory::of);
+    let before = memory();
     let mut run = FanOutRun::open(plan)?;
+    let subscribed = memory();
+    let disturbance = (!plan.disturbance.is_empty()).then(|| Disturbance::start(plan)).transpose()?;
+    let resuming = plan.resuming.to.map(|to| Resuming::start(plan, to)).transpose()?;
+    run.start = Instant::now();
     let measure = CpuMeasurement::start(plan.server_pid);
     run.drive(stop)?;
     let cpu = measure.end();
+    let delivered = memory();
     for subscriber in &run.subscribers {
         subscriber.finish(&run.verifier, &mut run.tally);
     }
     let messages = run.verifier.expected.iter().map(ExpectedDeliveries::sent).sum();
-    Ok(BroadcastReport::new(plan, messages, &run.tally, cpu))
+    let server_memory = match (before, subscribed, delivered) {
+        (Some(before), Some(subscribed), Some(delivered)) => {
+            Some(ServerMemory { before, subscribed, delivered })
+        }
+        _ => None,
+    };
+    let found = FanOutFigures {
+        messages,
+        received_bytes: run.received,
+        cpu,
+        server_memory,
+        disturbance: disturbance.map(|running| run.tally.add_disturbance(running.end())),
+        resuming: resuming.map(|running| run.tally.add_resuming(running.end(messages))),
+    };
+    Ok(BroadcastReport::new(plan, &run.tally, found))
 }
 
 /// CPU times at the start of a load.
@@ -127,7 +151,6 @@ impl<'p> FanOutRun<'p> {
             positions: vec![0; plan.publishers.into()],
         };
         run.open_connections()?;
-        run.start = Instant::now();
         Ok(run)
     }
 
@@ -187,6 +210,9 @@ impl<'p> FanOutRun<'p> {
         for number in 0..self.publishers.len() {
             while self.publishers[number].may_publish() {
                 let now = self.now();
+                if !self.publishers[number].is_due(self.plan, now) {
+                    break;
+                }
                 let is_first = self.publishers[number].oldest_batch().is_none();
                 self.publishers[number].publish(self.plan, &self.head, &mut self.verifier, now);
                 if is_first {
@@ -234,7 +260,7 @@ impl<'p> FanOutRun<'p> {
     /// Waits for sockets and handles each ready one.
     fn wait(&mut self) -> Result<(), BroadcastError> {
         let mut ready = std::mem::take(&mut self.ready);
-        self.poller.wait(POLL_SPAN, &mut ready)?;
+        self.poller.wait(if self.plan.rate.is_some() { PACED_POLL_SPAN } else { POLL_SPAN }, &mut ready)?;
         for number in ready.drain(..) {
             match number.checked_sub(self.subscribers.len()) {
                 None => self.receive(number)?,

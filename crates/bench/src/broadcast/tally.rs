@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
+use super::disturbance::{DisturbanceOutcome, DisturbanceReport};
+use super::resuming::{ResumingOutcome, ResumingReport};
 use crate::statistics::histogram;
 
 macro_rules! failures {
@@ -83,6 +85,22 @@ impl BroadcastTally {
         let undelivered = &mut self.failures[DeliveryFailure::Undelivered as usize];
         *undelivered = undelivered.saturating_sub(1);
         self.fail(DeliveryFailure::Late, 1, detail);
+    }
+
+    /// Counts the failures of disturbing subscribers.
+    pub(super) fn add_disturbance(&mut self, outcome: DisturbanceOutcome) -> DisturbanceReport {
+        for (failure, detail) in outcome.failures {
+            self.fail(failure, 1, || detail);
+        }
+        outcome.report
+    }
+
+    /// Counts the failures of resuming subscribers.
+    pub(super) fn add_resuming(&mut self, outcome: ResumingOutcome) -> ResumingReport {
+        for (failure, count, detail) in outcome.failures {
+            self.fail(failure, count, || detail);
+        }
+        outcome.report
     }
 
     pub(super) fn failures(&self) -> BTreeMap<&'static str, u64> {

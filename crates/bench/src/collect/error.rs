@@ -16,6 +16,12 @@ impl fmt::Display for InvalidCollectPlan {
 
 impl std::error::Error for InvalidCollectPlan {}
 
+impl From<String> for InvalidCollectPlan {
+    fn from(reason: String) -> Self {
+        InvalidCollectPlan(reason)
+    }
+}
+
 /// Reason why a run has no report.
 #[derive(Debug)]
 pub enum CollectError {

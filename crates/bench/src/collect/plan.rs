@@ -4,11 +4,10 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use stilling_wire::nats::{Subject, SubjectLimits};
-
 use super::error::InvalidCollectPlan;
 use super::limits::{CLIENTS_MAX, SIZE_MAX, SIZE_MIN, SUBSCRIBERS_MAX, THREADS_MAX, WINDOW_MAX};
 use super::monitor::Monitor;
+use crate::plan_checks::{check_end, check_subject, check_timeout, share, within};
 
 /// Protocol of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,8 +117,7 @@ impl CollectPlan {
 
     /// Number of messages of a client.
     pub(super) fn share(&self, client: u16) -> u64 {
-        let clients = u64::from(self.clients);
-        self.messages.map_or(u64::MAX, |all| all / clients + u64::from(u64::from(client) < all % clients))
+        share(self.messages, client, self.clients)
     }
 
     /// Checks the plan for contradictions.
@@ -128,10 +126,6 @@ impl CollectPlan {
     /// The first contradiction.
     pub fn check(&self) -> Result<(), InvalidCollectPlan> {
         let wrong = |why: &str| Err(InvalidCollectPlan(why.to_owned()));
-        let within = |name: &str, value: u64, min: u64, max: u64| {
-            let error = || InvalidCollectPlan(format!("{value} {name}: it must be {min} to {max}"));
-            (min..=max).contains(&value).then_some(()).ok_or_else(error)
-        };
         within("clients", self.clients.into(), 1, CLIENTS_MAX.into())?;
         within("threads", self.threads.into(), 1, THREADS_MAX.into())?;
         within("bytes of payload", self.size.into(), SIZE_MIN.into(), SIZE_MAX.into())?;
@@ -140,19 +134,9 @@ impl CollectPlan {
         if self.per_message {
             within("clients with a thread each", self.clients.into(), 1, THREADS_MAX.into())?;
         }
-        if self.messages == Some(0) || self.span.is_some_and(|span| span.is_zero()) {
-            return wrong("no messages at all");
-        }
-        if self.messages.is_none() && self.span.is_none() {
-            return wrong("a run ends after a number of messages or a span of time");
-        }
-        if self.timeout.is_zero() {
-            return wrong("a timeout must be above 0");
-        }
-        let limits = SubjectLimits::default();
-        if Subject::parse(self.subject.as_bytes(), &limits).is_err() {
-            return Err(InvalidCollectPlan(format!("`{}` is not a subject to publish to", self.subject)));
-        }
+        check_end(self.messages, self.span)?;
+        check_timeout(self.timeout)?;
+        check_subject(&self.subject)?;
         let is_nats = self.protocol == CollectProtocol::Nats;
         if self.confirmed && is_nats && self.stream.is_none() {
             return wrong("without a stream there are no acknowledgements");
@@ -200,12 +184,5 @@ mod tests {
         check(|plan| (plan.protocol, plan.confirmed) = (CollectProtocol::Redis, false), "cannot be left out");
         check(|plan| plan.protocol = CollectProtocol::Syslog, "no acknowledgements");
         check(|plan| (plan.per_message, plan.subscribers) = (true, 1), "persistent connections");
-    }
-
-    #[test]
-    fn clients_share_the_messages() {
-        let plan =
-            CollectPlan { messages: Some(10), ..CollectPlan::new(SocketAddr::from(([127, 0, 0, 1], 9))) };
-        assert_eq!((0..4).map(|client| plan.share(client)).collect::<Vec<_>>(), [3, 3, 2, 2]);
     }
 }

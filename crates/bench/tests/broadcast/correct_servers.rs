@@ -20,7 +20,7 @@ fn check(fault: BroadcastFault, change: impl FnOnce(&mut BroadcastPlan)) -> Broa
         (plan.to, plan.publish_to) = (fake.http, Some(fake.address));
     }
     let report = broadcast::run(&plan).expect("there is a report");
-    assert!(report.is_good(), "{plan:?}: {:?}", report.evidence);
+    assert!(report.is_good(), "{plan:?}: {:?}", report.figures.evidence);
     let receivers = if plan.subjects.is_some() { 1 } else { u64::from(plan.subscribers) };
     assert_eq!(report.deliveries, report.messages * receivers, "{plan:?}");
     assert_eq!(report.messages, plan.messages.unwrap_or(report.messages));
@@ -33,8 +33,8 @@ fn every_window_and_size_is_delivered() {
         let report = check(BroadcastFault::Nothing, |plan| {
             *plan = BroadcastPlan { window, size, messages: Some(messages), ..plan.clone() };
         });
-        assert!(report.latency.max_us > 0.0 && report.deliveries_per_s > 0.0);
-        assert_eq!(report.server_cpu_s, None);
+        assert!(report.figures.latency.max_us > 0.0 && report.deliveries_per_s > 0.0);
+        assert_eq!(report.figures.server_cpu_s, None);
     }
 }
 
@@ -85,7 +85,7 @@ fn a_run_ends_after_its_span() {
 #[test]
 fn a_given_process_is_measured() {
     let report = check(BroadcastFault::Nothing, |plan| plan.server_pid = Some(std::process::id()));
-    assert!(report.server_cpu_s.is_some() && report.server_cpu_s_per_million.is_some());
+    assert!(report.figures.server_cpu_s.is_some() && report.figures.server_cpu_s_per_million.is_some());
 }
 
 #[test]

@@ -24,13 +24,13 @@ fn run(fault: BroadcastFault, change: impl FnOnce(&mut BroadcastPlan)) -> Broadc
 fn check(fault: BroadcastFault, expected: &[DeliveryFailure], missing: u64) {
     for distinct_sids in [false, true] {
         let report = run(fault, |plan| plan.distinct_sids = distinct_sids);
-        let context = format!("{fault:?}, distinct {distinct_sids}: {:?}", report.evidence);
+        let context = format!("{fault:?}, distinct {distinct_sids}: {:?}", report.figures.evidence);
         for failure in expected {
-            assert_eq!(report.failed(*failure), 1, "{failure:?} of {context}");
+            assert_eq!(report.figures.failed(*failure), 1, "{failure:?} of {context}");
         }
-        assert_eq!(report.failures_total, expected.len() as u64, "{context}");
+        assert_eq!(report.figures.failures_total, expected.len() as u64, "{context}");
         assert_eq!(report.deliveries, 3 * MESSAGES - missing, "{context}");
-        assert!(!report.is_good() && report.evidence.len() == expected.len(), "{context}");
+        assert!(!report.is_good() && report.figures.evidence.len() == expected.len(), "{context}");
     }
 }
 
@@ -70,17 +70,21 @@ fn an_error_or_an_end_of_a_connection_leaves_its_messages_undelivered() {
         (BroadcastFault::Closed(5), DeliveryFailure::Broken),
     ] {
         let report = run(fault, |_| {});
-        let context = format!("{fault:?}: {:?}", report.evidence);
-        assert_eq!(report.failed(failure), 1, "{context}");
+        let context = format!("{fault:?}: {:?}", report.figures.evidence);
+        assert_eq!(report.figures.failed(failure), 1, "{context}");
         assert_eq!(
-            report.deliveries + report.failed(DeliveryFailure::Undelivered),
+            report.deliveries + report.figures.failed(DeliveryFailure::Undelivered),
             3 * MESSAGES,
             "{context}"
         );
-        assert_eq!(report.failures_total, 1 + report.failed(DeliveryFailure::Undelivered), "{context}");
+        assert_eq!(
+            report.figures.failures_total,
+            1 + report.figures.failed(DeliveryFailure::Undelivered),
+            "{context}"
+        );
         // The others receive everything.
         assert_eq!(report.messages, MESSAGES, "{context}");
-        assert!(report.failed(DeliveryFailure::Undelivered) >= MESSAGES - 5, "{context}");
+        assert!(report.figures.failed(DeliveryFailure::Undelivered) >= MESSAGES - 5, "{context}");
     }
 }
 
@@ -96,23 +100,43 @@ fn faults_are_found_over_http() {
             broadcast::run(&plan).expect("there is a report")
         };
         let report = run(BroadcastFault::Dropped(5));
-        assert_eq!(report.failed(DeliveryFailure::Undelivered), 1, "{protocol:?}: {:?}", report.evidence);
-        assert_eq!(report.failures_total, 1, "{protocol:?}: {:?}", report.evidence);
+        assert_eq!(
+            report.figures.failed(DeliveryFailure::Undelivered),
+            1,
+            "{protocol:?}: {:?}",
+            report.figures.evidence
+        );
+        assert_eq!(report.figures.failures_total, 1, "{protocol:?}: {:?}", report.figures.evidence);
         let report = run(BroadcastFault::Repeated(5));
         let kinds = [DeliveryFailure::Repeated, DeliveryFailure::WrongSequence];
-        assert_eq!(kinds.map(|kind| report.failed(kind)), [1, 1], "{protocol:?}: {:?}", report.evidence);
+        assert_eq!(
+            kinds.map(|kind| report.figures.failed(kind)),
+            [1, 1],
+            "{protocol:?}: {:?}",
+            report.figures.evidence
+        );
         let report = run(BroadcastFault::Swapped(5));
         let kinds = [DeliveryFailure::Late, DeliveryFailure::WrongSequence];
-        assert_eq!(kinds.map(|kind| report.failed(kind)), [1, 1], "{protocol:?}: {:?}", report.evidence);
+        assert_eq!(
+            kinds.map(|kind| report.figures.failed(kind)),
+            [1, 1],
+            "{protocol:?}: {:?}",
+            report.figures.evidence
+        );
     }
 }
 
 #[test]
 fn faults_are_found_among_several_publishers_and_subjects() {
     let report = run(BroadcastFault::Dropped(5), |plan| plan.publishers = 2);
-    assert_eq!((report.failures_total, report.failed(DeliveryFailure::Undelivered)), (1, 1));
+    assert_eq!((report.figures.failures_total, report.figures.failed(DeliveryFailure::Undelivered)), (1, 1));
     let report = run(BroadcastFault::Repeated(5), |plan| plan.publishers = 2);
-    assert_eq!((report.failures_total, report.failed(DeliveryFailure::Repeated)), (1, 1));
+    assert_eq!((report.figures.failures_total, report.figures.failed(DeliveryFailure::Repeated)), (1, 1));
     let report = run(BroadcastFault::Dropped(8), |plan| plan.subjects = Some(4));
-    assert_eq!((report.failures_total, report.deliveries), (1, MESSAGES - 1), "{:?}", report.evidence);
+    assert_eq!(
+        (report.figures.failures_total, report.deliveries),
+        (1, MESSAGES - 1),
+        "{:?}",
+        report.figures.evidence
+    );
 }

@@ -1,6 +1,5 @@
 //! `stilling bench broadcast`: fan-out to many subscribers, or auctions in which every client answers every bid.
 
-use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt::Write as _;
 use std::io::Write;
@@ -12,7 +11,8 @@ use std::time::Duration;
 use clap::{Args, CommandFactory, ValueEnum};
 use signal_hook::consts::SIGINT;
 use stilling_bench::broadcast::{
-    self, BroadcastPlan, BroadcastProtocol, BroadcastReport, LatencySummary, ThrashPlan, ThrashReport,
+    self, BroadcastPlan, BroadcastProtocol, BroadcastReport, DisturbancePlan, DisturbanceReport,
+    LatencySummary, LoadFigures, ResumingPlan, ResumingReport, ThrashPlan, ThrashReport,
 };
 
 use super::seconds;
@@ -55,6 +55,11 @@ pub(super) struct BroadcastArguments {
     /// Give each subscriber a subscription id of its own
     #[arg(long)]
     distinct_sids: bool,
+    /// Messages per second of each publisher [default: as many as the window allows]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    rate: Option<u32>,
+    #[command(flatten)]
+    additional: AdditionalSubscribers,
     /// Bid instead: each client answers every accepted bid, on a stream with the gate auction
     #[arg(long, conflicts_with_all = ["protocol", "publish_to", "publishers", "subscribers", "size", "window", "subjects", "distinct_sids"])]
     thrash: bool,
@@ -73,6 +78,47 @@ pub(super) struct BroadcastArguments {
     /// Print one JSON object instead of text
     #[arg(long)]
     json: bool,
+}
+
+/// Subscribers that the window does not wait for.
+#[derive(Args)]
+struct AdditionalSubscribers {
+    /// Further NATS subscribers that never read
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    stopped: u32,
+    /// Further NATS subscribers that read 1 KiB per second
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    trickling: u32,
+    /// NATS subscriptions per second that begin and end on open connections
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    joins: u32,
+    /// NATS connections per second that open, subscribe and close
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    reconnects: u32,
+    /// Stilling's HTTP port, for --slow and --flapping; the subject must be one of a stream
+    #[arg(long, value_name = "ADDRESS")]
+    resume_at: Option<SocketAddr>,
+    /// Further WebSocket and SSE subscribers that read slowly and resume
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "resume_at")]
+    slow: u32,
+    /// Further WebSocket and SSE subscribers that disconnect again and again and resume
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "resume_at")]
+    flapping: u32,
+}
+
+impl AdditionalSubscribers {
+    fn disturbance(&self) -> DisturbancePlan {
+        DisturbancePlan {
+            stopped: self.stopped,
+            trickling: self.trickling,
+            joins_per_s: self.joins,
+            reconnects_per_s: self.reconnects,
+        }
+    }
+
+    fn resuming(&self) -> ResumingPlan {
+        ResumingPlan { to: self.resume_at, slow: self.slow, flapping: self.flapping }
+    }
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -129,12 +175,12 @@ impl BroadcastArguments {
             let report = broadcast::thrash_until(&thrash, &stop)?;
             let text = if json { serde_json::to_string(&report)? + "\n" } else { thrash_lines(&report) };
             print(&text)?;
-            check_failures(report.is_good(), report.failures_total, &report.failures, &report.evidence)
+            check_failures(report.is_good(), &report.figures)
         } else {
             let report = broadcast::run_until(&fan_out, &stop)?;
             let text = if json { serde_json::to_string(&report)? + "\n" } else { fan_out_lines(&report) };
             print(&text)?;
-            check_failures(report.is_good(), report.failures_total, &report.failures, &report.evidence)
+            check_failures(report.is_good(), &report.figures)
         }
     }
 
@@ -152,6 +198,9 @@ impl BroadcastArguments {
             subject: self.subject.clone().unwrap_or(defaults.subject),
             subjects: self.subjects,
             distinct_sids: self.distinct_sids,
+            rate: self.rate,
+            disturbance: self.additional.disturbance(),
+            resuming: self.additional.resuming(),
             server_pid: self.pid,
             wait: self.wait,
             timeout: self.timeout,
@@ -181,22 +230,18 @@ fn print(text: &str) -> std::io::Result<()> {
 }
 
 /// Returns an error for a report with failures, after it is printed.
-fn check_failures(
-    is_good: bool,
-    total: u64,
-    failures: &BTreeMap<&'static str, u64>,
-    evidence: &BTreeMap<&'static str, String>,
-) -> Result<(), Box<dyn Error>> {
+fn check_failures(is_good: bool, figures: &LoadFigures) -> Result<(), Box<dyn Error>> {
     if is_good {
         return Ok(());
     }
-    if total == 0 {
+    let LoadFigures { failures, failures_total, evidence, .. } = figures;
+    if *failures_total == 0 {
         return Err("nothing was delivered".into());
     }
     let kinds = evidence
         .iter()
         .map(|(kind, words)| format!("{} {kind} (first: {words})", failures.get(kind).unwrap_or(&0)));
-    Err(format!("{total} failures: {}", kinds.collect::<Vec<_>>().join("; ")).into())
+    Err(format!("{failures_total} failures: {}", kinds.collect::<Vec<_>>().join("; ")).into())
 }
 
 fn push_line(out: &mut String, name: &str, value: impl std::fmt::Display) {
@@ -218,16 +263,42 @@ fn cpu(seconds: Option<f64>, per_million: Option<f64>) -> String {
     }
 }
 
-fn push_failures(
-    out: &mut String,
-    total: u64,
-    failures: &BTreeMap<&'static str, u64>,
-    evidence: &BTreeMap<&'static str, String>,
-) {
-    push_line(out, "failures", total);
-    for (kind, words) in evidence {
-        let count = failures.get(kind).unwrap_or(&0);
+/// The figures of both kinds of runs, with a name for the latencies.
+fn push_figures(out: &mut String, latency: &str, figures: &LoadFigures) {
+    push_line(out, latency, spread(figures.latency));
+    push_line(out, "server CPU (s)", cpu(figures.server_cpu_s, figures.server_cpu_s_per_million));
+    push_line(out, "generator CPU (s)", format_args!("{:.2}", figures.cpu_s));
+    push_line(out, "failures", figures.failures_total);
+    for (kind, words) in &figures.evidence {
+        let count = figures.failures.get(kind).unwrap_or(&0);
         push_line(out, &format!("  {}", kind.replace('_', " ")), format_args!("{count}, first: {words}"));
+    }
+}
+
+/// Lines that only some runs have.
+fn push_additional(out: &mut String, report: &BroadcastReport) {
+    if let Some(memory) = &report.server_memory {
+        let each = memory.per_subscriber(report.parameters.subscribers);
+        let bytes = format_args!(
+            "{} before, {} subscribed ({each:.0} each), {} delivered",
+            memory.before, memory.subscribed, memory.delivered
+        );
+        push_line(out, "server memory (bytes)", bytes);
+    }
+    if let Some(found) = &report.disturbance {
+        let DisturbanceReport { joins, reconnects, deliveries, disconnected } = found;
+        let counts = format_args!(
+            "{joins} joins, {reconnects} reconnects, {deliveries} deliveries, {disconnected} disconnected"
+        );
+        push_line(out, "disturbing", counts);
+    }
+    if let Some(found) = &report.resuming {
+        let ResumingReport { subscribers, delivered, reported, gaps, resumes, closed_by_server, .. } = found;
+        let counts = format_args!(
+            "{subscribers} subscribers, {delivered} delivered + {reported} reported in {gaps} gaps, \
+             {resumes} resumes, {closed_by_server} closed by the server"
+        );
+        push_line(out, "resuming", counts);
     }
 }
 
@@ -244,10 +315,8 @@ fn fan_out_lines(report: &BroadcastReport) -> String {
     push_line(&mut out, "messages", rated(report.messages, report.messages_per_s));
     push_line(&mut out, "deliveries", rated(report.deliveries, report.deliveries_per_s));
     push_line(&mut out, "megabytes per second", format_args!("{:.1}", report.megabytes_per_s));
-    push_line(&mut out, "last delivery (ms)", spread(report.latency));
-    push_line(&mut out, "server CPU (s)", cpu(report.server_cpu_s, report.server_cpu_s_per_million));
-    push_line(&mut out, "generator CPU (s)", format_args!("{:.2}", report.cpu_s));
-    push_failures(&mut out, report.failures_total, &report.failures, &report.evidence);
+    push_additional(&mut out, report);
+    push_figures(&mut out, "last delivery (ms)", &report.figures);
     out
 }
 
@@ -263,16 +332,15 @@ fn thrash_lines(report: &ThrashReport) -> String {
     push_line(&mut out, "bids in", rated(report.bids_in, report.in_per_s, report.in_peak_per_s));
     push_line(&mut out, "bids accepted", report.bids_accepted);
     push_line(&mut out, "bids out", rated(report.bids_out, report.out_per_s, report.out_peak_per_s));
-    push_line(&mut out, "own bid back (ms)", spread(report.latency));
-    push_line(&mut out, "server CPU (s)", cpu(report.server_cpu_s, report.server_cpu_s_per_million));
-    push_line(&mut out, "generator CPU (s)", format_args!("{:.2}", report.cpu_s));
-    push_failures(&mut out, report.failures_total, &report.failures, &report.evidence);
+    push_figures(&mut out, "own bid back (ms)", &report.figures);
     out
 }
 
 #[cfg(test)]
 mod tests {
-    use stilling_bench::broadcast::{BroadcastParameters, ThrashParameters};
+    use std::collections::BTreeMap;
+
+    use stilling_bench::broadcast::{BroadcastParameters, ServerMemory, ThrashParameters};
 
     use super::*;
 
@@ -293,13 +361,7 @@ mod tests {
             in_peak_per_s: 1600,
             out_per_s: 18_000.0,
             out_peak_per_s: 52_000,
-            latency: LatencySummary::default(),
-            failures: BTreeMap::new(),
-            failures_total: 0,
-            evidence: BTreeMap::new(),
-            server_cpu_s: None,
-            server_cpu_s_per_million: None,
-            cpu_s: 1.0,
+            figures: LoadFigures::default(),
         };
         let text = thrash_lines(&report);
         assert!(
@@ -329,13 +391,18 @@ mod tests {
             deliveries: 1999,
             deliveries_per_s: 1999.0,
             megabytes_per_s: 0.1,
-            latency: LatencySummary::default(),
-            failures: BTreeMap::from([("undelivered", 1)]),
-            failures_total: 1,
-            evidence: BTreeMap::from([("undelivered", "subscriber 3".to_owned())]),
-            server_cpu_s: Some(0.5),
-            server_cpu_s_per_million: Some(250.0),
-            cpu_s: 1.0,
+            received_megabytes_per_s: 0.2,
+            server_memory: Some(ServerMemory { before: 1000, subscribed: 21_000, delivered: 30_000 }),
+            disturbance: None,
+            resuming: None,
+            figures: LoadFigures {
+                failures: BTreeMap::from([("undelivered", 1)]),
+                failures_total: 1,
+                evidence: BTreeMap::from([("undelivered", "subscriber 3".to_owned())]),
+                server_cpu_s: Some(0.5),
+                server_cpu_s_per_million: Some(250.0),
+                ..LoadFigures::default()
+            },
         };
         let text = fan_out_lines(&report);
         assert!(
@@ -343,7 +410,8 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("0.50, 250.0000 per million deliveries"), "{text}");
-        let error = check_failures(false, 1, &report.failures, &report.evidence).unwrap_err();
+        assert!(text.contains("1000 before, 21000 subscribed (100 each), 30000 delivered"), "{text}");
+        let error = check_failures(false, &report.figures).unwrap_err();
         assert_eq!(error.to_string(), "1 failures: 1 undelivered (first: subscriber 3)");
     }
 }

@@ -262,7 +262,7 @@ fn check_common_silence(silence: Duration, starts: Duration) -> XtaskResult {
 
 /// Builds and installs all programs; requires a network.
 fn prepare() -> XtaskResult {
-    tools::install_nats_server()?;
+    tools::NATS_SERVER.install()?;
     python::NATS_PY.install()?;
     go::build_nats_go()?;
     node::install_nats()?;

@@ -27,4 +27,8 @@ pub(crate) struct BenchSample {
     pub(crate) system_calls: Option<f64>,
     /// Largest resident memory of the server in bytes, if measured.
     pub(crate) memory: Option<u64>,
+    /// Bytes of the server's own memory for each connection, if measured.
+    pub(crate) memory_each: Option<f64>,
+    /// Megabytes that the clients received per second, protocol included, if measured.
+    pub(crate) received_mb_s: Option<f64>,
 }

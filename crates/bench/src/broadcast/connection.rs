@@ -10,7 +10,8 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
 
 use super::codec::{BroadcastCodec, Subscription};
 use super::error::BroadcastError;
-use super::limits::{CONNECT_PAUSE, CONNECTIONS_PER_SOURCE, READ_SIZE};
+use super::limits::{CONNECT_PAUSE, READ_SIZE};
+use super::plan::BroadcastPlan;
 use crate::collect::connect;
 
 /// Waits until the server accepts connections, so that the start order does not matter.
@@ -46,16 +47,15 @@ pub(super) fn open(
     opened.finish()
 }
 
-/// Opens a subscribing connection, and returns it as [`open`] does. Many connections to a loopback address come from
-/// several, because one has ports for some 60,000.
+/// Opens a subscribing connection, and returns it as [`open`] does.
 pub(super) fn open_subscriber(
-    to: SocketAddr,
-    timeout: Duration,
+    plan: &BroadcastPlan,
     codec: &dyn BroadcastCodec,
     subscription: &Subscription,
 ) -> Result<(TcpStream, Vec<u8>), BroadcastError> {
+    let BroadcastPlan { to, timeout, .. } = *plan;
     let failed = |error| BroadcastError::Connect(to, error);
-    let stream = match source_of(to, subscription.number) {
+    let stream = match plan.source {
         None => connect(to, timeout),
         Some(source) => connect_from(source, to),
     };
@@ -69,13 +69,6 @@ pub(super) fn open_subscriber(
         opened.exchange(&opening, |input| codec.framed_opening_size(input))?;
     }
     opened.finish()
-}
-
-/// The source address of a connection to a loopback address; `None`: the system chooses it.
-fn source_of(to: SocketAddr, number: u32) -> Option<Ipv4Addr> {
-    let group = number / CONNECTIONS_PER_SOURCE;
-    let is_loopback = to.is_ipv4() && to.ip().is_loopback();
-    (is_loopback && group > 0).then(|| Ipv4Addr::new(127, 0, 1, u8::try_from(group).unwrap_or(u8::MAX)))
 }
 
 fn connect_from(source: Ipv4Addr, to: SocketAddr) -> io::Result<TcpStream> {
@@ -173,19 +166,5 @@ impl OutputBuffer {
         self.bytes.clear();
         self.written = 0;
         Ok(true)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn many_connections_to_a_loopback_address_have_several_sources() {
-        let to = SocketAddr::from(([127, 0, 0, 1], 9));
-        assert_eq!(source_of(to, CONNECTIONS_PER_SOURCE - 1), None);
-        assert_eq!(source_of(to, CONNECTIONS_PER_SOURCE), Some(Ipv4Addr::new(127, 0, 1, 1)));
-        assert_eq!(source_of(to, 3 * CONNECTIONS_PER_SOURCE), Some(Ipv4Addr::new(127, 0, 1, 3)));
-        assert_eq!(source_of(([192, 0, 2, 1], 9).into(), 60_000), None);
     }
 }

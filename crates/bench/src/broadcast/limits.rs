@@ -49,10 +49,6 @@ pub(super) const MISSED_RANGES_MAX: usize = 64;
 /// Bytes of unsent bids of one client. More: the client does not read until the server does.
 pub(super) const UNSENT_BIDS_SIZE_MAX: usize = 256 * 1024;
 
-/// Subscribing connections to a loopback address from one source address: fewer than it has ports. More: they come from
-/// further loopback addresses.
-pub(super) const CONNECTIONS_PER_SOURCE: u32 = 15_000;
-
 /// Pause between two steps of the disturbing subscribers.
 pub(super) const DISTURBANCE_TICK: Duration = Duration::from_millis(1);
 

@@ -1,6 +1,6 @@
 //! Configuration of a run, checked before the run starts.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use super::error::InvalidBroadcastPlan;
@@ -82,6 +82,10 @@ pub struct BroadcastPlan {
     pub subjects: Option<u32>,
     /// Gives each subscriber a subscription id of its own, so that no two subscribers get the same bytes. Default: false.
     pub distinct_sids: bool,
+    /// Publishes nothing, and expects the messages of a run in another process that has one publisher. Default: false.
+    pub is_passive: bool,
+    /// Source address of the subscribers; `None`: the system's choice. Default: none.
+    pub source: Option<Ipv4Addr>,
     /// Messages per second of each publisher; `None`: as many as the window allows. Default: none.
     pub rate: Option<u32>,
     /// Disturbing subscribers. Default: none.
@@ -148,6 +152,8 @@ impl BroadcastPlan {
             subject: "bench".to_owned(),
             subjects: None,
             distinct_sids: false,
+            is_passive: false,
+            source: None,
             rate: None,
             disturbance: DisturbancePlan::default(),
             resuming: ResumingPlan::default(),
@@ -199,6 +205,9 @@ impl BroadcastPlan {
         }
         if self.rate == Some(0) {
             return wrong("a rate must be above 0");
+        }
+        if self.is_passive && self.messages.is_none_or(|messages| messages > self.window.into()) {
+            return wrong("a passive run needs a number of messages, at most those of the window");
         }
         self.check_additional()?;
         Ok(check_subject(&self.subject)?)
@@ -310,6 +319,7 @@ mod tests {
         check(|plan| plan.publish_to = Some(plan.to), "over NATS");
         check(|plan| (plan.publishers, plan.subjects) = (2, Some(3)), "one publisher");
         check(|plan| plan.rate = Some(0), "a rate");
+        check(|plan| (plan.is_passive, plan.messages) = (true, Some(2049)), "passive");
         check(|plan| plan.disturbance.stopped = 2000, "0 to 1024");
         check(|plan| plan.resuming.slow = 1, "HTTP address");
         check(|plan| (plan.publishers, plan.disturbance.joins_per_s) = (2, 1), "one publisher");

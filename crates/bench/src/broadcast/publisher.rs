@@ -133,7 +133,9 @@ impl Publisher {
         }
         codec.finish_batch(start, self.output.bytes());
         self.left -= count;
-        if !self.answer.is_empty() {
+        if plan.is_passive {
+            self.output.bytes().truncate(start);
+        } else if !self.answer.is_empty() {
             self.answers_due += count;
         }
         self.batches.push_back(PublishedBatch { end: expected.sent(), written_ns: now });

@@ -159,7 +159,7 @@ impl<'p> FanOutRun<'p> {
         let codec = &*verifier.codec;
         for number in 0..plan.subscriber_count() {
             let subscription = Subscription::new(plan, codec, number);
-            let (stream, input) = open_subscriber(plan.to, plan.timeout, codec, &subscription)?;
+            let (stream, input) = open_subscriber(plan, codec, &subscription)?;
             self.poller.add(&stream, number as usize)?;
             self.subscribers.push(FanOutSubscriber::new(stream, subscription, input, verifier));
         }

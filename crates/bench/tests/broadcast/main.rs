@@ -6,6 +6,7 @@ mod auctions;
 mod correct_servers;
 mod fake;
 mod faulty_servers;
+mod real_servers;
 
 use std::net::SocketAddr;
 use std::time::Duration;

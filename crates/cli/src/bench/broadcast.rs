@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::fmt::Write as _;
 use std::io::Write;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -55,6 +55,12 @@ pub(super) struct BroadcastArguments {
     /// Give each subscriber a subscription id of its own
     #[arg(long)]
     distinct_sids: bool,
+    /// Publish nothing, and expect the --messages of a run in another process
+    #[arg(long, requires = "messages")]
+    passive: bool,
+    /// Source address of the subscribers [default: the system's choice]
+    #[arg(long, value_name = "ADDRESS")]
+    source: Option<Ipv4Addr>,
     /// Messages per second of each publisher [default: as many as the window allows]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     rate: Option<u32>,
@@ -198,6 +204,8 @@ impl BroadcastArguments {
             subject: self.subject.clone().unwrap_or(defaults.subject),
             subjects: self.subjects,
             distinct_sids: self.distinct_sids,
+            is_passive: self.passive,
+            source: self.source,
             rate: self.rate,
             disturbance: self.additional.disturbance(),
             resuming: self.additional.resuming(),

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use serde::Deserialize;
 
-use super::peers::{BroadcastPeer, BroadcastStream};
+use super::clients::MeasuredClients;
 use crate::XtaskResult;
 use crate::bench::collect::CollectPrograms;
 use crate::bench::sample::BenchSample;
@@ -23,17 +23,31 @@ pub(super) struct FanOutLoad {
     pub(super) seconds: u32,
     pub(super) subjects: Option<u32>,
     pub(super) distinct_sids: bool,
+    /// Further options of the generator.
+    pub(super) further: &'static [&'static str],
 }
 
+/// The part of a report that the tables show.
 #[derive(Deserialize)]
-struct FanOutReport {
+pub(super) struct FanOutReport {
     elapsed_s: f64,
-    deliveries: u64,
+    pub(super) messages: u64,
+    pub(super) deliveries: u64,
     deliveries_per_s: f64,
-    latency: LatencyFigures,
-    failures_total: u64,
-    evidence: BTreeMap<String, String>,
+    received_megabytes_per_s: f64,
+    pub(super) latency: LatencyFigures,
+    pub(super) failures_total: u64,
+    pub(super) evidence: BTreeMap<String, String>,
     server_cpu_s_per_million: Option<f64>,
+    pub(super) server_memory: Option<ServerMemoryFigures>,
+}
+
+/// Bytes of the server's own memory.
+#[derive(Deserialize)]
+pub(super) struct ServerMemoryFigures {
+    pub(super) before: u64,
+    pub(super) subscribed: u64,
+    pub(super) delivered: u64,
 }
 
 #[derive(Deserialize)]
@@ -41,7 +55,7 @@ pub(super) struct LatencyFigures {
     pub(super) p50_us: f64,
     pub(super) p99_us: f64,
     p999_us: f64,
-    max_us: f64,
+    pub(super) max_us: f64,
 }
 
 impl FanOutLoad {
@@ -58,6 +72,7 @@ impl FanOutLoad {
             format!("--timeout={TIMEOUT_S}"),
         ];
         options.extend(self.distinct_sids.then(|| "--distinct-sids".to_owned()));
+        options.extend(self.further.iter().map(|option| (*option).to_owned()));
         options
     }
 
@@ -70,36 +85,50 @@ impl FanOutLoad {
     ///
     /// # Errors
     /// If the server does not start or there is no report. Failures are figures.
-    pub(super) fn measure(self, peer: BroadcastPeer, place: &CollectPrograms) -> XtaskResult<BenchSample> {
+    pub(super) fn measure(
+        self,
+        clients: &MeasuredClients,
+        place: &CollectPrograms,
+    ) -> XtaskResult<BenchSample> {
         let folder = place.folder.join("data");
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder)?;
-        let server = peer.start(place, &folder, BroadcastStream::None)?;
+        let running = clients.peer.start(place, &folder, clients.stream, &[])?;
         let mut command = Command::new(&place.stilling);
-        command.args(["bench", "broadcast", &server.address.to_string()]).args(self.options());
-        command.arg(format!("--protocol={}", peer.protocol()));
-        command.arg(format!("--pid={}", server.first_process())).arg("--json");
+        command.args(["bench", "broadcast"]).args(clients.addresses(&running)).args(self.options());
+        command.arg(format!("--pid={}", running.server.first_process())).arg("--json");
         let report: FanOutReport = report(&mut command)?;
         for (kind, words) in &report.evidence {
-            println!("  {}: {kind}: {words}", peer.name());
+            println!("  {}: {kind}: {words}", clients.name);
         }
-        let memory = server.peak_memory();
-        drop(server);
+        let memory = running.server.peak_memory();
+        drop(running);
         fs::remove_dir_all(&folder)?;
-        let ms = |us: f64| (report.deliveries > 0).then_some(us / 1e3);
-        Ok(BenchSample {
-            requests: report.deliveries,
-            took_s: report.elapsed_s,
-            rate: report.deliveries_per_s,
-            p50_ms: ms(report.latency.p50_us),
-            p99_ms: ms(report.latency.p99_us),
-            p999_ms: ms(report.latency.p999_us),
-            max_ms: ms(report.latency.max_us),
-            failures: report.failures_total,
-            cpu_s: report.server_cpu_s_per_million.unwrap_or(f64::NAN),
+        Ok(report.sample(self.subscribers, memory))
+    }
+}
+
+impl FanOutReport {
+    fn sample(&self, subscribers: u32, memory: u64) -> BenchSample {
+        let ms = |us: f64| (self.deliveries > 0).then_some(us / 1e3);
+        let each = |memory: &ServerMemoryFigures| {
+            (memory.subscribed as f64 - memory.before as f64) / f64::from(subscribers)
+        };
+        BenchSample {
+            requests: self.deliveries,
+            took_s: self.elapsed_s,
+            rate: self.deliveries_per_s,
+            p50_ms: ms(self.latency.p50_us),
+            p99_ms: ms(self.latency.p99_us),
+            p999_ms: ms(self.latency.p999_us),
+            max_ms: ms(self.latency.max_us),
+            failures: self.failures_total,
+            cpu_s: self.server_cpu_s_per_million.unwrap_or(f64::NAN),
             memory: Some(memory),
+            memory_each: self.server_memory.as_ref().map(each),
+            received_mb_s: Some(self.received_megabytes_per_s),
             ..BenchSample::default()
-        })
+        }
     }
 }
 
@@ -116,10 +145,11 @@ mod tests {
             seconds: 3,
             subjects: None,
             distinct_sids: true,
+            further: &["--rate=5"],
         };
         assert_eq!(
             load.shown(),
-            "stilling bench broadcast ADDRESS --subscribers=200 --size=64 --window=2048 --seconds=3 --timeout=20 --distinct-sids"
+            "stilling bench broadcast ADDRESS --subscribers=200 --size=64 --window=2048 --seconds=3 --timeout=20 --distinct-sids --rate=5"
         );
         let shown = FanOutLoad { subjects: Some(7), ..load }.shown();
         assert!(shown.contains("--subjects=7") && !shown.contains("--subscribers"), "{shown}");

@@ -1,13 +1,17 @@
 //! `cargo xtask bench broadcast`: messages to many subscribers, from Stilling on both drivers beside nats-server, Redis,
 //! mosquitto and the bare I/O; and auctions in which every client answers every bid.
 //!
-//! Every server gets the same messages from the same generator, which compares every delivered byte. A protocol that
-//! Stilling gets later (WebSocket, SSE) needs its protocol in the generator, its peers in [`peers`], and a scenario.
+//! Every server gets the same messages from the same generator, which compares every delivered byte.
 
+mod clients;
+mod crowd;
+mod disturbed;
 mod load;
+mod many;
 mod peers;
 mod scenarios;
 mod thrash;
+mod web;
 
 use clap::Args;
 
@@ -19,6 +23,7 @@ use super::targets::{BenchTarget, BenchTargets};
 use super::{enter_namespace, machine};
 use crate::steps::{cargo, run};
 use crate::{XtaskResult, packages};
+use clients::MeasuredClients;
 use load::FanOutLoad;
 use peers::BroadcastPeer;
 use scenarios::{BroadcastScenario, BroadcastTarget, SCENARIOS};
@@ -40,10 +45,22 @@ struct BroadcastBench {
     targets: BenchTargets,
 }
 
+/// A part of the section, and the function that measures it.
+type BroadcastPart = (&'static str, fn(&BroadcastBench) -> XtaskResult<PageSection>);
+
+/// The parts after the scenarios.
+const FURTHER: [BroadcastPart; 4] = [
+    (crowd::TITLE, BroadcastBench::crowd),
+    (disturbed::TITLE, BroadcastBench::disturbed),
+    (many::TITLE, BroadcastBench::many),
+    (thrash::TITLE, BroadcastBench::thrash),
+];
+
 /// Builds and installs all programs; requires a network.
 fn prepare() -> XtaskResult {
     packages::install(&packages::FOR_BENCH_BROADCAST)?;
-    tools::install_nats_server()?;
+    tools::NATS_SERVER.install()?;
+    tools::CENTRIFUGO.install()?;
     run(&mut cargo(["build", "--release", "-p", "stilling-cli", "-p", "stilling-peer-bare"]))
 }
 
@@ -57,8 +74,11 @@ impl BroadcastBenchArguments {
         for scenario in SCENARIOS.iter().filter(|scenario| is_wanted(&only, scenario.title)) {
             parts.push(bench.measure(scenario)?);
         }
-        if is_wanted(&only, thrash::TITLE) {
-            parts.push(bench.thrash()?);
+        for scenario in web::SCENARIOS.iter().filter(|scenario| is_wanted(&only, scenario.0)) {
+            parts.push(bench.web(scenario)?);
+        }
+        for (_, measure) in FURTHER.iter().filter(|(title, _)| is_wanted(&only, title)) {
+            parts.push(measure(&bench)?);
         }
         let text = harness::of_parts(TITLE, &bench.introduction(), &bench.targets, parts);
         harness::publish(TITLE, &text, bench.options.write)
@@ -72,9 +92,10 @@ impl BroadcastBench {
             tools::nats_server_version(&self.place.nats_server),
             format!("Redis: {}", machine::command_output("redis-server", &["-v"])),
             format!("mosquitto: {}", machine::short(&mosquitto)),
+            tools::CENTRIFUGO.version_line(),
         ]);
-        let servers: Vec<_> =
-            peers::ALL.iter().map(|peer| format!("*{}*: {}", peer.name(), peer.words())).collect();
+        let servers = peers::ALL.iter().chain(&[BroadcastPeer::Centrifugo]);
+        let servers: Vec<_> = servers.map(|peer| format!("*{}*: {}", peer.name(), peer.words())).collect();
         format!(
             "One publisher, many subscribers (rows 2.1 to 2.4). `stilling bench broadcast` is the publisher and all \
              subscribers, in one thread: it knows every byte of every delivery before it arrives and compares all of them. \
@@ -97,8 +118,9 @@ impl BroadcastBench {
 
     fn measure(&self, scenario: &BroadcastScenario) -> XtaskResult<PageSection> {
         let load = FanOutLoad { seconds: self.seconds(), ..scenario.load };
-        let series = harness::series(self.options.rounds, scenario.title, scenario.peers, |peer| {
-            load.measure(*peer, &self.place)
+        let clients: Vec<_> = scenario.peers.iter().copied().map(MeasuredClients::usual).collect();
+        let series = harness::series(self.options.rounds, scenario.title, &clients, |clients| {
+            load.measure(clients, &self.place)
         })?;
         self.judge(scenario, &series);
         let words = format!("`{}`{}", load.shown(), scenario.words);
@@ -112,9 +134,16 @@ impl BroadcastBench {
             for target in scenario.targets {
                 self.targets.add_target(target.judge(title, own, series));
             }
-            let samples = series.iter().find(|series| series.server == own.name());
+            self.judge_failures(title, &[own.name()], series);
+        }
+    }
+
+    /// Requires that nothing fails in these rows.
+    fn judge_failures(&self, title: &str, rows: &[&str], series: &[Series]) {
+        for row in rows {
+            let samples = series.iter().find(|series| series.server == *row);
             let failures = samples.map(|own| own.samples.iter().map(|sample| sample.failures as f64).sum());
-            let what = format!("failures, {}: {title}", own.name());
+            let what = format!("failures, {row}: {title}");
             self.targets.add_target(BenchTarget::at_most(what, 0.0, failures, ""));
         }
     }
@@ -172,7 +201,7 @@ fn compared(series: &[Series]) -> Vec<Vec<String>> {
     columns.extend([
         Column::of("p50 ms", |sample| sample.p50_ms, figures::two_places),
         Column::of("p99 ms", |sample| sample.p99_ms, figures::two_places),
-        Column::of("memory MB", |sample| sample.memory.map(|bytes| bytes as f64 / 1e6), figures::thousands),
+        Column::of("memory MB", memory_mb, figures::thousands),
         Column::sum("failures", |sample| sample.failures),
     ]);
     let own = [BroadcastPeer::StillingUring.name(), BroadcastPeer::StillingPoll.name()];
@@ -180,6 +209,10 @@ fn compared(series: &[Series]) -> Vec<Vec<String>> {
     let others: Vec<_> = others.filter(|server| !own.contains(server) && *server != BARE).collect();
     let pairs: Vec<_> = own.iter().flat_map(|own| others.iter().map(|other| (*own, *other))).collect();
     figures::with_ratios(series, &columns, &pairs)
+}
+
+fn memory_mb(sample: &BenchSample) -> Option<f64> {
+    sample.memory.map(|bytes| bytes as f64 / 1e6)
 }
 
 fn four_places(value: f64) -> String {

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::XtaskResult;
-use crate::bench::collect::CollectPrograms;
+use crate::bench::collect::{CollectPrograms, tools};
 use crate::bench::figures::BARE;
 use crate::bench::harness::NamedServer;
 use crate::bench::server::{BenchDriver, BenchServer};
@@ -16,6 +16,8 @@ use crate::bench::server::{BenchDriver, BenchServer};
 pub(super) enum BroadcastStream {
     /// No stream: subjects alone.
     None,
+    /// The messages of all loads but the auctions, in memory.
+    BenchInMemory,
     /// The auctions, in memory.
     AuctionInMemory,
     /// The auctions, on disk.
@@ -29,10 +31,19 @@ pub(super) enum BroadcastPeer {
     NatsServer,
     Redis,
     Mosquitto,
+    Centrifugo,
     Bare,
 }
 
-/// All servers, in the order of the tables.
+/// A started server.
+pub(super) struct RunningPeer {
+    /// At its address for publishers.
+    pub(super) server: BenchServer,
+    /// Its address for WebSocket and SSE, if that is another one.
+    pub(super) web: SocketAddr,
+}
+
+/// All servers that distribute messages to NATS, Redis or MQTT clients, in the order of the tables.
 pub(super) const ALL: [BroadcastPeer; 6] = [
     BroadcastPeer::StillingUring,
     BroadcastPeer::StillingPoll,
@@ -56,6 +67,7 @@ impl BroadcastPeer {
             BroadcastPeer::NatsServer => "nats-server",
             BroadcastPeer::Redis => "Redis",
             BroadcastPeer::Mosquitto => "mosquitto",
+            BroadcastPeer::Centrifugo => "Centrifugo",
             BroadcastPeer::Bare => BARE,
         }
     }
@@ -67,6 +79,9 @@ impl BroadcastPeer {
             BroadcastPeer::NatsServer => "nats-server without streams",
             BroadcastPeer::Redis => "`PUBLISH` and `SUBSCRIBE`, without a limit of a subscriber's output",
             BroadcastPeer::Mosquitto => "MQTT 3.1.1 at QoS 0, without a limit of queued messages",
+            BroadcastPeer::Centrifugo => {
+                "JSON over WebSocket, published in batches over its HTTP API, which is its fastest way that adds nothing to the deliveries"
+            }
             BroadcastPeer::Bare => {
                 "`stilling-peer-bare broadcast`: a shared log of ready lines, one send per subscriber with everything new"
             }
@@ -78,6 +93,7 @@ impl BroadcastPeer {
         match self {
             BroadcastPeer::Redis => "redis",
             BroadcastPeer::Mosquitto => "mqtt",
+            BroadcastPeer::Centrifugo => "centrifugo",
             _ => "nats",
         }
     }
@@ -91,35 +107,46 @@ impl BroadcastPeer {
         place: &CollectPrograms,
         folder: &Path,
         stream: BroadcastStream,
-    ) -> XtaskResult<BenchServer> {
-        // Not all servers can report the port they took.
-        let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
-        let words = self.command(place, address, folder, stream)?;
+        options: &[&str],
+    ) -> XtaskResult<RunningPeer> {
+        // Not all servers can report the port they took. Both are bound at once, so that they differ.
+        let (first, second) = (TcpListener::bind("127.0.0.1:0")?, TcpListener::bind("127.0.0.1:0")?);
+        let (address, web) = (first.local_addr()?, second.local_addr()?);
+        drop((first, second));
+        let mut words = self.command(place, (address, web), folder, stream)?;
+        words.extend(text(options));
         let log = fs::File::create(folder.join("log"))?;
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]).stdout(log.try_clone()?).stderr(Stdio::from(log));
-        BenchServer::with_address(self.name(), words.join(" "), address, command).map_err(|error| {
+        let server = BenchServer::with_address(self.name(), words.join(" "), address, command);
+        let server = server.map_err(|error| {
             let output = fs::read_to_string(folder.join("log")).unwrap_or_default();
-            format!("{error}; its output: {output}").into()
-        })
+            format!("{error}; its output: {output}")
+        })?;
+        Ok(RunningPeer { server, web })
     }
 
     fn command(
         self,
         place: &CollectPrograms,
-        address: SocketAddr,
+        (address, web): (SocketAddr, SocketAddr),
         folder: &Path,
         stream: BroadcastStream,
     ) -> XtaskResult<Vec<String>> {
         let port = address.port().to_string();
         let address = address.to_string();
-        let stilling = |driver| stilling_command(place, driver, &address, folder, stream);
+        let stilling = |driver| {
+            let mut words = stilling_command(place, driver, &address, folder, stream);
+            words.extend(text(&["--listen", &web.to_string()]));
+            words
+        };
         Ok(match self {
             BroadcastPeer::StillingUring => stilling(BenchDriver::Uring),
             BroadcastPeer::StillingPoll => stilling(BenchDriver::Poll),
             BroadcastPeer::NatsServer => {
                 let file = folder.join("nats.conf");
-                fs::write(&file, format!("listen: \"{address}\"\n"))?;
+                let websocket = format!("websocket {{ listen: \"{web}\", no_tls: true }}\n");
+                fs::write(&file, format!("listen: \"{address}\"\n{websocket}"))?;
                 text(&[&place.nats_server.display().to_string(), "-c", &file.display().to_string()])
             }
             BroadcastPeer::Redis => {
@@ -134,6 +161,12 @@ impl BroadcastPeer {
                 let file = folder.join("mosquitto.conf");
                 fs::write(&file, mosquitto_config(&port))?;
                 text(&["/usr/sbin/mosquitto", "-c", &file.display().to_string()])
+            }
+            BroadcastPeer::Centrifugo => {
+                let file = folder.join("centrifugo.json");
+                fs::write(&file, centrifugo_config(&port))?;
+                let program = tools::CENTRIFUGO.path().display().to_string();
+                text(&[&program, "--config", &file.display().to_string()])
             }
             BroadcastPeer::Bare => text(&[&place.bare.display().to_string(), "broadcast", &address]),
         })
@@ -155,6 +188,10 @@ fn stilling_command(
     let mut words = text(&[&program, "serve", "--nats", address, "--driver", driver.option()]);
     let storage = match stream {
         BroadcastStream::None => return words,
+        BroadcastStream::BenchInMemory => {
+            words.extend(text(&["--stream", "bench=bench:memory"]));
+            return words;
+        }
         BroadcastStream::AuctionInMemory => "memory",
         BroadcastStream::AuctionOnDisk => "disk",
     };
@@ -172,16 +209,31 @@ fn mosquitto_config(port: &str) -> String {
     )
 }
 
+/// Without this length of a client's queue Centrifugo disconnects a client from its second megabyte on.
+fn centrifugo_config(port: &str) -> String {
+    serde_json::json!({
+        "http_server": {"address": "127.0.0.1", "port": port},
+        "client": {"insecure": true, "queue_max_size": CENTRIFUGO_QUEUE_SIZE},
+        "http_api": {"insecure": true},
+        "log": {"level": "error"},
+    })
+    .to_string()
+}
+
+/// Bytes of messages that Centrifugo holds for one client.
+const CENTRIFUGO_QUEUE_SIZE: u32 = 256 << 20;
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn names_tell_all_peers_apart() {
-        let mut names: Vec<_> = ALL.iter().copied().map(BroadcastPeer::name).collect();
+        let all = ALL.iter().copied().chain([BroadcastPeer::Centrifugo]);
+        let mut names: Vec<_> = all.map(BroadcastPeer::name).collect();
         names.sort_unstable();
         names.dedup();
-        assert_eq!(names.len(), ALL.len());
+        assert_eq!(names.len(), ALL.len() + 1);
     }
 
     #[test]

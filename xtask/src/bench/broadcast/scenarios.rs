@@ -26,8 +26,15 @@ pub(super) enum BroadcastTarget {
     PeersOrBare { nats: f64, redis: f64, bare: f64 },
 }
 
-const USUAL_LOAD: FanOutLoad =
-    FanOutLoad { subscribers: 200, size: 64, window: 2048, seconds: 3, subjects: None, distinct_sids: false };
+const USUAL_LOAD: FanOutLoad = FanOutLoad {
+    subscribers: 200,
+    size: 64,
+    window: 2048,
+    seconds: 3,
+    subjects: None,
+    distinct_sids: false,
+    further: &[],
+};
 
 const USUAL: BroadcastScenario =
     BroadcastScenario { title: "", words: "", load: USUAL_LOAD, peers: &ALL, targets: &[] };
@@ -50,7 +57,7 @@ const EITHER_P99: [BroadcastTarget; 2] = [
     BroadcastTarget::P99Times(BroadcastPeer::Redis, 1.0),
 ];
 
-const fn at(subscribers: u32, size: u32, window: u32) -> FanOutLoad {
+pub(super) const fn at(subscribers: u32, size: u32, window: u32) -> FanOutLoad {
     FanOutLoad { subscribers, size, window, ..USUAL_LOAD }
 }
 

@@ -95,7 +95,7 @@ impl BroadcastBench {
         let folder = self.place.folder.join("data");
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder)?;
-        let running = server.peer.start(&self.place, &folder, server.stream)?;
+        let running = server.peer.start(&self.place, &folder, server.stream, &[])?.server;
         let mut command = Command::new(&self.place.stilling);
         command.args(["bench", "broadcast", &running.address.to_string()]).args(options.split(' '));
         command.arg(format!("--pid={}", running.first_process())).arg("--json");

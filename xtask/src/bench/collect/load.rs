@@ -149,6 +149,8 @@ impl CollectLoad {
             switches: used.switches.map(per_thousand),
             system_calls: used.system_calls.map(per_thousand),
             memory: None,
+            memory_each: None,
+            received_mb_s: None,
         })
     }
 }

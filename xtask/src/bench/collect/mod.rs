@@ -60,7 +60,7 @@ impl CollectPrograms {
     /// Builds and installs all programs; requires a network.
     pub(crate) fn prepare() -> XtaskResult {
         packages::install(&packages::FOR_BENCH_COLLECT)?;
-        tools::install_nats_server()?;
+        tools::NATS_SERVER.install()?;
         run(&mut cargo(["build", "--release", "-p", "stilling-cli", "-p", "stilling-peer-bare"]))
     }
 
@@ -71,7 +71,7 @@ impl CollectPrograms {
         // Not in the system's temporary folder, which may be in memory.
         let folder = tempfile::tempdir_in(target.canonicalize()?)?;
         let stilling = copy_binary("stilling", folder.path())?;
-        let nats_server = tools::nats_server();
+        let nats_server = tools::NATS_SERVER.path();
         let programs = CollectPrograms {
             folder: folder.path().to_owned(),
             collects: tools::collects(&stilling),

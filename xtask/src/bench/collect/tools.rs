@@ -9,45 +9,65 @@ use crate::go::go;
 use crate::steps::run;
 use crate::tree;
 
-const NATS_SERVER: &str = "github.com/nats-io/nats-server/v2@v2.15.2";
+/// A program that is built from the Go module proxy into `target/tools`.
+pub(crate) struct GoTool {
+    name: &'static str,
+    module: &'static str,
+    /// Package and version that the system may have instead.
+    is_in_debian: bool,
+}
+
+pub(crate) const NATS_SERVER: GoTool =
+    GoTool { name: "nats-server", module: "github.com/nats-io/nats-server/v2@v2.15.2", is_in_debian: true };
+
+pub(crate) const CENTRIFUGO: GoTool =
+    GoTool { name: "centrifugo", module: "github.com/centrifugal/centrifugo/v6@v6.9.1", is_in_debian: false };
 
 /// The first version that can sync before it acknowledges.
 const SYNCS_FROM: (u32, u32) = (2, 10);
 
-fn built() -> PathBuf {
-    tree::target().join("tools/nats-server")
-}
-
-/// nats-server: the built one, else the system's.
-pub(crate) fn nats_server() -> PathBuf {
-    let built = built();
-    if built.is_file() { built.canonicalize().unwrap_or(built) } else { "nats-server".into() }
-}
-
-/// Builds nats-server into `target/tools` if it is missing. Debian's own predates `sync_interval: always`; it is used
-/// without Go, and that row is then left out.
-///
-/// # Errors
-/// If neither is available.
-pub(crate) fn install_nats_server() -> XtaskResult {
-    if built().is_file() {
-        return Ok(());
+impl GoTool {
+    fn built(&self) -> PathBuf {
+        tree::target().join("tools").join(self.name)
     }
-    let tools = tree::target().join("tools");
-    std::fs::create_dir_all(&tools)?;
-    let mut go = go(["install", NATS_SERVER]);
-    // An older Go downloads the toolchain that the module requires.
-    go.env("GOBIN", tools.canonicalize()?).env("GOTOOLCHAIN", "auto");
-    match run(&mut go) {
-        Ok(()) => Ok(()),
-        Err(error) if version(Path::new("nats-server")).is_some() => {
-            println!("{error}\nusing the system's nats-server");
-            Ok(())
+
+    /// The built program, else the system's.
+    pub(crate) fn path(&self) -> PathBuf {
+        let built = self.built();
+        if built.is_file() { built.canonicalize().unwrap_or(built) } else { self.name.into() }
+    }
+
+    /// Builds the program if it is missing. Debian's own nats-server predates `sync_interval: always`; it is used without
+    /// Go, and that row is then left out.
+    ///
+    /// # Errors
+    /// If neither is available.
+    pub(crate) fn install(&self) -> XtaskResult {
+        if self.built().is_file() {
+            return Ok(());
         }
-        Err(error) => Err(format!(
-            "{error}\nnats-server is built with Go 1.21 or newer (Debian: golang-go); or install the package nats-server"
-        )
-        .into()),
+        let tools = tree::target().join("tools");
+        std::fs::create_dir_all(&tools)?;
+        let mut go = go(["install", self.module]);
+        // An older Go downloads the toolchain that the module requires.
+        go.env("GOBIN", tools.canonicalize()?).env("GOTOOLCHAIN", "auto");
+        match run(&mut go) {
+            Ok(()) => Ok(()),
+            Err(error) if self.is_in_debian && version(Path::new(self.name)).is_some() => {
+                println!("{error}\nusing the system's {}", self.name);
+                Ok(())
+            }
+            Err(error) => {
+                let name = self.name;
+                Err(format!("{error}\n{name} is built with Go 1.21 or newer (Debian: golang-go)").into())
+            }
+        }
+    }
+
+    /// Name and version in the list above the figures.
+    pub(in crate::bench) fn version_line(&self) -> String {
+        let version = self.module.rsplit_once('@').map_or("", |(_, version)| version);
+        format!("{}: {version}", self.name)
     }
 }
 

@@ -1,0 +1,173 @@
+//! Slow, joining and reconnecting subscribers: what they cost the others.
+
+use super::BroadcastBench;
+use super::clients::MeasuredClients;
+use super::load::FanOutLoad;
+use super::peers::BroadcastPeer;
+use super::scenarios::at;
+use crate::XtaskResult;
+use crate::bench::figures::{self, PageSection};
+use crate::bench::harness;
+use crate::bench::sample::BenchSample;
+use crate::bench::targets::BenchTarget;
+
+pub(super) const TITLE: &str = "Slow, joining and reconnecting subscribers";
+
+/// Most server CPU per delivery to the others, as a multiple of the undisturbed.
+const CPU_TIMES_MAX: f64 = 1.1;
+
+/// Least deliveries per second to the others, as a part of the undisturbed.
+const RATE_PART_MIN: f64 = 0.9;
+
+/// Most memory of the server with one stopped subscriber, beyond the undisturbed: twice what it holds for one connection.
+const STOPPED_MB_MAX: f64 = 32.0;
+
+/// What the other subscribers do. The undisturbed run comes first in each round.
+struct SubscriberDisturbance {
+    name: &'static str,
+    options: &'static [&'static str],
+    is_slow: bool,
+}
+
+const DISTURBANCES: [SubscriberDisturbance; 5] = [
+    SubscriberDisturbance { name: "none", options: &[], is_slow: false },
+    SubscriberDisturbance { name: "1 stopped", options: &["--stopped=1"], is_slow: true },
+    SubscriberDisturbance { name: "20 read 1 KiB/s", options: &["--trickling=20"], is_slow: true },
+    SubscriberDisturbance {
+        name: "10,000 SUB and UNSUB per second",
+        options: &["--joins=10000"],
+        is_slow: false,
+    },
+    SubscriberDisturbance {
+        name: "1,000 reconnects per second",
+        options: &["--reconnects=1000"],
+        is_slow: false,
+    },
+];
+
+const PEERS: [BroadcastPeer; 3] =
+    [BroadcastPeer::StillingUring, BroadcastPeer::StillingPoll, BroadcastPeer::NatsServer];
+
+/// Samples of a server with one disturbance, and without any in the same rounds.
+struct DisturbedSeries<'a> {
+    samples: &'a [BenchSample],
+    undisturbed: &'a [BenchSample],
+}
+
+impl DisturbedSeries<'_> {
+    fn times(&self, of: fn(&BenchSample) -> Option<f64>) -> Option<f64> {
+        figures::ratio_of(self.samples, self.undisturbed, of)
+    }
+
+    fn growth_mb(&self) -> f64 {
+        let mb =
+            |samples: &[BenchSample]| figures::median(samples.iter().filter_map(super::memory_mb).collect());
+        mb(self.samples) - mb(self.undisturbed)
+    }
+}
+
+impl BroadcastBench {
+    pub(super) fn disturbed(&self) -> XtaskResult<PageSection> {
+        let seconds = if self.options.quick { 2 } else { 10 };
+        let load = FanOutLoad { seconds, ..at(200, 64, 2048) };
+        let runs: Vec<_> = PEERS
+            .iter()
+            .flat_map(|peer| DISTURBANCES.iter().map(move |disturbance| (*peer, disturbance)))
+            .collect();
+        let found = harness::run_rounds(self.options.rounds, &runs, |round, (peer, disturbance)| {
+            let load = FanOutLoad { further: disturbance.options, ..load };
+            let sample = load.measure(&MeasuredClients::usual(*peer), &self.place)?;
+            let (name, rate, failures) = (peer.name(), sample.rate, sample.failures);
+            let what = disturbance.name;
+            println!("{TITLE}, round {round}, {name}, {what}: {rate:.0}/s, {failures} failures");
+            Ok(sample)
+        })?;
+        let mut table = figures::table(
+            "server | disturbance | deliveries/s | ÷ undisturbed | server CPU s per million | ÷ undisturbed | p99 ms | memory MB | failures",
+        );
+        for (at, (peer, disturbance)) in runs.iter().enumerate() {
+            let undisturbed = at / DISTURBANCES.len() * DISTURBANCES.len();
+            let series = DisturbedSeries { samples: &found[at], undisturbed: &found[undisturbed] };
+            if *peer != BroadcastPeer::NatsServer {
+                self.judge_disturbance(*peer, disturbance, &series);
+            }
+            table.push(row(*peer, disturbance, &series));
+        }
+        let description = format!(
+            "`{}`, and further subscribers that the window does not wait for (`--stopped`, `--trickling`, `--joins`, \
+             `--reconnects`). Deliveries are those to the 200 others, and so is the CPU per delivery; the further subscribers' \
+             messages are verified, too. A server disconnects a subscriber that holds too much of its memory. Joins use four \
+             open connections; each reconnect is a connection that subscribes and closes.",
+            load.shown()
+        );
+        Ok(PageSection { title: TITLE.to_owned(), description, table })
+    }
+
+    fn judge_disturbance(
+        &self,
+        peer: BroadcastPeer,
+        disturbance: &SubscriberDisturbance,
+        series: &DisturbedSeries<'_>,
+    ) {
+        let name = format!("{}, {}", peer.name(), disturbance.name);
+        if disturbance.is_slow {
+            let cpu = series.times(|sample| Some(sample.cpu_s));
+            let what = format!("server CPU per delivery ÷ undisturbed, {name}");
+            self.targets.add_target(BenchTarget::at_most(what, CPU_TIMES_MAX, cpu, "×"));
+        } else if !disturbance.options.is_empty() {
+            let rate = series.times(|sample| Some(sample.rate));
+            let what = format!("deliveries/s ÷ undisturbed, {name}");
+            self.targets.add_target(BenchTarget::at_least(what, RATE_PART_MIN, rate, "×"));
+        }
+        if disturbance.name == "1 stopped" {
+            let what = format!("memory beyond the undisturbed, {name}");
+            self.targets.add_target(BenchTarget::at_most(
+                what,
+                STOPPED_MB_MAX,
+                Some(series.growth_mb()),
+                "MB",
+            ));
+        }
+        let failures = series.samples.iter().map(|sample| sample.failures as f64).sum();
+        self.targets.add_target(BenchTarget::at_most(format!("failures, {name}"), 0.0, Some(failures), ""));
+    }
+}
+
+fn row(
+    peer: BroadcastPeer,
+    disturbance: &SubscriberDisturbance,
+    series: &DisturbedSeries<'_>,
+) -> Vec<String> {
+    let spread = |of: fn(&BenchSample) -> Option<f64>, show: fn(f64) -> String| {
+        figures::spread_of_measured(series.samples.iter().map(of), show)
+    };
+    vec![
+        peer.name().to_owned(),
+        disturbance.name.to_owned(),
+        spread(|sample| Some(sample.rate), figures::thousands),
+        figures::times(series.times(|sample| Some(sample.rate))),
+        spread(|sample| Some(sample.cpu_s), super::four_places),
+        figures::times(series.times(|sample| Some(sample.cpu_s))),
+        spread(|sample| sample.p99_ms, figures::two_places),
+        spread(super::memory_mb, figures::thousands),
+        series.samples.iter().map(|sample| sample.failures).sum::<u64>().to_string(),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disturbance_is_compared_within_each_round() {
+        let sample = |rate, memory| BenchSample { rate, memory: Some(memory), ..BenchSample::default() };
+        let undisturbed = [sample(100.0, 7_000_000), sample(10.0, 8_000_000), sample(50.0, 9_000_000)];
+        let samples = [sample(90.0, 17_000_000), sample(8.0, 18_000_000), sample(50.0, 19_000_000)];
+        let series = DisturbedSeries { samples: &samples, undisturbed: &undisturbed };
+        assert_eq!(series.times(|sample| Some(sample.rate)), Some(0.9));
+        assert_eq!(series.growth_mb(), 10.0);
+        let row = row(BroadcastPeer::StillingPoll, &DISTURBANCES[1], &series);
+        assert_eq!(row[..4], ["stilling poll", "1 stopped", "50 (8 – 90)", "×0.90"]);
+        assert_eq!(DISTURBANCES[0].options, [""; 0]);
+    }
+}

@@ -2,6 +2,7 @@
 //!
 //! The submodules put load on the server; this module samples and judges it.
 
+mod broadcast;
 mod burst;
 mod collect;
 mod hostile;
@@ -45,6 +46,8 @@ enum SoakCommand {
     Parallel(parallel::ParallelSoak),
     /// Streams, with publishers faster than the server
     Collect(collect::CollectSoak),
+    /// Fan-out beside subscribers that are slow, flap and resume
+    Broadcast(broadcast::BroadcastSoak),
     /// Ten times the usual load within a second, and back
     Burst(burst::BurstSoak),
     /// Hostile clients of every kind beside a valid load
@@ -125,6 +128,7 @@ impl SoakArguments {
             SoakCommand::Http(soak) => soak.soak(),
             SoakCommand::Parallel(soak) => soak.soak(),
             SoakCommand::Collect(soak) => soak.soak(),
+            SoakCommand::Broadcast(soak) => soak.soak(),
             SoakCommand::Burst(soak) => soak.soak(),
             SoakCommand::Hostile(soak) => soak.soak(),
         }

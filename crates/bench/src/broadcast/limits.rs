@@ -81,3 +81,7 @@ pub(super) const FLAP_PAUSE_MS_MAX: u64 = 300;
 
 /// Maximum bytes of an incomplete item of a resuming subscriber. More: a protocol failure.
 pub(super) const RESUMED_ITEM_SIZE_MAX: usize = 1024 * 1024;
+
+/// First subscribers that do not count in the server's memory of each, because the server allocates for them what all
+/// share; at most half of all.
+pub(super) const MEMORY_WARM_UP_SUBSCRIBERS: u32 = 500;

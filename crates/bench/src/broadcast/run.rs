@@ -12,7 +12,7 @@ use super::disturbance::Disturbance;
 use super::error::BroadcastError;
 use super::expected::ExpectedDeliveries;
 use super::learned::LearnedDeliveries;
-use super::limits::{PACED_POLL_SPAN, POLL_SPAN};
+use super::limits::{MEMORY_WARM_UP_SUBSCRIBERS, PACED_POLL_SPAN, POLL_SPAN};
 use super::plan::BroadcastPlan;
 use super::poller::{Interest, Poller};
 use super::publisher::{Publisher, expected_deliveries};
@@ -44,9 +44,8 @@ pub fn run_until(plan: &BroadcastPlan, stop: &Arc<AtomicBool>) -> Result<Broadca
     raise_descriptor_limit();
     wait_for_server(plan.to, plan.wait, plan.timeout, stop)?;
     let memory = || plan.server_pid.and_then(server_memory::of);
-    let before = memory();
     let mut run = FanOutRun::open(plan)?;
-    let subscribed = memory();
+    let (before, subscribed) = (run.memory_before, memory());
     let disturbance = (!plan.disturbance.is_empty()).then(|| Disturbance::start(plan)).transpose()?;
     let resuming = plan.resuming.to.map(|to| Resuming::start(plan, to)).transpose()?;
     run.start = Instant::now();
@@ -60,7 +59,8 @@ pub fn run_until(plan: &BroadcastPlan, stop: &Arc<AtomicBool>) -> Result<Broadca
     let messages = run.verifier.expected.iter().map(ExpectedDeliveries::sent).sum();
     let server_memory = match (before, subscribed, delivered) {
         (Some(before), Some(subscribed), Some(delivered)) => {
-            Some(ServerMemory { before, subscribed, delivered })
+            let subscribers = plan.subscriber_count() - memory_warm_up(plan);
+            Some(ServerMemory { before, subscribers, subscribed, delivered })
         }
         _ => None,
     };
@@ -94,6 +94,11 @@ impl CpuMeasurement {
     }
 }
 
+/// Number of the first subscribers, which do not count in the memory of each.
+fn memory_warm_up(plan: &BroadcastPlan) -> u32 {
+    MEMORY_WARM_UP_SUBSCRIBERS.min(plan.subscriber_count() / 2)
+}
+
 struct FanOutRun<'p> {
     plan: &'p BroadcastPlan,
     verifier: Verifier,
@@ -111,6 +116,8 @@ struct FanOutRun<'p> {
     is_broken: bool,
     /// Received bytes, as the sign of progress.
     received: u64,
+    /// Memory of the server with the first subscribers.
+    memory_before: Option<u64>,
     /// Positions of one subscriber before a read.
     positions: Vec<u64>,
 }
@@ -148,6 +155,7 @@ impl<'p> FanOutRun<'p> {
             open_subscribers: plan.subscriber_count() as usize,
             is_broken: false,
             received: 0,
+            memory_before: None,
             positions: vec![0; plan.publishers.into()],
         };
         run.open_connections()?;
@@ -158,6 +166,9 @@ impl<'p> FanOutRun<'p> {
         let FanOutRun { plan, verifier, .. } = self;
         let codec = &*verifier.codec;
         for number in 0..plan.subscriber_count() {
+            if number == memory_warm_up(plan) {
+                self.memory_before = plan.server_pid.and_then(server_memory::of);
+            }
             let subscription = Subscription::new(plan, codec, number);
             let (stream, input) = open_subscriber(plan, codec, &subscription)?;
             self.poller.add(&stream, number as usize)?;

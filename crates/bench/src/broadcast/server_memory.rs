@@ -5,8 +5,10 @@ use serde::{Deserialize, Serialize};
 /// Bytes of the server's memory (`Pss`) at three moments of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerMemory {
-    /// Before the first subscriber.
+    /// With the first subscribers, which let the server allocate what all share.
     pub before: u64,
+    /// Subscribers after those.
+    pub subscribers: u32,
     /// With all subscribers, before the first message.
     pub subscribed: u64,
     /// After the last delivery, with all subscribers.
@@ -15,8 +17,8 @@ pub struct ServerMemory {
 
 impl ServerMemory {
     /// Bytes of one subscriber that has not received a message.
-    pub fn per_subscriber(&self, subscribers: u32) -> f64 {
-        (self.subscribed as f64 - self.before as f64) / f64::from(subscribers.max(1))
+    pub fn per_subscriber(&self) -> f64 {
+        (self.subscribed as f64 - self.before as f64) / f64::from(self.subscribers.max(1))
     }
 }
 
@@ -40,7 +42,7 @@ mod tests {
             "55d0-7ffe ---p 00000000 00:00 0 [rollup]\nRss: 900 kB\nPss:      512 kB\nPss_Anon: 9 kB\n";
         assert_eq!(parse(rollup), Some(512 * 1024));
         assert_eq!(parse("Rss: 1 kB\n"), None);
-        let memory = ServerMemory { before: 1000, subscribed: 6000, delivered: 9000 };
-        assert_eq!(memory.per_subscriber(10), 500.0);
+        let memory = ServerMemory { before: 1000, subscribers: 10, subscribed: 6000, delivered: 9000 };
+        assert_eq!(memory.per_subscriber(), 500.0);
     }
 }

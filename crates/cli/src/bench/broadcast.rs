@@ -286,7 +286,7 @@ fn push_figures(out: &mut String, latency: &str, figures: &LoadFigures) {
 /// Lines that only some runs have.
 fn push_additional(out: &mut String, report: &BroadcastReport) {
     if let Some(memory) = &report.server_memory {
-        let each = memory.per_subscriber(report.parameters.subscribers);
+        let each = memory.per_subscriber();
         let bytes = format_args!(
             "{} before, {} subscribed ({each:.0} each), {} delivered",
             memory.before, memory.subscribed, memory.delivered
@@ -400,7 +400,12 @@ mod tests {
             deliveries_per_s: 1999.0,
             megabytes_per_s: 0.1,
             received_megabytes_per_s: 0.2,
-            server_memory: Some(ServerMemory { before: 1000, subscribed: 21_000, delivered: 30_000 }),
+            server_memory: Some(ServerMemory {
+                before: 1000,
+                subscribers: 200,
+                subscribed: 21_000,
+                delivered: 30_000,
+            }),
             disturbance: None,
             resuming: None,
             figures: LoadFigures {

@@ -24,7 +24,7 @@ const CLIENTS: [MeasuredClients; 7] = [
     MeasuredClients::of_stream("stilling poll, NATS", StillingPoll),
     MeasuredClients::web("stilling poll, binary", StillingPoll, "websocket"),
     MeasuredClients::web("stilling poll, SSE", StillingPoll, "sse"),
-    MeasuredClients::web(NATS_SERVER, NatsServer, "nats-websocket"),
+    MeasuredClients::of_stream(NATS_SERVER, NatsServer),
 ];
 
 impl BroadcastBench {
@@ -51,9 +51,9 @@ impl BroadcastBench {
             Column::sum("failures", |sample| sample.failures),
         ];
         let description = format!(
-            "`{}` with the protocols of the rows. The bytes are the growth of the server's `Pss` from before the first subscriber \
+            "`{}` with the protocols of the rows. The bytes are the growth of the server's `Pss` from the first 500 subscribers on \
              until all have subscribed, divided by their number; the kernel's memory for sockets, about the same for all, is not \
-             included. nats-server is measured over WebSocket.",
+             included.",
             load.shown()
         );
         let table = figures::with_ratios(&series, &columns, &[]);

@@ -46,6 +46,8 @@ pub(super) struct FanOutReport {
 #[derive(Deserialize)]
 pub(super) struct ServerMemoryFigures {
     pub(super) before: u64,
+    /// Those that subscribed after `before`.
+    subscribers: u32,
     pub(super) subscribed: u64,
     pub(super) delivered: u64,
 }
@@ -104,15 +106,15 @@ impl FanOutLoad {
         let memory = running.server.peak_memory();
         drop(running);
         fs::remove_dir_all(&folder)?;
-        Ok(report.sample(self.subscribers, memory))
+        Ok(report.sample(memory))
     }
 }
 
 impl FanOutReport {
-    fn sample(&self, subscribers: u32, memory: u64) -> BenchSample {
+    fn sample(&self, memory: u64) -> BenchSample {
         let ms = |us: f64| (self.deliveries > 0).then_some(us / 1e3);
         let each = |memory: &ServerMemoryFigures| {
-            (memory.subscribed as f64 - memory.before as f64) / f64::from(subscribers)
+            (memory.subscribed as f64 - memory.before as f64) / f64::from(memory.subscribers)
         };
         BenchSample {
             requests: self.deliveries,

@@ -41,7 +41,6 @@ struct ManyLoad {
 
 /// Reports of all generators, the publishing one first.
 struct ManyReports {
-    before: u64,
     reports: Vec<FanOutReport>,
 }
 
@@ -114,8 +113,8 @@ impl BroadcastBench {
         self.judge_many(load, &found);
         let description = format!(
             "One server process, `stilling serve {}`, with a stream in memory; {} generators with {} subscribers each: \
-             `stilling bench broadcast ADDRESS {}`, and the others with `{}`. The bytes are the growth of the server's `Pss`, \
-             divided by the subscribers: when all had subscribed, and after the last message. A latency runs from the write \
+             `stilling bench broadcast ADDRESS {}`, and the others with `{}`. The bytes are the growth of the server's `Pss` \
+             since the first 500 subscribers, divided by all: when they had subscribed, and after the last message. A latency runs from the write \
              of a message to its delivery to the last subscriber of the publishing generator.",
             SERVER_OPTIONS.join(" "),
             load.generators,
@@ -135,7 +134,6 @@ impl BroadcastBench {
     }
 
     fn measure_many(&self, load: ManyLoad, running: &RunningPeer) -> XtaskResult<ManyReports> {
-        let before = running.server.memory();
         let passive = (1..load.generators)
             .map(|number| PassiveGenerator::start(self.generator(load, number, running)))
             .collect::<XtaskResult<Vec<_>>>()?;
@@ -149,7 +147,7 @@ impl BroadcastBench {
                 println!("  generator {number}: {kind}: {words}");
             }
         }
-        Ok(ManyReports { before, reports })
+        Ok(ManyReports { reports })
     }
 
     fn judge_many(&self, load: ManyLoad, found: &ManyReports) {
@@ -183,7 +181,9 @@ impl ManyReports {
     /// Bytes of each subscriber when all had subscribed, and after the last message.
     fn each(&self, load: ManyLoad) -> [Option<f64>; 2] {
         let memory = self.reports.first().and_then(|report| report.server_memory.as_ref());
-        let each = |bytes: u64| (bytes as f64 - self.before as f64) / f64::from(load.subscribers());
+        let passive = self.reports.iter().skip(1).filter_map(|report| report.server_memory.as_ref());
+        let before = passive.map(|memory| memory.before).min().unwrap_or(0);
+        let each = |bytes: u64| (bytes as f64 - before as f64) / f64::from(load.subscribers());
         [memory.map(|memory| each(memory.subscribed)), memory.map(|memory| each(memory.delivered))]
     }
 

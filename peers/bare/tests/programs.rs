@@ -175,7 +175,7 @@ fn the_broadcast_stands_the_loads_of_the_benchmarks() {
             ..BroadcastPlan::new(program.address)
         };
         let report = broadcast::run(&plan).expect("there is a report");
-        assert!(report.is_good(), "{plan:?}: {:?}", report.evidence);
+        assert!(report.is_good(), "{plan:?}: {:?}", report.figures.evidence);
         assert_eq!(report.deliveries, 20 * MESSAGES);
     }
 }

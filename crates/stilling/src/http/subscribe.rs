@@ -131,7 +131,7 @@ impl HttpSession {
     ) {
         let is_closing = cx.http.is_draining();
         let Some(hub) = cx.hub.as_deref_mut().filter(|_| !is_closing) else {
-            return self.refuse_closing(true, io, cx);
+            return self.refuse_for_now("the server ends: connect again", true, io, cx);
         };
         if let Err(rejection) = admit_nats(head, hub, self.endpoint) {
             return self.refuse_switch(head, rejection.into(), io, cx);

@@ -299,6 +299,52 @@ fn missing_records_are_reported_at_their_position() {
     assert!(out.starts_with("3 "), "{out}");
 }
 
+/// Rows 2.12, 2.13, 2.14: as a log, a stream has one line with the time for each second with records, none for an idle
+/// one, and always one before the first record after a pause.
+#[test]
+fn a_log_has_one_time_line_per_second_with_records() {
+    const SECOND: u64 = 1_000_000_000;
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("auction");
+    let disk = FileDisk::open_or_create(&path).expect("it can be made");
+    let (mut log, _) = Log::open(disk, "auction", LogConfig::default()).expect("it opens");
+    let begin = 1_700_000_000 * SECOND;
+    // Times of batches of two records each, in milliseconds.
+    for at in [0, 1, 400, 999, 1000, 61_000, 61_500] {
+        let mut batch = Batch::new(4096);
+        batch.begin(log.next(), begin + at * SECOND / 1000);
+        for subject in [b"auction.a.bid", b"auction.b.bid"] {
+            batch.push(&Record::new(subject, at.to_string().as_bytes())).expect("it fits");
+        }
+        log.append(&mut [batch]).expect("the disk takes it");
+    }
+    let (status, out, _) = journal("cat", &path, &["--format", "log"]);
+    assert_eq!(status, Some(0));
+    let expected = "# 2023-11-14T22:13:20Z
+1 auction.a.bid: 0
+2 auction.b.bid: 0
+3 auction.a.bid: 1
+4 auction.b.bid: 1
+5 auction.a.bid: 400
+6 auction.b.bid: 400
+7 auction.a.bid: 999
+8 auction.b.bid: 999
+# 2023-11-14T22:13:21Z
+9 auction.a.bid: 1000
+10 auction.b.bid: 1000
+# 2023-11-14T22:14:21Z
+11 auction.a.bid: 61000
+12 auction.b.bid: 61000
+13 auction.a.bid: 61500
+14 auction.b.bid: 61500
+";
+    assert_eq!(out, expected);
+    // Records that are not printed cause no line.
+    let (_, out, _) =
+        journal("cat", &path, &["--format", "log", "--from", "10", "--subject", "auction.a.bid"]);
+    assert_eq!(out, "# 2023-11-14T22:14:21Z\n11 auction.a.bid: 61000\n13 auction.a.bid: 61500\n");
+}
+
 /// A closed pipe is not an error.
 #[test]
 fn a_reader_that_goes_away_ends_it_quietly() {

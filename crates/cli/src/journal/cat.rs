@@ -40,11 +40,15 @@ pub(super) struct CatArguments {
 enum RecordFormat {
     /// One line each: sequence, time, subject, payload; other lines begin with #
     Text,
+    /// One line each: sequence, subject, payload; a line with the time before the first of each second
+    Log,
     /// One JSON object each: the payload is data if it is JSON, else text, else base64
     Json,
     /// Payloads only, each with a line end; everything else goes to standard error
     Raw,
 }
+
+const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
 /// The widest limits: the server has applied its own, narrower ones to every stored record.
 const LIMITS: SubjectLimits = SubjectLimits { size_max: u16::MAX, tokens_max: u16::MAX };
@@ -102,6 +106,7 @@ impl CatArguments {
             Some(StartAt::Sequence(_)) | None => 0,
         };
         let (mut missing, mut attempts, mut has_begun) = (0, 0, false);
+        let mut second = None;
         loop {
             let is_removed = match reader.read() {
                 Ok(ReadOutcome::End) => return Ok(missing),
@@ -128,6 +133,7 @@ impl CatArguments {
                                 .is_ok_and(|subject| filter.matches(subject))
                         });
                         if is_wanted {
+                            self.print_second(out, &mut second, batch.time_ns)?;
                             self.print(out, sequence, batch.time_ns, &record)?;
                         }
                     }
@@ -158,6 +164,20 @@ impl CatArguments {
         }
     }
 
+    /// Prints the time if the next record has another second than the last one.
+    fn print_second(
+        &self,
+        out: &mut impl Write,
+        last: &mut Option<u64>,
+        time_ns: u64,
+    ) -> Result<(), JournalError> {
+        let second = time_ns / NANOS_PER_SECOND;
+        if self.format == RecordFormat::Log && last.replace(second) != Some(second) {
+            writeln!(out, "# {}", time(second * NANOS_PER_SECOND).replace(".000Z", "Z"))?;
+        }
+        Ok(())
+    }
+
     fn print(
         &self,
         out: &mut impl Write,
@@ -178,15 +198,13 @@ impl CatArguments {
                     escape_line(payload)
                 )?;
             }
-            (RecordFormat::Text, kind) => {
+            (RecordFormat::Text | RecordFormat::Log, kind) => {
                 let mark = if *kind == RecordKind::Loss { " # messages were lost here" } else { "" };
-                writeln!(
-                    out,
-                    "{sequence} {} {}:{mark} {}",
-                    time(time_ns),
-                    escape_line(subject),
-                    escape_line(payload)
-                )?;
+                write!(out, "{sequence} ")?;
+                if self.format == RecordFormat::Text {
+                    write!(out, "{} ", time(time_ns))?;
+                }
+                writeln!(out, "{}:{mark} {}", escape_line(subject), escape_line(payload))?;
             }
             (RecordFormat::Json, kind) => {
                 let mut object = json!({
@@ -219,7 +237,7 @@ impl CatArguments {
             GapCause::Torn => ("torn", "may have been acknowledged: their write is torn or damaged"),
         };
         match self.format {
-            RecordFormat::Text => writeln!(out, "# {first} to {last} {words}")?,
+            RecordFormat::Text | RecordFormat::Log => writeln!(out, "# {first} to {last} {words}")?,
             RecordFormat::Json => {
                 let gap = json!({ "first": first, "last": last, "cause": name });
                 writeln!(out, "{}", json!({ "gap": gap }))?;

@@ -24,6 +24,7 @@ mod disk_stall;
 mod encoding;
 mod fan_out;
 mod filter_tree;
+mod free_list;
 mod gate;
 mod hash_key;
 mod health_log;

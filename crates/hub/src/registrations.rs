@@ -15,6 +15,7 @@ use std::collections::{HashMap, VecDeque};
 use stilling_wire::nats::{Filter, SubjectLimits};
 
 use crate::filter_tree::{self, FilterTree};
+use crate::free_list::FreeList;
 use crate::hash_key::HashKey;
 use crate::limits::{FILTER_TOKENS_MAX, SUBSCRIPTIONS_MAX};
 use crate::publication_batch::{ClientId, RegistrationId};
@@ -101,17 +102,17 @@ pub(crate) struct RegistrationsFull;
 pub(crate) struct Registrations {
     key: HashKey,
     slots: Vec<Option<Registration>>,
-    free: Vec<u32>,
+    free: FreeList,
     clients: HashMap<ClientId, u32, HashKey>,
     owners: Vec<RegistrationOwner>,
-    free_owners: Vec<u32>,
+    free_owners: FreeList,
     /// Disconnected clients with registrations to remove, and the number of these.
     disconnected: VecDeque<DisconnectedClient>,
     stale_count: usize,
     tokens: usize,
     queues: HashMap<Box<[u8]>, u32, HashKey>,
     groups: Vec<QueueGroup>,
-    free_groups: Vec<u32>,
+    free_groups: FreeList,
 }
 
 #[derive(Debug)]
@@ -140,16 +141,16 @@ impl Registrations {
         Registrations {
             key,
             slots: Vec::new(),
-            free: Vec::new(),
+            free: FreeList::new(),
             clients: HashMap::with_hasher(key),
             owners: Vec::new(),
-            free_owners: Vec::new(),
+            free_owners: FreeList::new(),
             disconnected: VecDeque::new(),
             stale_count: 0,
             tokens: 0,
             queues: HashMap::with_hasher(key),
             groups: Vec::new(),
-            free_groups: Vec::new(),
+            free_groups: FreeList::new(),
         }
     }
 
@@ -205,7 +206,7 @@ impl Registrations {
             return Ok(None);
         };
         self.tokens += tokens;
-        let slot = self.free.pop().unwrap_or(self.slots.len() as u32);
+        let slot = self.free.next(&self.slots);
         vacant.insert(slot);
         let queue = (!queue.is_empty()).then(|| self.join(queue));
         let registration = Registration {
@@ -219,10 +220,7 @@ impl Registrations {
             delivered: 0,
             ends_after: None,
         };
-        match self.slots.get_mut(slot as usize) {
-            Some(free) => *free = Some(registration),
-            None => self.slots.push(Some(registration)),
-        }
+        self.free.place(&mut self.slots, Some(registration));
         Ok(Some(slot))
     }
 
@@ -232,16 +230,7 @@ impl Registrations {
             return owner;
         }
         let new = RegistrationOwner { slots: HashMap::with_hasher(self.key), has_disconnected: false };
-        let owner = match self.free_owners.pop() {
-            Some(owner) => {
-                self.owners[owner as usize] = new;
-                owner
-            }
-            None => {
-                self.owners.push(new);
-                (self.owners.len() - 1) as u32
-            }
-        };
+        let owner = self.free_owners.place(&mut self.owners, new);
         self.clients.insert(client, owner);
         owner
     }
@@ -354,12 +343,8 @@ impl Registrations {
         let queue = match self.queues.get(name) {
             Some(&queue) => queue,
             None => {
-                let queue = self.free_groups.pop().unwrap_or(self.groups.len() as u32);
                 let group = QueueGroup { name: name.into(), ..QueueGroup::default() };
-                match self.groups.get_mut(queue as usize) {
-                    Some(slot) => *slot = group,
-                    None => self.groups.push(group),
-                }
+                let queue = self.free_groups.place(&mut self.groups, group);
                 self.queues.insert(name.into(), queue);
                 queue
             }

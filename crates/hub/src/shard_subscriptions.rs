@@ -33,6 +33,7 @@ use stilling_ring::planted;
 
 use crate::counters::ShardCounters;
 use crate::encoding::MessageFormat;
+use crate::free_list::FreeList;
 use crate::hash_key::HashKey;
 use crate::limits::{
     ENDED_SUBSCRIPTIONS_PER_SUB, FEED_SHARERS_MIN, FILTER_TOKENS_PER_CLIENT_MAX,
@@ -102,13 +103,13 @@ pub struct ShardSubscriptions {
     per_client_max: usize,
     clients: HashMap<u64, u32, HashKey>,
     owners: Vec<SubscriptionOwner>,
-    free_owners: Vec<u32>,
+    free_owners: FreeList,
     subscriptions: Vec<Option<Subscription>>,
-    free: Vec<u32>,
+    free: FreeList,
     /// Registrations without a queue that accept further subscriptions.
     filters: HashMap<Arc<[u8]>, u32, HashKey>,
     registered: Vec<Option<FilterRegistration>>,
-    free_registered: Vec<u32>,
+    free_registered: FreeList,
     /// Serial of the last registration. It wraps around only after everything with the same serial has left the hub.
     serial: u32,
     age: u64,
@@ -159,12 +160,12 @@ impl ShardSubscriptions {
             per_client_max,
             clients: HashMap::with_hasher(key),
             owners: Vec::new(),
-            free_owners: Vec::new(),
+            free_owners: FreeList::new(),
             subscriptions: Vec::new(),
-            free: Vec::new(),
+            free: FreeList::new(),
             filters: HashMap::with_hasher(key),
             registered: Vec::new(),
-            free_registered: Vec::new(),
+            free_registered: FreeList::new(),
             serial: 0,
             age: 0,
             disconnected: VecDeque::new(),
@@ -317,7 +318,7 @@ impl ShardSubscriptions {
             return Err(SubscriptionLimit::PerClient);
         }
         let MapEntry::Vacant(vacant) = of_client.sids.entry(sid.into()) else { return Ok(()) };
-        let slot = self.free.pop().unwrap_or(self.subscriptions.len() as u32);
+        let slot = self.free.next(&self.subscriptions);
         vacant.insert(slot);
         of_client.tokens += tokens;
         let number = if queue.is_empty() { self.filters.get(filter).copied() } else { None };
@@ -338,10 +339,7 @@ impl ShardSubscriptions {
             received: 0,
             records,
         };
-        match self.subscriptions.get_mut(slot as usize) {
-            Some(free) => *free = Some(subscription),
-            None => self.subscriptions.push(Some(subscription)),
-        }
+        self.free.place(&mut self.subscriptions, Some(subscription));
         if let Some(registered) = &mut self.registered[number as usize] {
             registered.was_shared |= !registered.members.is_empty();
             registered.members.add(self.age, slot, token, self.key);
@@ -383,16 +381,7 @@ impl ShardSubscriptions {
             has_disconnected: false,
             position: None,
         };
-        let owner = match self.free_owners.pop() {
-            Some(owner) => {
-                self.owners[owner as usize] = new;
-                owner
-            }
-            None => {
-                self.owners.push(new);
-                (self.owners.len() - 1) as u32
-            }
-        };
+        let owner = self.free_owners.place(&mut self.owners, new);
         self.clients.insert(token, owner);
         owner
     }
@@ -410,16 +399,7 @@ impl ShardSubscriptions {
             members: FilterSubscriptions::default(),
             hub_view: ReportedSubscribers::None,
         };
-        let number = match self.free_registered.pop() {
-            Some(number) => {
-                self.registered[number as usize] = Some(new);
-                number
-            }
-            None => {
-                self.registered.push(Some(new));
-                (self.registered.len() - 1) as u32
-            }
-        };
+        let number = self.free_registered.place(&mut self.registered, Some(new));
         if !is_exclusive {
             self.filters.insert(filter, number);
         }

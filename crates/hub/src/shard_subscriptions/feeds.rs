@@ -21,6 +21,7 @@ use stilling_ring::{BlockWriter, planted};
 use super::SubscriptionOwner;
 use crate::deliveries::DeliveryBatch;
 use crate::encoding::MessageFormat;
+use crate::free_list::FreeList;
 use crate::limits::{FEED_BLOCK_SIZE, FEED_BLOCK_SIZE_MIN, FEEDS_MAX, FEEDS_SIZE_MAX};
 use crate::short_bytes::ShortBytes;
 
@@ -76,7 +77,7 @@ pub(super) struct Feeds {
     /// Part of this shard in [`FEEDS_MAX`].
     feeds_max: usize,
     slots: Vec<Option<Feed>>,
-    free: Vec<u32>,
+    free: FreeList,
     open: Vec<u32>,
     /// Members of all feeds.
     sharers: usize,
@@ -90,7 +91,7 @@ impl Feeds {
         Feeds {
             feeds_max: (FEEDS_MAX / shards).max(1),
             slots: Vec::new(),
-            free: Vec::new(),
+            free: FreeList::new(),
             open: Vec::new(),
             sharers: 0,
             blocks: FeedBlocks::new((FEEDS_SIZE_MAX / shards).max(FEED_BLOCK_SIZE)),
@@ -113,16 +114,7 @@ impl Feeds {
             block: None,
             run_size: FEED_BLOCK_SIZE_MIN,
         };
-        match self.free.pop() {
-            Some(number) => {
-                self.slots[number as usize] = Some(new);
-                number
-            }
-            None => {
-                self.slots.push(Some(new));
-                (self.slots.len() - 1) as u32
-            }
-        }
+        self.free.place(&mut self.slots, Some(new))
     }
 
     pub(super) fn len(&self) -> usize {

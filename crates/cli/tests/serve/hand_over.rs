@@ -9,6 +9,7 @@ mod listeners;
 mod load;
 mod refusals;
 mod streams;
+mod websockets;
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};

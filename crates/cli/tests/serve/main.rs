@@ -60,5 +60,6 @@ mod refusals;
 mod slow_readers;
 mod slow_work;
 mod split_requests;
+mod subscriptions;
 mod support;
 mod system_calls;

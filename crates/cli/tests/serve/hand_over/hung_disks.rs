@@ -1,59 +1,13 @@
 //! Hand-over of a server with a hung disk: strace holds the thread that writes the streams inside a system call.
 
-use std::process::{Child, Command};
 use std::sync::atomic::AtomicU64;
 
 use super::load::{self, LoadPublisher};
 use super::*;
 use crate::nats::{RawNatsClient, address as nats_address};
+use crate::support::DiskFault;
 
 on_both_drivers!(a_server_whose_disk_hangs_is_succeeded,);
-
-const WRITES: &str = "pwrite64,pwritev,pwritev2,fdatasync,fsync";
-
-/// Hangs the disk of a server's journal thread until it is dropped.
-struct HungDisk {
-    strace: Child,
-    /// The folder of the thread under `/proc`.
-    task: PathBuf,
-}
-
-impl HungDisk {
-    fn under(server: &ServerUnderTest) -> HungDisk {
-        let is_journal = |task: &PathBuf| {
-            std::fs::read_to_string(task.join("comm")).is_ok_and(|name| name.trim_end() == "journal")
-        };
-        let tasks = std::fs::read_dir(server.proc("task")).expect("the server runs");
-        let task = tasks.flatten().map(|task| task.path()).find(is_journal).expect("it writes streams");
-        let thread = task.file_name().expect("a number").to_owned();
-        let mut command = Command::new("strace");
-        command.args(["-qq", "-o", "/dev/null", "-e", &format!("trace={WRITES}")]);
-        command.args(["-e", &format!("inject={WRITES}:delay_enter=3600s"), "-p"]).arg(thread);
-        let strace = command.spawn().expect("strace runs; install it (`cargo xtask test` does)");
-        HungDisk { strace, task }
-    }
-
-    /// Waits until the thread hangs in such a call.
-    #[track_caller]
-    fn hangs(&self) {
-        // pwrite64, fsync, fdatasync, pwritev, pwritev2 of x86-64; strace delays no other call.
-        const NUMBERS: [&str; 5] = ["18", "74", "75", "296", "328"];
-        let read = |name| std::fs::read_to_string(self.task.join(name)).unwrap_or_default();
-        eventually("the disk hangs", || {
-            let call = read("syscall");
-            let is_write = NUMBERS.contains(&call.split(' ').next().expect("a word"));
-            (is_write && read("stat").contains(") t ")).then_some(())
-        });
-    }
-}
-
-impl Drop for HungDisk {
-    fn drop(&mut self) {
-        // The kernel resumes the thread when its tracer ends.
-        let _ = self.strace.kill();
-        let _ = self.strace.wait();
-    }
-}
 
 /// Rows 4.37, 0.4: the successor of a server with a hung disk serves streams in memory and plain subjects, and refuses
 /// messages for streams on disk with a retryable error; answers keep their order. When the disk answers, each
@@ -74,7 +28,7 @@ fn a_server_whose_disk_hangs_is_succeeded(driver: DriverUnderTest) {
         };
         let before = start("n");
         old.watch().until("messages come", |metrics| metrics.value("hub_messages_total") > 20);
-        let disk = HungDisk::under(&old);
+        let disk = DiskFault::hang(&old);
         disk.hangs();
         let own = "--nats 127.0.0.1:0 --listen 127.0.0.1:0";
         let new = control_folder.start_successor(driver, http, &format!("--nats {nats} {own} {common}"));

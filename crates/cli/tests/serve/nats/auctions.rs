@@ -103,7 +103,11 @@ fn bids_pass_the_gate_over_nats_and_http(driver: DriverUnderTest) {
 
 /// A bidder that raises by one until its server is gone. Returns the acknowledged bids with their sequences, and the
 /// highest price that a rejection has revealed.
-fn bid_until_gone(server: SocketAddr, name: &str, known: &dyn Fn(usize)) -> (Vec<(u64, u64)>, u64) {
+pub(crate) fn bid_until_gone(
+    server: SocketAddr,
+    name: &str,
+    known: &dyn Fn(usize),
+) -> (Vec<(u64, u64)>, u64) {
     let (mut acknowledged, mut revealed, mut price) = (Vec::new(), 0, 1_u64);
     let mut stream = TcpStream::connect(server).expect("it listens");
     let mut lines = BufReader::new(stream.try_clone().expect("a copy")).lines();

@@ -1,6 +1,8 @@
 //! NATS clients, streams, and their state after a crash of the server.
 
+mod auction_faults;
 pub(crate) mod auctions;
+mod bad_bids;
 mod broadcast;
 mod client_contract;
 mod disks;
@@ -9,6 +11,7 @@ mod foreign;
 mod generator;
 mod jetstream;
 mod lines;
+mod mixed;
 mod pages;
 mod replaced_folder;
 mod slow_links;

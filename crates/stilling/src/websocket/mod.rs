@@ -30,3 +30,6 @@ pub(crate) enum WebSocketPurpose {
     },
     Echo,
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,6 +7,7 @@
 mod autobahn;
 mod bench;
 mod ci;
+mod clients;
 mod configuration;
 mod crash;
 mod fuzz;
@@ -60,6 +61,8 @@ enum XtaskCommand {
     Fuzz(fuzz::FuzzArguments),
     /// Measure side by side with other servers
     Bench(bench::BenchArguments),
+    /// Follow one stream with clients of all protocols over restarts and kills of the server
+    Clients(clients::ClientsArguments),
     /// Kill the server under load and compare acknowledged with stored messages
     Crash(crash::CrashArguments),
     /// Restart the server under load and account for every message
@@ -81,6 +84,7 @@ fn main() -> ExitCode {
         XtaskCommand::Sim(arguments) => arguments.run(),
         XtaskCommand::Fuzz(arguments) => arguments.run(),
         XtaskCommand::Bench(arguments) => arguments.run(),
+        XtaskCommand::Clients(arguments) => arguments.run(),
         XtaskCommand::Crash(arguments) => arguments.run(),
         XtaskCommand::Restarts(arguments) => arguments.run(),
         XtaskCommand::Autobahn(arguments) => arguments.run(),

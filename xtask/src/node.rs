@@ -10,7 +10,7 @@ use crate::tree;
 /// The test client on the NATS packages, with its `package.json` and `package-lock.json`.
 pub(crate) const NATS: &str = "crates/cli/tests/serve/nats/foreign/node";
 
-const FILES: [&str; 3] = ["package.json", "package-lock.json", "conformance.mjs"];
+const FILES: [&str; 4] = ["package.json", "package-lock.json", "conformance.mjs", "follow_websocket.mjs"];
 
 /// Copy of the installed lock file, written last.
 const INSTALLED_MARKER: &str = ".installed";

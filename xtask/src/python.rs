@@ -22,6 +22,9 @@ pub(crate) const GUNICORN: PythonPackage = PythonPackage { folder: "gunicorn", v
 
 pub(crate) const NATS_PY: PythonPackage = PythonPackage { folder: "nats-py", version: "nats-py==2.16.0" };
 
+pub(crate) const WEBSOCKETS: PythonPackage =
+    PythonPackage { folder: "websockets", version: "websockets==16.1.1" };
+
 /// The test client on nats-py, which runs all cases.
 pub(crate) const NATS_CASES: &str = "crates/cli/tests/serve/nats/foreign/conformance/client.py";
 

@@ -41,7 +41,7 @@ impl RestartsArguments {
 
 /// Runs a test command, passes its output on, and checks that it ran exactly one test: cargo does not report an unknown
 /// test name as an error.
-fn run_one_test(command: &mut Command) -> XtaskResult {
+pub(crate) fn run_one_test(command: &mut Command) -> XtaskResult {
     let command_text = command_text(command);
     println!("$ {command_text}");
     let spawned = command.stdout(Stdio::piped()).spawn();

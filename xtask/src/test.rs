@@ -31,6 +31,7 @@ pub(crate) fn stages(steps: &mut StepRunner, quick: bool) -> XtaskResult {
     steps.run_step("programs", || packages::install(&packages::FOR_TESTS))?;
     steps.run_step("gunicorn", || python::GUNICORN.install())?;
     steps.run_step("nats-py", || python::NATS_PY.install())?;
+    steps.run_step("websockets", || python::WEBSOCKETS.install())?;
     steps.run_step("nats.go", go::build_nats_go)?;
     steps.run_step("nats for node", node::install_nats)?;
     steps.run_step("limits", limits::check)?;

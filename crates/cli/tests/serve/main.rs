@@ -53,6 +53,7 @@ mod faults;
 mod hand_over;
 mod lifecycle;
 mod nats;
+mod one_stream;
 mod options;
 mod outages;
 mod pages;

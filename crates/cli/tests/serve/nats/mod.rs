@@ -7,7 +7,7 @@ mod broadcast;
 mod client_contract;
 mod disks;
 mod faults;
-mod foreign;
+pub(crate) mod foreign;
 mod generator;
 mod jetstream;
 mod lines;

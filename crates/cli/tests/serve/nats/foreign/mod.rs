@@ -3,7 +3,7 @@
 
 mod async_nats;
 mod conformance;
-mod programs;
+pub(crate) mod programs;
 mod restart;
 
 use super::NatsServerFixture;

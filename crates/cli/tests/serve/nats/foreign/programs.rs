@@ -9,9 +9,9 @@ use std::sync::mpsc::{Receiver, channel};
 use crate::support::HANG_TIMEOUT;
 
 /// Last line of a successful program.
-pub(super) const SUCCESS_LINE: &str = "all checks passed";
+pub(crate) const SUCCESS_LINE: &str = "all checks passed";
 
-pub(super) struct ClientProgram {
+pub(crate) struct ClientProgram {
     child: GuardedClientProcess,
     lines: Receiver<String>,
 }
@@ -26,7 +26,7 @@ impl Drop for GuardedClientProcess {
 }
 
 /// Path of a program that `cargo xtask test` installs.
-fn installed(path: &str) -> PathBuf {
+pub(crate) fn installed(path: &str) -> PathBuf {
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(path);
     assert!(program.exists(), "{} is missing; `cargo xtask test` installs it", program.display());
     program
@@ -42,14 +42,14 @@ pub(super) fn python(task: &str, address: SocketAddr) -> ClientProgram {
 pub(super) fn python_conformance(address: SocketAddr) -> ClientProgram {
     let mut command = Command::new(installed("nats-py/bin/python"));
     command.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/serve/nats/foreign/conformance/client.py"));
-    ClientProgram::spawn(command, address, &[])
+    ClientProgram::spawn(command, &format!("nats://{address}"), &[])
 }
 
 /// The clients for Node, case by case. The program lies beside its packages, where Node searches for them.
-pub(super) fn node(address: SocketAddr) -> ClientProgram {
+pub(super) fn node(url: &str) -> ClientProgram {
     let mut command = Command::new("node");
     command.arg(installed("nats-node/conformance.mjs"));
-    ClientProgram::spawn(command, address, &[])
+    ClientProgram::spawn(command, url, &[])
 }
 
 pub(super) fn go(task: &str, address: SocketAddr) -> ClientProgram {
@@ -58,11 +58,11 @@ pub(super) fn go(task: &str, address: SocketAddr) -> ClientProgram {
 
 impl ClientProgram {
     fn start(command: Command, task: &str, address: SocketAddr) -> ClientProgram {
-        ClientProgram::spawn(command, address, &[task])
+        ClientProgram::spawn(command, &format!("nats://{address}"), &[task])
     }
 
-    fn spawn(mut command: Command, address: SocketAddr, arguments: &[&str]) -> ClientProgram {
-        command.arg(format!("nats://{address}")).args(arguments).stdin(Stdio::null()).stdout(Stdio::piped());
+    pub(crate) fn spawn(mut command: Command, url: &str, arguments: &[&str]) -> ClientProgram {
+        command.arg(url).args(arguments).stdin(Stdio::null()).stdout(Stdio::piped());
         let mut child = GuardedClientProcess(command.spawn().expect("the program runs"));
         let out = BufReader::new(child.0.stdout.take().expect("it is piped"));
         let (line_sender, lines) = channel();
@@ -88,7 +88,7 @@ impl ClientProgram {
         assert!(status.success(), "{status}: {output_lines:?}");
     }
 
-    pub(super) fn lines(self) -> Vec<String> {
+    pub(crate) fn lines(self) -> Vec<String> {
         std::iter::from_fn(self.next_line()).collect()
     }
 

@@ -11,6 +11,7 @@ use crate::support::DriverUnderTest;
 on_both_drivers! {
     async_nats_gets_what_it_expects,
     nats_for_node_gets_what_it_expects,
+    nats_for_node_gets_the_same_over_websocket,
     nats_go_gets_what_it_expects,
     nats_py_gets_what_it_expects,
 }
@@ -132,7 +133,15 @@ fn async_nats_gets_what_it_expects(driver: DriverUnderTest) {
 
 fn nats_for_node_gets_what_it_expects(driver: DriverUnderTest) {
     let fixture = NatsServerFixture::start(driver, OPTIONS);
-    expect_all(&programs::node(fixture.nats()).lines(), OF_NODE);
+    expect_all(&programs::node(&format!("nats://{}", fixture.nats())).lines(), OF_NODE);
+    fixture.server.finish();
+}
+
+/// Issue 13, part 4: `wsconnect` of the same client.
+fn nats_for_node_gets_the_same_over_websocket(driver: DriverUnderTest) {
+    let fixture = NatsServerFixture::start(driver, &format!("{OPTIONS} --nats-websocket 127.0.0.1:0"));
+    let url = format!("ws://{}", fixture.server.banner_line("listening ws://"));
+    expect_all(&programs::node(&url).lines(), OF_NODE);
     fixture.server.finish();
 }
 

@@ -1,20 +1,28 @@
 // Every call of the NATS clients for Node that a server without durable consumers can answer: one line `ok NAME` or
 // `FAIL NAME reason` for each case.
 //
+// The address is nats://HOST:PORT, or ws://HOST:PORT for the same over WebSocket.
+//
 // Runs against any server that has the streams `events` (events.>) and `memory` (memory.>), and the users `root` (password `all`)
 // and `sensor` (password `s`, publishes to sensors.>, subscribes to _INBOX.>).
 //
 // With "idle SECONDS" it runs no case, but measures ordered consumers after that long a silence.
 import assert from "node:assert/strict";
 import { connect, createInbox, headers } from "@nats-io/transport-node";
+import { wsconnect } from "@nats-io/nats-core";
 import { AckPolicy, DeliverPolicy, ReplayPolicy, StorageType, jetstream, jetstreamManager } from "@nats-io/jetstream";
 
 // Milliseconds after which a case is a failure.
 const PATIENCE = 20_000;
 
 const address = process.argv[2].replace("nats://", "");
+const { port } = new URL(process.argv[2]);
+const isWebSocket = address.startsWith("ws://");
+// Node has one of its own from version 22 on.
+globalThis.WebSocket ??= (await import("ws")).WebSocket;
+const open = isWebSocket ? wsconnect : connect;
 const sleep = (time) => new Promise((resolve) => setTimeout(resolve, time));
-const root = (options = {}) => connect({ servers: address, user: "root", pass: "all", ...options });
+const root = (options = {}) => open({ servers: address, user: "root", pass: "all", ...options });
 
 let subjects = 0;
 const newSubject = () => `core.node${++subjects}`;
@@ -69,7 +77,7 @@ const core = {
   async connect_describes_the_server(client) {
     const { info } = client;
     assert.deepEqual([info.max_payload, info.headers, info.proto], [1048576, true, 1]);
-    assert.deepEqual([info.port, info.client_ip], [Number(address.split(":")[1]), "127.0.0.1"]);
+    assert.deepEqual([info.port, info.client_ip], [Number(port), "127.0.0.1"]);
     assert.ok(info.server_id && info.server_name && info.host && info.go && info.version.startsWith("2."), info);
     assert.equal(typeof info.client_id, "number");
   },
@@ -185,7 +193,7 @@ const core = {
   async flush_and_rtt(client) {
     await client.flush();
     assert.ok(await client.rtt() >= 0);
-    assert.ok(client.stats().outBytes >= 0 && client.getServer().includes(address.split(":")[1]));
+    assert.ok(client.stats().outBytes >= 0 && client.getServer().includes(port));
   },
   async a_message_of_max_payload(client) {
     const subject = newSubject();

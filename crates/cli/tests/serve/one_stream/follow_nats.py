@@ -6,8 +6,12 @@ import sys
 import nats
 
 
+async def ignore(error):
+    """Failed attempts to connect while there is no server."""
+
+
 async def main(address, until):
-    client = await nats.connect(address, max_reconnect_attempts=-1, reconnect_time_wait=0.05)
+    client = await nats.connect(address, max_reconnect_attempts=-1, reconnect_time_wait=0.05, error_cb=ignore)
     done = asyncio.Event()
 
     async def follow(message):

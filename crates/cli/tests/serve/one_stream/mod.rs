@@ -46,9 +46,10 @@ impl RestartableServer {
         let common =
             format!("--take-over {} --data {} --stream events=events.>", path("control"), path("streams"));
         let host = own_address();
-        let server =
-            ServerUnderTest::listening(driver, &format!("{host}:0"), &format!("{common} --nats {host}:0"));
-        let options = format!("{common} --nats {}", nats_address(&server));
+        let first = format!("{common} --nats {host}:0 --nats-websocket {host}:0");
+        let server = ServerUnderTest::listening(driver, &format!("{host}:0"), &first);
+        let (nats, websocket) = (nats_address(&server), server.banner_line("listening ws://"));
+        let options = format!("{common} --nats {nats} --nats-websocket {websocket}");
         RestartableServer { server, folder, options }
     }
 
@@ -208,7 +209,8 @@ fn all_clients_see_the_same_sequence_over_restarts(driver: DriverUnderTest) {
     let mut browser = Browser::start();
     let pages = PAGES.map(|function| {
         let page = page_with_clients(&mut browser, &server.server.url("/livez"));
-        browser.evaluate(&page, &format!("{function}('{SUBJECT}')"));
+        let websocket = server.server.banner_line("listening ws://");
+        browser.evaluate(&page, &format!("{function}('{SUBJECT}', 'ws://{websocket}')"));
         browser.wait_until(&page, "lines.length > 0");
         page
     });

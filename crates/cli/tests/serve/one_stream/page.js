@@ -36,8 +36,8 @@ window.followWebSocket = (subject) => {
 const connectNats = (url) =>
   load("@nats-io/nats-core").wsconnect({ servers: url, maxReconnectAttempts: -1, reconnectTimeWait: 50 });
 
-window.followNats = async (subject) => {
-  const client = await connectNats(`ws://${location.host}/nats`);
+window.followNats = async (subject, url) => {
+  const client = await connectNats(url);
   const { consumers } = load("@nats-io/jetstream").jetstream(client);
   const consumer = await consumers.get("events", { filter_subjects: subject });
   const callback = (message) => lines.push(`${message.seq} ${message.string()}`);

@@ -93,7 +93,7 @@ impl ClientProgram {
     }
 
     /// The next line of output; `None` at its end.
-    pub(super) fn next_line(self) -> impl FnMut() -> Option<String> {
+    pub(crate) fn next_line(self) -> impl FnMut() -> Option<String> {
         move || {
             let ClientProgram { lines, .. } = &self;
             lines.recv_timeout(HANG_TIMEOUT).ok()

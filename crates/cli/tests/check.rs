@@ -167,7 +167,7 @@ fn streams_users_and_the_data_folder_are_printed_and_nothing_is_created() {
 fn risky_settings_cause_warnings() {
     let folder = folder(
         "nats = ['0.0.0.0:4222']\nsyslog-udp = ['0.0.0.0:514']\nsyslog-subject = 'logs.{host}'\n\
-         [[stream]]\nname = 'all'\nsubjects = ['events.>']\nretention-bytes = '1024TiB'\n",
+         nats-websocket = ['0.0.0.0:9222', '127.0.0.1:9223']\n[[stream]]\nname = 'all'\nsubjects = ['events.>']\nretention-bytes = '1024TiB'\n",
     );
     let actual = run(folder.path(), "check", &[("STILLING_SERVICE_HOST", "10.0.0.1")]);
     assert_eq!(actual.status, Some(0), "{}", actual.err);
@@ -177,6 +177,7 @@ fn risky_settings_cause_warnings() {
             "warning: stilling.toml:1: 0.0.0.0:4222 is reachable from other machines, and without users",
             "warning: stilling.toml:2: 0.0.0.0:514 is reachable from other machines, and their messages are rejected",
             "warning: stilling.toml:3: no stream stores `logs.{host}`",
+            "warning: stilling.toml:4: 0.0.0.0:9222 is reachable from other machines, and without users its clients are refused",
             "the streams may store up to 1024TiB, but only",
             "warning: STILLING_SERVICE_HOST: set by Kubernetes for a service of this name, not read",
         ],
@@ -237,6 +238,25 @@ fn check_and_serve_warn_of_listeners_reachable_from_other_machines() {
     for line in expected("") {
         assert!(is_there(&warned, &line), "{line:?} is not in\n{warned}");
     }
+}
+
+/// Issue 13, rule of access: no path is taken from the app silently.
+#[test]
+fn paths_that_are_not_the_apps_are_shown() {
+    let folder = folder("");
+    let options = "--app true --listen 127.0.0.1:1 --nats 127.0.0.1:2 --nats-websocket 127.0.0.1:3";
+    let actual = run(folder.path(), &format!("check {options}"), &[]);
+    assert_eq!(actual.status, Some(0), "{}", actual.err);
+    let answered = "(answered here, not by the app)";
+    expect_lines(
+        &actual,
+        &[
+            &format!("publish http://127.0.0.1:1/publish/* {answered}"),
+            &format!("subscribe http://127.0.0.1:1/subscribe/* {answered}"),
+            &format!("nats ws://127.0.0.1:1/nats {answered}"),
+            "nats-websocket 127.0.0.1:3 (--nats-websocket)",
+        ],
+    );
 }
 
 #[test]

@@ -270,7 +270,12 @@ mod tests {
             let mut config = ServeConfig { open_publish: true, ..ServeConfig::default() };
             config.hub.nats = vec![at("127.0.0.1:4222")];
             change(&mut config);
-            ["127.0.0.1:80", "0.0.0.0:80", "192.0.2.1:80"].map(|address| config.subscribes_at(at(address)))
+            ["127.0.0.1:80", "0.0.0.0:80", "192.0.2.1:80"].map(|address| {
+                let (subscribes, nats) =
+                    (config.subscribes_at(at(address)), config.serves_nats_at(at(address)));
+                assert_eq!(nats, subscribes, "{address}");
+                subscribes
+            })
         };
         assert_eq!(config(|_| ()), [true, false, false]);
         assert_eq!(config(|config| config.hub.nats.clear()), [false; 3], "there is no hub");

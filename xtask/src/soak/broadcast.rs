@@ -41,6 +41,12 @@ const LOAD: [&str; 8] = [
     "--timeout=60",
 ];
 
+/// Most resident memory in MiB: 16 for each of the 12 slow subscribers, and what a server without them takes.
+const MEMORY_MIB_MAX: f64 = 12.0 * 16.0 + 64.0;
+
+/// Seconds from which on a run has a warm-up in which the output of slow subscribers reaches its bound.
+const LEVEL_FROM_S: f64 = 60.0;
+
 #[derive(Args)]
 pub(super) struct BroadcastSoak {
     /// Deliveries to the 200 measured subscribers; the long run has 1,000,000,000
@@ -101,7 +107,10 @@ impl BroadcastSoak {
             println!("{kind}: {words}");
         }
         let mut verdicts = report.verdicts(self.deliveries);
-        verdicts.extend(level("", &samples, report.elapsed_s));
+        verdicts.push(memory_verdict(&samples));
+        if report.elapsed_s >= LEVEL_FROM_S {
+            verdicts.extend(level("", &samples, report.elapsed_s));
+        }
         print!("{}", resource_table(&before, &samples, after.as_ref(), report.elapsed_s));
         print!("{}", verdict_table(&verdicts));
         if self.write {
@@ -161,6 +170,16 @@ fn observed(
     });
     let report = serde_json::from_slice(&output?.stdout);
     Ok((report.map_err(|error| format!("`{words}` printed no report: {error}"))?, samples))
+}
+
+fn memory_verdict(samples: &[ResourceSample]) -> SoakVerdict {
+    let most = samples.iter().map(|sample| sample.resident / (1024.0 * 1024.0)).fold(0.0, f64::max);
+    SoakVerdict {
+        what: "resident memory, slow subscribers included".to_owned(),
+        limit: format!("≤ {MEMORY_MIB_MAX:.0} MiB"),
+        holds: most > 0.0 && most <= MEMORY_MIB_MAX,
+        measured: format!("{most:.1} MiB at most"),
+    }
 }
 
 impl BroadcastSoakReport {

@@ -42,6 +42,8 @@ pub(crate) struct HubPlan<S: StreamStore = StreamFolder> {
     /// Unpredictable numbers: the hash key for subjects, and the server's id.
     secret: [u64; 3],
     log: Option<fn(&str)>,
+    /// The start, on the clock of the lifecycle.
+    started: Time,
 }
 
 /// A hub in the first shard, for simulations: deterministic if its streams are in memory.
@@ -86,6 +88,10 @@ pub struct SimulatedStorage<'a> {
     pub limits: JournalLimits,
     /// Initial time of the journal's clock.
     pub now: Instant,
+    /// Virtual time of the start.
+    pub started: Time,
+    /// Bytes of a batch of a memory stream, at least those of its longest message; `None`: as in a server.
+    pub memory_batch_size: Option<usize>,
 }
 
 /// A hub in the first shard with its streams on simulated disks. The caller runs the journal.
@@ -101,15 +107,19 @@ pub fn hub_on_simulated_disks(
 ) -> Result<(Vec<ShardHub>, SteppedJournal), ServeError> {
     let threads = SteppedThreads::default();
     let hub = settings::MessagingConfig { streams: streams.to_vec(), ..settings::MessagingConfig::default() };
-    let created_ns = lifecycle.unix_nanos(Time::ZERO);
+    let created_ns = lifecycle.unix_nanos(storage.started);
     let store = SimulatedStore {
         disks: SharedDisks::new(storage.disks.to_vec()),
         log: LogConfig { created_ns: created_ns.as_nanos(), ..storage.log },
         limits: storage.limits,
         threads: threads.clone(),
     };
-    let open = |hub, _| PreparedStreams::open(hub, store, created_ns).map_err(ServeError::OpenStreams);
-    let plan = HubPlan { secret: [1, 2, 3], ..HubPlan::with(&hub, HubThread::Shard, open)? };
+    let open = |mut hub: stilling_hub::HubConfig, _| {
+        hub.memory_batch_size = storage.memory_batch_size.unwrap_or(hub.memory_batch_size);
+        PreparedStreams::open(hub, store, created_ns).map_err(ServeError::OpenStreams)
+    };
+    let plan = HubPlan::with(&hub, HubThread::Shard, open)?;
+    let plan = HubPlan { secret: [1, 2, 3], started: storage.started, ..plan };
     let assembled = plan.assemble(shards, (overview, lifecycle), None, storage.now, None)?;
     let journal = threads.take_journals().pop();
     let journal = journal.ok_or_else(|| ServeError::Threads(std::io::ErrorKind::NotFound.into()))?;
@@ -295,6 +305,7 @@ impl<S: StreamStore> HubPlan<S> {
             streams: count,
             secret,
             log: None,
+            started: Time::ZERO,
         })
     }
 
@@ -335,13 +346,14 @@ impl<S: StreamStore> HubPlan<S> {
             payload_size_max,
             secret,
             log,
+            started,
             ..
         } = self;
         let [key, other_key, id] = secret;
         let wake = hub_wake.unwrap_or(&shards[0]);
         let key = stilling_hub::HashKey(key, other_key);
         let (ports, mailboxes, shard_receivers) = hub::connect(shards, wake, key);
-        let started_ns = lifecycle.unix_nanos(Time::ZERO);
+        let started_ns = lifecycle.unix_nanos(started);
         let waits = opened.are_held_by_predecessor();
         if waits {
             lifecycle.defer_hub_start();

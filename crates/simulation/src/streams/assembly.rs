@@ -49,6 +49,8 @@ impl AssemblyFixture {
             buffers: 8,
             drain: Duration::from_secs(1),
             disk_latency: Duration::from_micros(50),
+            memory_batch_size: None,
+            output_bytes_max: None,
             origin: Instant::now(),
         };
         let disks: Vec<_> = (0..ON_DISK).map(|_| SimulatedDisk::new()).collect();

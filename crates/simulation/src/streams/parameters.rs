@@ -122,6 +122,8 @@ impl StreamsWorldParameters {
             buffers: random.between(4, 32) as u16,
             drain: millis(random, 500, 4000),
             disk_latency: Duration::from_micros(random.between(50, 8000)),
+            memory_batch_size: None,
+            output_bytes_max: None,
             // Only differences to it matter.
             origin: Instant::now(),
         };

@@ -41,6 +41,10 @@ pub(super) struct ServerPlan {
     pub(super) drain: Duration,
     /// Longest time of a journal step.
     pub(super) disk_latency: Duration,
+    /// Bytes of a batch of a memory stream; `None`: as in a server.
+    pub(super) memory_batch_size: Option<usize>,
+    /// Bytes of unsent output per shard; `None`: as in a server.
+    pub(super) output_bytes_max: Option<usize>,
     /// The journal's clock at the start of the world.
     pub(super) origin: Instant,
 }
@@ -59,6 +63,8 @@ pub(super) struct StreamsServer {
     origin: Instant,
     /// The disks do not respond before this time.
     pub(super) hangs_until: Time,
+    /// A shard whose thread does not run before this time.
+    pub(super) stalled: Option<(usize, Time)>,
 }
 
 pub(super) struct ServerShard {
@@ -103,11 +109,13 @@ impl ServerBuilder {
             stilling_workers::PoolLimits { threads: 0, ..stilling_workers::PoolLimits::default() };
         let (pool, submitters) = Pool::new(no_workers, network.clock(), wakes.clone());
         let lifecycle = Arc::new(Lifecycle::new(wakes.clone(), WallClock::StartingAt(CALENDAR_START)));
+        let defaults = ShardConfig::default();
         let engine = ShardConfig {
             capacity: 64,
             write_timeout: Duration::from_secs(5),
             linger_timeout: Duration::from_millis(200),
-            ..ShardConfig::default()
+            output_bytes_max: plan.output_bytes_max.unwrap_or(defaults.output_bytes_max),
+            ..defaults
         };
         let overview = Arc::new(Overview {
             started: std::time::SystemTime::UNIX_EPOCH,
@@ -162,7 +170,14 @@ impl StreamsServer {
         let builder = ServerBuilder::new(plan, network);
         let log = LogConfig { segment_size: plan.segment_size, ..LogConfig::default() };
         let now = instant(plan.origin, network.now());
-        let storage = SimulatedStorage { disks, log, limits: plan.journal, now };
+        let storage = SimulatedStorage {
+            disks,
+            log,
+            limits: plan.journal,
+            now,
+            started: network.now(),
+            memory_batch_size: plan.memory_batch_size,
+        };
         let hub = hub_on_simulated_disks(
             &plan.streams,
             storage,
@@ -193,6 +208,7 @@ impl StreamsServer {
             disk_latency,
             origin,
             hangs_until,
+            stalled: None,
         })
     }
 
@@ -205,10 +221,19 @@ impl StreamsServer {
         hub.map_or(0, |hub| hub.streams.iter().map(|stream| stream.frozen.get()).sum())
     }
 
+    /// Times that a slow subscriber fell behind.
+    pub(super) fn fallen_behind(&self) -> u64 {
+        self.overview.hub.get().map_or(0, |hub| hub.fallen_behind())
+    }
+
     /// Runs everything with work at `now`. Returns whether there was any.
     pub(super) fn run(&mut self, now: Time, random: &mut SplitMix64) -> Result<bool, String> {
         let mut any = false;
+        self.stalled = self.stalled.filter(|(_, until)| *until > now);
         for (number, server_shard) in self.server_shards.iter_mut().enumerate() {
+            if self.stalled.is_some_and(|(stalled, _)| stalled == number) {
+                continue;
+            }
             any |= server_shard.run(now, number > 0)?;
         }
         let journal = &mut self.journal;
@@ -232,9 +257,11 @@ impl StreamsServer {
     pub(super) fn wakes_at(&self) -> Option<Time> {
         let span = self.journal.writer.due_at().saturating_duration_since(self.origin);
         let writes_at = self.writes_at.unwrap_or(Time::ZERO.after(span));
-        self.server_shards
-            .iter()
-            .filter_map(ServerShard::wakes_at)
+        let stalled = self.stalled.map(|(number, _)| number);
+        let running = self.server_shards.iter().enumerate().filter(|(number, _)| Some(*number) != stalled);
+        running
+            .filter_map(|(_, server_shard)| server_shard.wakes_at())
+            .chain(self.stalled.map(|(_, until)| until))
             .chain([writes_at])
             .chain(self.reads_at)
             .min()

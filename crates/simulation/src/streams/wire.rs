@@ -97,21 +97,46 @@ impl ClientWire {
         Ok(())
     }
 
+    /// Whether the connection is established.
+    pub(super) fn is_connected(&self) -> bool {
+        self.peer.as_ref().is_some_and(|peer| matches!(peer.connected(), Ok(true)))
+    }
+
+    /// Bytes received and not consumed.
+    pub(super) fn received(&self) -> &[u8] {
+        &self.inbox
+    }
+
+    pub(super) fn consume(&mut self, len: usize) {
+        self.inbox.drain(..len);
+    }
+
     /// Reads available bytes. Returns whether the end follows them.
     pub(super) fn fill(&mut self) -> Result<bool, WireError> {
+        self.fill_at_most(usize::MAX)
+    }
+
+    /// Reads at most `most` of the available bytes. Returns whether the end follows them.
+    pub(super) fn fill_at_most(&mut self, most: usize) -> Result<bool, WireError> {
         let mut into = [0; 4096];
-        let Some(peer) = &mut self.peer else { return Ok(false) };
-        if !matches!(peer.connected(), Ok(true)) {
+        let mut rest = most;
+        if !self.is_connected() {
             return Ok(false);
         }
-        loop {
-            match peer.read(&mut into) {
+        let Some(peer) = &mut self.peer else { return Ok(false) };
+        while rest > 0 {
+            let len = rest.min(into.len());
+            match peer.read(&mut into[..len]) {
                 Ok(0) => return Ok(true),
-                Ok(len) => self.inbox.extend_from_slice(&into[..len]),
+                Ok(len) => {
+                    self.inbox.extend_from_slice(&into[..len]);
+                    rest -= len;
+                }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
                 Err(error) => return Err(WireError::Ended(format!("a read failed: {error}"))),
             }
         }
+        Ok(false)
     }
 
     pub(super) fn next_input(&mut self) -> Result<Option<WireInput>, WireError> {
@@ -179,7 +204,7 @@ impl ClientWire {
     }
 }
 
-fn find(bytes: &[u8], what: &[u8]) -> Option<usize> {
+pub(super) fn find(bytes: &[u8], what: &[u8]) -> Option<usize> {
     bytes.windows(what.len()).position(|window| window == what)
 }
 

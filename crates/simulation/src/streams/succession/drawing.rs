@@ -31,6 +31,8 @@ pub(super) fn draw_plan(segment_size: u64, random: &mut SplitMix64) -> ServerPla
         buffers: random.between(4, 32) as u16,
         drain: Duration::from_millis(random.between(3000, 12_000)),
         disk_latency: Duration::from_micros(random.between(50, 8000)),
+        memory_batch_size: None,
+        output_bytes_max: None,
         origin: Instant::now(),
     }
 }

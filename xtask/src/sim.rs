@@ -16,8 +16,9 @@ pub(crate) struct SimCommandArguments {
     /// Run only the world of this seed
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// World: `http`, `streams` (disk streams through crashes), `restarts` (hot restarts, two servers at a time) or
-    /// `sequential` (restarts of one server after the other)
+    /// World: `http`, `streams` (disk streams through crashes), `broadcast` (subscribers that are slow, leave and
+    /// resume, through crashes), `restarts` (hot restarts, two servers at a time) or `sequential` (restarts of one
+    /// server after the other)
     #[arg(long, value_name = "NAME", default_value = "http")]
     world: String,
     /// Print the events (the last 50,000)

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::{Parser, ValueEnum};
+use stilling_simulation::streams::broadcast;
 use stilling_simulation::streams::succession::{self, SuccessionCase};
 use stilling_simulation::{SeedFailure, http, streams};
 
@@ -19,6 +20,8 @@ enum WorldArgument {
     Restarts,
     /// Disk streams through restarts of one server after the other
     Sequential,
+    /// Subscribers over SSE, WebSocket and NATS that are slow, leave and resume, through crashes and restarts
+    Broadcast,
 }
 
 /// Runs deterministic simulated worlds
@@ -62,6 +65,12 @@ impl WorldArgument {
             }
             WorldArgument::Streams => streams::ScenarioBias::Mixed,
             WorldArgument::Sequential => streams::ScenarioBias::Restarts,
+            WorldArgument::Broadcast => {
+                let report = broadcast::run(seed, verbose)?;
+                let details = format!("{:#?}\n{:?}", report.totals, report.report);
+                let checks = report.totals.delivered;
+                return Ok(RunSummary { checks, details, text: report.text, case: None });
+            }
             WorldArgument::Restarts => {
                 let report = succession::run(seed, verbose)?;
                 let details = format!("{}\n{:#?}\n{:#?}", report.case, report.events, report.totals);

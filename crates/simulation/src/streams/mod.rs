@@ -15,6 +15,7 @@
 
 #[cfg(test)]
 mod assembly;
+pub mod broadcast;
 mod client;
 mod damage;
 mod disks;

@@ -1,0 +1,511 @@
+//! External record of every stream: what publishers sent and learned, and what subscribers received.
+//!
+//! The checks, for every subscriber and each epoch of its stream:
+//!
+//! - **gap equation**: between its start and its last position, each record of its filter was delivered once, in order,
+//!   or lies in a reported gap; a gap reported as removed has no record that is still stored;
+//! - **durable**: a record of a disk stream that was acknowledged or received is stored after each crash, unless
+//!   retention removed it;
+//! - **gate**: a rejected message is never received or stored; stored prices rise; a rejection reveals no price that is
+//!   not durable and none below what the records before it say, also after a restart.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use stilling_journal::disk::simulated::SimulatedDisk;
+use stilling_journal::{Log, LogConfig, ReadOutcome, RecordKind, StartAt};
+
+use super::message::{LOTS, LotMessage, ON_DISK, STREAMS, SentMessage, is_gated, matches, name_of};
+use crate::streams::message::MessageName;
+use crate::streams::wire::number_of;
+
+/// An epoch of a stream: streams on disk have one, a memory stream one per run of the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct EpochKey {
+    pub(super) stream: usize,
+    /// The run, or 0 on disk.
+    run: u32,
+}
+
+impl EpochKey {
+    pub(super) fn new(stream: usize, run: u32) -> EpochKey {
+        EpochKey { stream, run: if stream < ON_DISK { 0 } else { run } }
+    }
+
+    pub(super) fn is_on_disk(self) -> bool {
+        self.stream < ON_DISK
+    }
+}
+
+/// Sequences that a subscriber passed without a record.
+#[derive(Clone, Debug)]
+pub(super) struct PassedRange {
+    pub(super) key: EpochKey,
+    pub(super) filter: String,
+    pub(super) first: u64,
+    pub(super) last: u64,
+    /// Reported as removed, or before the first record of a subscription from the oldest one.
+    pub(super) is_removed: bool,
+    /// The subscriber.
+    pub(super) by: usize,
+}
+
+/// What one NATS connection received of a filter: consecutive records, whose sequences it does not know.
+#[derive(Clone, Debug)]
+pub(super) struct NatsRun {
+    pub(super) key: EpochKey,
+    pub(super) filter: String,
+    pub(super) names: Vec<MessageName>,
+}
+
+#[derive(Debug, Default)]
+struct EpochRecords {
+    /// The epoch's number, once received.
+    value: Option<u64>,
+    /// Acknowledged or received records.
+    proven: BTreeMap<u64, MessageName>,
+    sequences: BTreeMap<MessageName, u64>,
+    /// Prices of the lots in rejections, on disk until the next audit.
+    revealed: [Option<u64>; LOTS],
+}
+
+#[derive(Debug)]
+struct Attempts {
+    message: SentMessage,
+    /// First and last run in which it was sent.
+    runs: (u32, u32),
+    /// Lowest price that its lot may have when it is judged.
+    floor: Option<u64>,
+}
+
+#[derive(Debug)]
+pub(super) struct BroadcastLedger {
+    sent: [BTreeMap<MessageName, Attempts>; STREAMS.len()],
+    epochs: BTreeMap<EpochKey, EpochRecords>,
+    rejected: BTreeMap<(EpochKey, MessageName), String>,
+    /// Durable or acknowledged prices of the lots in this run.
+    floors: [[Option<u64>; LOTS]; STREAMS.len()],
+    /// Records that the last audit found, per disk.
+    stored: [BTreeMap<u64, MessageName>; ON_DISK],
+    passed: Vec<PassedRange>,
+    /// Silent ranges that an audit has compared, for the comparison at the end.
+    silent: Vec<PassedRange>,
+    nats_runs: Vec<NatsRun>,
+    has_retention: [bool; STREAMS.len()],
+    /// Slow subscribers may skip records.
+    may_skip: bool,
+    segment_size: u64,
+    run: u32,
+    pub(super) removals: u64,
+}
+
+/// The outcome of a publication.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Stored {
+        sequence: u64,
+        is_duplicate: bool,
+    },
+    Rejected(String),
+    /// To be sent again.
+    Refused,
+}
+
+impl fmt::Display for PassedRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let PassedRange { key, filter, first, last, is_removed, by } = self;
+        let how = if *is_removed { "as removed" } else { "silently" };
+        write!(f, "subscriber {by} of {filter} in {key:?} passed {first} to {last} {how}")
+    }
+}
+
+impl BroadcastLedger {
+    pub(super) fn new(
+        has_retention: [bool; STREAMS.len()],
+        may_skip: bool,
+        segment_size: u64,
+    ) -> BroadcastLedger {
+        BroadcastLedger {
+            sent: Default::default(),
+            epochs: BTreeMap::new(),
+            rejected: BTreeMap::new(),
+            floors: Default::default(),
+            stored: Default::default(),
+            passed: Vec::new(),
+            silent: Vec::new(),
+            nats_runs: Vec::new(),
+            has_retention,
+            may_skip,
+            segment_size,
+            run: 0,
+            removals: 0,
+        }
+    }
+
+    /// Begins a run of the server, after the audit of the disks.
+    pub(super) fn begin_run(&mut self, run: u32) {
+        self.run = run;
+        self.floors[ON_DISK..].fill([None; LOTS]);
+    }
+
+    /// Prices for the next bids of a stream.
+    pub(super) fn prices(&self, stream: usize) -> [u64; LOTS] {
+        self.floors[stream].map(|floor| floor.unwrap_or(1))
+    }
+
+    /// Notes that a message is sent. `make` creates it for the first time.
+    pub(super) fn send(
+        &mut self,
+        stream: usize,
+        name: MessageName,
+        make: impl FnOnce() -> SentMessage,
+    ) -> &SentMessage {
+        let (run, floors) = (self.run, self.floors[stream]);
+        let attempts = self.sent[stream].entry(name).or_insert_with(|| Attempts {
+            message: make(),
+            runs: (run, run),
+            floor: None,
+        });
+        attempts.runs.1 = run;
+        attempts.floor = attempts.message.lot.and_then(|message| floors[message.lot]);
+        &attempts.message
+    }
+
+    /// Notes the outcome of a publication in a run of the server.
+    pub(super) fn answer(
+        &mut self,
+        (stream, run): (usize, u32),
+        name: MessageName,
+        outcome: &Outcome,
+    ) -> Result<(), String> {
+        let key = EpochKey::new(stream, run);
+        match outcome {
+            Outcome::Stored { sequence, is_duplicate } => {
+                self.prove(key, *sequence, name)?;
+                let attempts = &self.sent[stream][&name];
+                let Some(message) = attempts.message.lot.filter(|_| is_gated(stream)) else {
+                    return if is_gated(stream) { Err(format!("{name} was accepted")) } else { Ok(()) };
+                };
+                if !is_duplicate
+                    && attempts.floor.is_some_and(|floor| message.is_open || message.price <= floor)
+                {
+                    return Err(format!("{message:?} was accepted at the price {:?}", attempts.floor));
+                }
+                if run == self.run {
+                    let floor = &mut self.floors[stream][message.lot];
+                    *floor = (*floor).max(Some(message.price));
+                }
+                Ok(())
+            }
+            Outcome::Rejected(reason) => self.note_rejection(key, name, reason),
+            Outcome::Refused => Ok(()),
+        }
+    }
+
+    fn note_rejection(&mut self, key: EpochKey, name: MessageName, reason: &str) -> Result<(), String> {
+        if !is_gated(key.stream) {
+            return Err(format!("{name} was rejected: {reason}"));
+        }
+        let attempts = &self.sent[key.stream][&name];
+        if let Some(LotMessage { lot, .. }) = attempts.message.lot {
+            let revealed = revealed_price(reason);
+            if revealed < attempts.floor {
+                return Err(format!("{name} was rejected at the price {:?}: {reason}", attempts.floor));
+            }
+            let epoch = self.epochs.entry(key).or_default();
+            epoch.revealed[lot] = epoch.revealed[lot].max(revealed);
+        }
+        // Retention may have removed the record and its id before a restart.
+        let may_be_forgotten =
+            key.is_on_disk() && self.has_retention[key.stream] && attempts.runs.0 != attempts.runs.1;
+        if may_be_forgotten {
+            return Ok(());
+        }
+        if let Some(sequence) = self.epochs.get(&key).and_then(|epoch| epoch.sequences.get(&name)) {
+            return Err(format!("{name}, stored at {sequence}, was rejected: {reason}"));
+        }
+        self.rejected.insert((key, name), reason.to_owned());
+        Ok(())
+    }
+
+    /// Notes the number of an epoch that has reached a sequence.
+    pub(super) fn note_epoch(&mut self, key: EpochKey, value: u64, sequence: u64) -> Result<(), String> {
+        if key.is_on_disk() && sequence == 0 {
+            // A stream without a durable record may be created again after a crash.
+            return Ok(());
+        }
+        let used = self.epochs.iter().find(|(other, epoch)| {
+            **other != key && other.stream == key.stream && epoch.value == Some(value)
+        });
+        if let Some((other, _)) = used {
+            return Err(format!("the epoch {value} of {key:?} was the one of {other:?}"));
+        }
+        match self.epochs.entry(key).or_default().value.replace(value) {
+            Some(before) if before != value => Err(format!("the epoch of {key:?} is {value} after {before}")),
+            _ => Ok(()),
+        }
+    }
+
+    /// Notes a record that a subscriber received. `subject`: if its format has one.
+    pub(super) fn receive(
+        &mut self,
+        key: EpochKey,
+        sequence: u64,
+        (subject, payload): (Option<&str>, &[u8]),
+    ) -> Result<MessageName, String> {
+        let name = self.identify(key, (subject, payload))?;
+        self.prove(key, sequence, name)?;
+        Ok(name)
+    }
+
+    /// The message of a received payload, which must have been sent and not rejected.
+    pub(super) fn identify(
+        &self,
+        key: EpochKey,
+        (subject, payload): (Option<&str>, &[u8]),
+    ) -> Result<MessageName, String> {
+        let name = name_of(key.stream, payload)
+            .ok_or_else(|| format!("a message is damaged: {}", String::from_utf8_lossy(payload)))?;
+        let Some(Attempts { message, .. }) = self.sent[key.stream].get(&name) else {
+            return Err(format!("{name} was received but never sent"));
+        };
+        if message.payload != payload || subject.is_some_and(|subject| subject != message.subject) {
+            return Err(format!("{name} was received on {subject:?} as another message than {message:?}"));
+        }
+        if let Some(reason) = self.rejected.get(&(key, name)) {
+            return Err(format!("{name} is visible, but was rejected: {reason}"));
+        }
+        Ok(name)
+    }
+
+    fn prove(&mut self, key: EpochKey, sequence: u64, name: MessageName) -> Result<(), String> {
+        let epoch = self.epochs.entry(key).or_default();
+        if let Some(other) = epoch.proven.insert(sequence, name).filter(|other| *other != name) {
+            return Err(format!("{name} is at {sequence} of {key:?}, where {other} was"));
+        }
+        let runs = self.sent[key.stream].get(&name).map_or((0, 0), |attempts| attempts.runs);
+        let may_be_forgotten = self.has_retention[key.stream] && runs.0 != runs.1;
+        match epoch.sequences.insert(name, sequence) {
+            Some(other) if other != sequence && !may_be_forgotten => {
+                Err(format!("{name} is at {other} and at {sequence} of {key:?}"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn pass(&mut self, range: PassedRange) {
+        self.passed.push(range);
+    }
+
+    pub(super) fn end_nats_run(&mut self, nats_run: NatsRun) {
+        self.nats_runs.push(nats_run);
+    }
+
+    pub(super) fn may_skip(&self) -> bool {
+        self.may_skip
+    }
+
+    pub(super) fn has_retention(&self, stream: usize) -> bool {
+        self.has_retention[stream]
+    }
+
+    /// Last known record of a filter.
+    pub(super) fn last_of(&self, key: EpochKey, filter: &str) -> Option<(u64, MessageName)> {
+        let is_for = |&(_, name): &(&u64, &MessageName)| self.is_for(key.stream, filter, *name);
+        let proven = self.epochs.get(&key)?.proven.iter().rev().find(is_for);
+        proven.map(|(sequence, name)| (*sequence, *name))
+    }
+
+    fn is_for(&self, stream: usize, filter: &str, name: MessageName) -> bool {
+        self.sent[stream].get(&name).is_some_and(|attempts| matches(filter, &attempts.message.subject))
+    }
+
+    /// Compares a disk with everything known about its stream.
+    pub(super) fn audit(&mut self, stream: usize, disk: &SimulatedDisk) -> Result<(), String> {
+        let (first, stored) = self.read(stream, disk)?;
+        let key = EpochKey::new(stream, 0);
+        let in_stream = |why: String| format!("{}: {why}", STREAMS[stream]);
+        if first > 1 {
+            self.removals += 1;
+            if !self.has_retention[stream] {
+                return Err(in_stream(format!("records before {first} are gone")));
+            }
+        }
+        for (sequence, name) in &stored {
+            if let Some(reason) = self.rejected.get(&(key, *name)) {
+                return Err(in_stream(format!("{name} is stored at {sequence}, but was rejected: {reason}")));
+            }
+        }
+        let epoch = self.epochs.entry(key).or_default();
+        for (sequence, name) in epoch.proven.range(first..) {
+            let found = stored.get(sequence);
+            if found != Some(name) {
+                return Err(in_stream(format!("{name} at {sequence} was visible; stored is {found:?}")));
+            }
+        }
+        self.stored[stream] = stored;
+        self.check_prices(key)?;
+        self.check_passed(Some(stream))?;
+        self.check_nats_runs(Some(stream), first)
+    }
+
+    /// Compares what remains at the end of the world.
+    pub(super) fn finish(&mut self) -> Result<(), String> {
+        for stream in 0..STREAMS.len() {
+            self.check_passed(Some(stream))?;
+            self.check_nats_runs(Some(stream), 1)?;
+        }
+        let keys: Vec<EpochKey> = self.epochs.keys().copied().filter(|key| !key.is_on_disk()).collect();
+        keys.into_iter().try_for_each(|key| self.check_prices(key))?;
+        for range in &self.silent {
+            let proven = self.epochs.get(&range.key).map(|epoch| &epoch.proven);
+            if let Some((sequence, name)) = proven.and_then(|records| self.first_in(range, records)) {
+                return Err(format!("{range}: {name} is at {sequence}"));
+            }
+        }
+        Ok(())
+    }
+
+    fn first_in(
+        &self,
+        range: &PassedRange,
+        records: &BTreeMap<u64, MessageName>,
+    ) -> Option<(u64, MessageName)> {
+        let mut records = records.range(range.first..=range.last.max(range.first));
+        records
+            .find(|(_, name)| self.is_for(range.key.stream, &range.filter, **name))
+            .map(|(sequence, name)| (*sequence, *name))
+    }
+
+    /// Checks that passed ranges have no stored record, and keeps the silent ones.
+    fn check_passed(&mut self, stream: Option<usize>) -> Result<(), String> {
+        let is_of = |range: &mut PassedRange| stream.is_none_or(|stream| range.key.stream == stream);
+        let ranges: Vec<PassedRange> = self.passed.extract_if(.., is_of).collect();
+        for range in ranges {
+            let stored = match range.key.is_on_disk() {
+                true => Some(&self.stored[range.key.stream]),
+                // What a memory stream without retention stored, it keeps.
+                false if self.has_retention[range.key.stream] => None,
+                false => self.epochs.get(&range.key).map(|epoch| &epoch.proven),
+            };
+            if let Some((sequence, name)) = stored.and_then(|stored| self.first_in(&range, stored)) {
+                return Err(format!("{range}: {name} is at {sequence}"));
+            }
+            if !range.is_removed {
+                self.silent.push(range);
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that the messages of each NATS connection are consecutive records of its filter.
+    fn check_nats_runs(&mut self, stream: Option<usize>, first_stored: u64) -> Result<(), String> {
+        let is_of = |nats_run: &mut NatsRun| stream.is_none_or(|stream| nats_run.key.stream == stream);
+        let nats_runs: Vec<NatsRun> = self.nats_runs.extract_if(.., is_of).collect();
+        nats_runs.iter().try_for_each(|nats_run| self.check_nats_run(nats_run, first_stored))
+    }
+
+    fn check_nats_run(&self, nats_run: &NatsRun, first_stored: u64) -> Result<(), String> {
+        let NatsRun { key, filter, names } = nats_run;
+        let Some(epoch) = self.epochs.get(key) else { return Ok(()) };
+        let mut known = epoch.proven.clone();
+        if key.is_on_disk() {
+            known.extend(self.stored[key.stream].iter());
+        }
+        let by_name: BTreeMap<MessageName, u64> =
+            known.iter().map(|(sequence, name)| (*name, *sequence)).collect();
+        let mut last: Option<u64> = None;
+        for name in names {
+            if let Some(reason) = self.rejected.get(&(*key, *name)) {
+                return Err(format!("{name} was visible over NATS, but was rejected: {reason}"));
+            }
+            let Some(&sequence) = by_name.get(name) else {
+                // Removed before it was audited, or its acknowledgement was lost with a memory stream.
+                if key.is_on_disk() && first_stored == 1 {
+                    return Err(format!("{name} was visible over NATS in {key:?}, but is not stored"));
+                }
+                last = None;
+                continue;
+            };
+            if let Some(last) = last {
+                if sequence <= last {
+                    return Err(format!("{name} at {sequence} of {key:?} came over NATS after {last}"));
+                }
+                let mut between = known.range(last + 1..sequence);
+                if let Some((lost, name)) = between.find(|(_, name)| self.is_for(key.stream, filter, **name))
+                {
+                    return Err(format!(
+                        "{name} at {lost} of {key:?} is missing on a NATS connection of {filter} between {last} and \
+                         {sequence}"
+                    ));
+                }
+            }
+            last = Some(sequence);
+        }
+        Ok(())
+    }
+
+    /// Checks that prices rise, that no more was revealed, and, on disk, sets the floors of the next run.
+    fn check_prices(&mut self, key: EpochKey) -> Result<(), String> {
+        if !is_gated(key.stream) {
+            return Ok(());
+        }
+        let Some(epoch) = self.epochs.get_mut(&key) else { return Ok(()) };
+        let mut records = epoch.proven.clone();
+        if key.is_on_disk() {
+            records.extend(self.stored[key.stream].iter());
+        }
+        let mut prices = [None; LOTS];
+        for (sequence, name) in &records {
+            let message = self.sent[key.stream].get(name).and_then(|attempts| attempts.message.lot);
+            let Some(LotMessage { lot, price, is_open }) = message else {
+                return Err(format!("{name} at {sequence} of {key:?} is no bid"));
+            };
+            let price_before = prices[lot].replace(price);
+            if price_before.is_some_and(|before| is_open || price <= before) {
+                return Err(format!("{name} at {sequence} of {key:?}: {price} after {price_before:?}"));
+            }
+        }
+        let revealed = std::mem::take(&mut epoch.revealed);
+        // A bid stored in a memory stream may have lost its acknowledgement.
+        if key.is_on_disk() {
+            if let Some(lot) = (0..LOTS).find(|&lot| revealed[lot] > prices[lot]) {
+                return Err(format!("{:?} was revealed; {:?} is durable", revealed[lot], prices[lot]));
+            }
+            self.floors[key.stream] = prices;
+        }
+        Ok(())
+    }
+
+    /// Reads a stream: its first sequence, and its records.
+    fn read(&self, stream: usize, disk: &SimulatedDisk) -> Result<(u64, BTreeMap<u64, MessageName>), String> {
+        // A separate disk: reading must change nothing.
+        let copy = SimulatedDisk::with_files(disk.files());
+        let config = LogConfig { segment_size: self.segment_size, ..LogConfig::default() };
+        let (log, recovery) = Log::open(copy, STREAMS[stream], config).map_err(|error| error.to_string())?;
+        let key = EpochKey::new(stream, 0);
+        let mut stored = BTreeMap::new();
+        let mut reader = log.source().read_from(StartAt::Sequence(1));
+        loop {
+            match reader.read().map_err(|error| error.to_string())? {
+                ReadOutcome::End => return Ok((recovery.first.max(1), stored)),
+                ReadOutcome::Gap(_) => {}
+                ReadOutcome::Batch(batch) => {
+                    for (sequence, record) in batch.records {
+                        if record.kind == RecordKind::Ordinary {
+                            let subject = std::str::from_utf8(record.subject).ok();
+                            let name = self.identify(key, (subject, record.payload))?;
+                            stored.insert(sequence, name);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The price in the reason of a rejection.
+fn revealed_price(reason: &str) -> Option<u64> {
+    let text = reason.split_once("price is ").or(reason.split_once("closed at "))?.1;
+    number_of(&format!("\"price\":{text}"), "price")
+}

@@ -33,10 +33,14 @@
 //! | `unsynced duplicate` | hub | a duplicate is acknowledged although its original is not durable |
 //! | `stale mail` | a shard | mail for a closed connection reaches the next one in its slot |
 //! | `a full store closes the requesting connection` | a shard | it is disconnected, not the one that holds most |
+//! | `early feed reuse` | hub | a feed's block is reused although the output of this turn refers to it |
+//! | `late resume` | hub | a subscription that resumes misses the record after its position |
+//! | `lost hand-over` | hub | a subscription that has caught up misses the next live record |
 //! | `overtaken feed` | hub | an item of a connection overtakes messages of the feed that it reads |
 //! | `early rejection` | hub | a gate's rejection leaves before the records that it was judged on are durable |
 //! | `rejected id remembered` | hub | the id of a message that its gate rejected counts as stored |
 //! | `early visibility` | hub | a subscriber gets a message before it is durable, and its publisher gets no answer |
+//! | `early delivery` | hub | a subscriber gets a record before it is durable |
 //! | `early subscription` | hub | a subscription gets messages from before its SUB was processed |
 //! | `early unsubscription` | hub | a subscription misses messages from before its UNSUB was processed |
 //! | `overtaken publication` | hub | a PING is answered before publications that wait for their full stream |

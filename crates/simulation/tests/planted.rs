@@ -5,7 +5,7 @@
 use std::panic;
 
 use stilling_ring::planted;
-use stilling_simulation::streams::succession;
+use stilling_simulation::streams::{broadcast, succession};
 use stilling_simulation::{
     FaultRates, SeedFailure, SplitMix64, echo, http, migration, sharing, streams, unread,
 };
@@ -55,6 +55,16 @@ const ON_DISK: [&str; 15] = [
     "unbuilt payload",
 ];
 
+/// Bugs that show with subscribers that resume.
+const IN_BROADCAST: [&str; 6] = [
+    "early feed reuse",
+    "late resume",
+    "lost hand-over",
+    "early delivery",
+    "missing sync",
+    "early rejection",
+];
+
 /// Bugs that show in hot restarts; "lost window" (of message ids) also shows in the streams world.
 const IN_HAND_OVERS: [&str; 4] = ["early opening", "early release", "dropped wait", "lost window"];
 
@@ -84,6 +94,10 @@ fn streams_world(seed: u64) -> Option<SeedFailure> {
     streams::run(seed, &streams::StreamsOptions::default()).err()
 }
 
+fn broadcast_world(seed: u64) -> Option<SeedFailure> {
+    broadcast::run(seed, false).err()
+}
+
 fn succession_world(seed: u64) -> Option<SeedFailure> {
     succession::run(seed, false).err()
 }
@@ -106,7 +120,8 @@ fn every_planted_bug_is_found_and_no_other() {
     let seen_in_sharing = IN_SHARING.map(|bug| (bug, found(bug, sharing_world)));
     let seen_on_disk = ON_DISK.map(|bug| (bug, found(bug, streams_world)));
     let seen_in_hand_overs = IN_HAND_OVERS.map(|bug| (bug, found(bug, succession_world)));
-    let worlds: [World; 7] = [
+    let seen_in_broadcast = IN_BROADCAST.map(|bug| (bug, found(bug, broadcast_world)));
+    let worlds: [World; 8] = [
         http_world,
         echo_world,
         migration_world,
@@ -114,6 +129,7 @@ fn every_planted_bug_is_found_and_no_other() {
         sharing_world,
         streams_world,
         succession_world,
+        broadcast_world,
     ];
     let without = worlds.map(|world| first_failure(None, world));
     let _ = panic::take_hook();
@@ -124,5 +140,6 @@ fn every_planted_bug_is_found_and_no_other() {
     assert_eq!(seen_in_sharing, IN_SHARING.map(|bug| (bug, true)));
     assert_eq!(seen_on_disk, ON_DISK.map(|bug| (bug, true)));
     assert_eq!(seen_in_hand_overs, IN_HAND_OVERS.map(|bug| (bug, true)));
-    assert_eq!(without, [const { None }; 7]);
+    assert_eq!(seen_in_broadcast, IN_BROADCAST.map(|bug| (bug, true)));
+    assert_eq!(without, [const { None }; 8]);
 }

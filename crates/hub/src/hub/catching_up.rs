@@ -1,6 +1,7 @@
 //! Catch-up of subscriptions over WebSocket and SSE: see [`catch_ups`](crate::catch_ups).
 
 use stilling_journal::{Chunk, Gap, GapCause, ReadRequest, StartAt};
+use stilling_ring::planted;
 use stilling_wire::nats::strip_status;
 
 use super::{Hub, OutboundMessage, ShardSenders};
@@ -120,7 +121,7 @@ impl<S: Storage, O: ShardSenders> Hub<S, O> {
             }
             StartFrom::After { sequence, .. } => {
                 catch_up.reports_removed = true;
-                (sequence + 1, None)
+                (sequence + 1 + u64::from(planted!("late resume")), None)
             }
             StartFrom::Behind { next } => {
                 catch_up.reports_removed = true;

@@ -130,6 +130,11 @@ impl<S: Storage, O: ShardSenders> Hub<S, O> {
                 stream.push_ack(pending_ack(origin, ticket, (sequence, AckedOutcome::Stored)), reply);
             }
             stream.note_pending();
+            if planted!("early delivery") {
+                let position = Some(stream.position(sequence, now.unix_ns.as_nanos()));
+                let message = OutboundMessage { subject, reply: b"", headers, payload, position };
+                self.send(matches, None, &message);
+            }
             return Ok(());
         }
         match records {

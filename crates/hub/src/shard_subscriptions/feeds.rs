@@ -293,7 +293,7 @@ impl FeedBlocks {
         // A longer message gets a block of its own, which is freed after use.
         let Some(class) = class_of(size) else { return Some(BlockWriter::new(size)) };
         if let Some(first) = self.used[class].front_mut()
-            && first.reset()
+            && first.reset_planted([planted!("early reuse"), planted!("early feed reuse")].contains(&true))
         {
             return self.used[class].pop_front();
         }

@@ -2,7 +2,7 @@
 //! API, which is its fastest publication that adds nothing to the deliveries. (A client that publishes over its
 //! WebSocket sends one command per message, and each delivery then names the client.)
 
-use super::codec::{BroadcastCodec, ReceivedItem, Subscription, delivery_or, shown};
+use super::codec::{BroadcastCodec, PublicationCodec, ReceivedItem, Subscription, delivery_or, shown};
 use super::frames::{Framing, TEXT, push_client_frame, whole_frames};
 use super::limits::CONTROL_SIZE_MAX;
 use super::record::find;
@@ -50,38 +50,14 @@ fn response_size(input: &[u8]) -> Result<Option<usize>, String> {
     }
 }
 
-impl BroadcastCodec for Centrifugo {
+impl PublicationCodec for Centrifugo {
     /// A request without commands, so that the publisher is known to be accepted.
     fn open_publisher(&self, _: u16, out: &mut Vec<u8>) {
         self.finish_batch(0, out);
     }
 
-    fn open_subscriber(&self, _: &Subscription, out: &mut Vec<u8>) {
-        push_handshake(TARGET, out);
-    }
-
-    fn opening_size(&self, is_subscriber: bool, input: &[u8]) -> Result<Option<usize>, String> {
-        if is_subscriber { handshake_size(input) } else { response_size(input) }
-    }
-
-    fn framing(&self) -> Option<Framing> {
-        Some(Framing::Lines)
-    }
-
-    fn subscribe_in_frames(&self, subscription: &Subscription, out: &mut Vec<u8>) {
-        let commands = format!(
-            "{{\"id\":1,\"connect\":{{}}}}\n{{\"id\":2,\"subscribe\":{{\"channel\":\"{}\"}}}}",
-            subscription.subject
-        );
-        push_client_frame(TEXT, commands.as_bytes(), out);
-    }
-
-    fn framed_opening_size(&self, input: &[u8]) -> Result<Option<usize>, String> {
-        let (replies, size) = whole_frames(input);
-        if find(&replies, b"\"error\"").is_some() {
-            return Err(shown(&replies));
-        }
-        Ok(find(&replies, b"{\"id\":2,\"subscribe\"").map(|_| size))
+    fn publisher_opening_size(&self, input: &[u8]) -> Result<Option<usize>, String> {
+        response_size(input)
     }
 
     fn push_publication(&self, subject: &str, payload: &[u8], out: &mut Vec<u8>) {
@@ -105,6 +81,45 @@ impl BroadcastCodec for Centrifugo {
         }
     }
 
+    fn next_answer(&self, input: &[u8]) -> Result<ReceivedItem, String> {
+        let item = |size| ReceivedItem::Control { size, answer: b"" };
+        Ok(response_size(input)?.map_or(ReceivedItem::Incomplete, item))
+    }
+}
+
+impl BroadcastCodec for Centrifugo {
+    fn publications(&self) -> &dyn PublicationCodec {
+        self
+    }
+
+    fn open_subscriber(&self, _: &Subscription, out: &mut Vec<u8>) {
+        push_handshake(TARGET, out);
+    }
+
+    fn opening_size(&self, input: &[u8]) -> Result<Option<usize>, String> {
+        handshake_size(input)
+    }
+
+    fn framing(&self) -> Option<Framing> {
+        Some(Framing::Lines)
+    }
+
+    fn subscribe_in_frames(&self, subscription: &Subscription, out: &mut Vec<u8>) {
+        let commands = format!(
+            "{{\"id\":1,\"connect\":{{}}}}\n{{\"id\":2,\"subscribe\":{{\"channel\":\"{}\"}}}}",
+            subscription.subject
+        );
+        push_client_frame(TEXT, commands.as_bytes(), out);
+    }
+
+    fn framed_opening_size(&self, input: &[u8]) -> Result<Option<usize>, String> {
+        let (replies, size) = whole_frames(input);
+        if find(&replies, b"\"error\"").is_some() {
+            return Err(shown(&replies));
+        }
+        Ok(find(&replies, b"{\"id\":2,\"subscribe\"").map(|_| size))
+    }
+
     fn push_delivery_head(&self, subscription: &Subscription, out: &mut Vec<u8>) {
         let subject = &subscription.subject;
         out.extend_from_slice(
@@ -122,15 +137,6 @@ impl BroadcastCodec for Centrifugo {
             return other_reply(input);
         }
         delivery_or(subscription, DELIVERY_TAIL, input, other_reply)
-    }
-
-    fn publication_answer(&self, _: u32) -> Vec<u8> {
-        Vec::new()
-    }
-
-    fn next_answer(&self, input: &[u8]) -> Result<ReceivedItem, String> {
-        let item = |size| ReceivedItem::Control { size, answer: b"" };
-        Ok(response_size(input)?.map_or(ReceivedItem::Incomplete, item))
     }
 }
 

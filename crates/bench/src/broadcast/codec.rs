@@ -83,16 +83,38 @@ impl ReceivedItem {
     }
 }
 
-/// The protocol of a run. Errors are texts about the server.
-pub(super) trait BroadcastCodec {
+/// How messages of a run are published. Errors are texts about the server.
+pub(super) trait PublicationCodec {
     /// Encodes what a publishing connection sends first.
     fn open_publisher(&self, number: u16, out: &mut Vec<u8>);
+
+    /// Size of the complete answer to the opening of a publisher; `None`: it is incomplete.
+    fn publisher_opening_size(&self, input: &[u8]) -> Result<Option<usize>, String>;
+
+    fn push_publication(&self, subject: &str, payload: &[u8], out: &mut Vec<u8>);
+
+    /// Ends a batch of publications, which begins at `start` of `out`.
+    fn finish_batch(&self, _start: usize, _out: &mut Vec<u8>) {}
+
+    /// The answer to one publication that reached `receivers` subscribers; empty if there is none.
+    fn publication_answer(&self, _receivers: u32) -> Vec<u8> {
+        Vec::new()
+    }
+
+    /// Decodes the first item of a publisher's input that is no [`publication_answer`](Self::publication_answer).
+    fn next_answer(&self, input: &[u8]) -> Result<ReceivedItem, String>;
+}
+
+/// What subscribers of a run send and receive. Errors are texts about the server.
+pub(super) trait BroadcastCodec {
+    /// The protocol of the publishers.
+    fn publications(&self) -> &dyn PublicationCodec;
 
     /// Encodes what a subscribing connection sends first.
     fn open_subscriber(&self, subscription: &Subscription, out: &mut Vec<u8>);
 
-    /// Size of the complete answer to an opening; `None`: it is incomplete.
-    fn opening_size(&self, is_subscriber: bool, input: &[u8]) -> Result<Option<usize>, String>;
+    /// Size of the complete answer to the opening of a subscriber; `None`: it is incomplete.
+    fn opening_size(&self, input: &[u8]) -> Result<Option<usize>, String>;
 
     /// WebSocket frames around what subscribers receive, from behind the first opening; `None`: no frames, or frames that
     /// the codec itself decodes.
@@ -108,30 +130,22 @@ pub(super) trait BroadcastCodec {
         Ok(Some(0))
     }
 
-    fn push_publication(&self, subject: &str, payload: &[u8], out: &mut Vec<u8>);
-
-    /// Ends a batch of publications, which begins at `start` of `out`.
-    fn finish_batch(&self, _start: usize, _out: &mut Vec<u8>) {}
-
     /// Whether all bytes of a delivery are known before it arrives.
     fn has_known_deliveries(&self) -> bool {
         true
     }
 
-    /// Encodes a delivery up to its payload. Must have the same size for all subscriptions of a run.
-    fn push_delivery_head(&self, subscription: &Subscription, out: &mut Vec<u8>);
+    /// Encodes a delivery up to its payload. Must have the same size for all subscriptions of a run. Without known
+    /// deliveries it is empty.
+    fn push_delivery_head(&self, _: &Subscription, _: &mut Vec<u8>) {}
 
-    /// Bytes of a delivery after its payload.
-    fn delivery_tail(&self) -> &'static [u8];
+    /// Bytes of a delivery after its payload; without known deliveries, none.
+    fn delivery_tail(&self) -> &'static [u8] {
+        b""
+    }
 
     /// Decodes the first item of a subscriber's input. No other item begins with the first byte of a delivery.
     fn next_item(&self, subscription: &Subscription, input: &[u8]) -> Result<ReceivedItem, String>;
-
-    /// The answer to one publication that reached `receivers` subscribers; empty if there is none.
-    fn publication_answer(&self, receivers: u32) -> Vec<u8>;
-
-    /// Decodes the first item of a publisher's input that is no [`publication_answer`](Self::publication_answer).
-    fn next_answer(&self, input: &[u8]) -> Result<ReceivedItem, String>;
 }
 
 pub(super) fn codec_for(plan: &BroadcastPlan) -> Box<dyn BroadcastCodec> {

@@ -62,7 +62,7 @@ pub(super) fn open_subscriber(
     let mut opened = OpeningConnection::new(stream.map_err(failed)?, to, timeout)?;
     let mut opening = Vec::new();
     codec.open_subscriber(subscription, &mut opening);
-    opened.exchange(&opening, |input| codec.opening_size(true, input))?;
+    opened.exchange(&opening, |input| codec.opening_size(input))?;
     if codec.framing().is_some() {
         opening.clear();
         codec.subscribe_in_frames(subscription, &mut opening);

@@ -9,10 +9,18 @@ pub(super) struct LearnedDeliveries {
     bytes: Vec<u8>,
     /// Offset of the first byte that is kept.
     base: u64,
-    /// Offsets behind the deliveries that are kept.
-    ends: VecDeque<u64>,
+    /// The deliveries that are kept.
+    kept: VecDeque<LearnedDelivery>,
     /// Number of deliveries that are not kept any more.
     forgotten: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct LearnedDelivery {
+    /// Offset behind it.
+    pub(super) end: u64,
+    /// Its sequence in the stream; 0: none.
+    pub(super) sequence: u64,
 }
 
 /// Bytes of forgotten deliveries at which the others move to the front.
@@ -21,7 +29,7 @@ const FORGOTTEN_SIZE_MAX: u64 = 16 << 20;
 impl LearnedDeliveries {
     /// Number of learned deliveries.
     pub(super) fn len(&self) -> u64 {
-        self.forgotten + self.ends.len() as u64
+        self.forgotten + self.kept.len() as u64
     }
 
     /// Offset behind the last learned delivery.
@@ -29,27 +37,21 @@ impl LearnedDeliveries {
         self.base + self.bytes.len() as u64
     }
 
-    /// Offset behind the delivery of message `counter`, if it is kept.
-    pub(super) fn end_of(&self, counter: u64) -> Option<u64> {
-        self.ends.get(usize::try_from(counter.checked_sub(self.forgotten)?).ok()?).copied()
+    /// The delivery of message `counter`, if it is kept.
+    pub(super) fn get(&self, counter: u64) -> Option<LearnedDelivery> {
+        self.kept.get(usize::try_from(counter.checked_sub(self.forgotten)?).ok()?).copied()
     }
 
-    /// Adds the delivery of the next message, and forgets those before the last `kept`.
-    pub(super) fn push(&mut self, delivery: &[u8], kept: u64) {
+    /// Adds the delivery of the next message, and forgets those before the last `kept_max`.
+    pub(super) fn push(&mut self, delivery: &[u8], sequence: u64, kept_max: u64) {
         self.bytes.extend_from_slice(delivery);
-        self.ends.push_back(self.end());
+        self.kept.push_back(LearnedDelivery { end: self.end(), sequence });
         let mut start = self.base;
-        while self.ends.len() as u64 > kept {
-            start = self.ends.pop_front().unwrap_or(start);
+        while self.kept.len() as u64 > kept_max {
+            start = self.kept.pop_front().map_or(start, |forgotten| forgotten.end);
             self.forgotten += 1;
         }
-        self.forget_until(start);
-    }
-
-    fn forget_until(&mut self, start: u64) {
-        let first = self.ends.front().copied().unwrap_or(start);
-        // The end of the last forgotten delivery is not kept apart: the row still holds it while it is short.
-        if start > self.base && first > start && start - self.base >= FORGOTTEN_SIZE_MAX {
+        if start - self.base >= FORGOTTEN_SIZE_MAX {
             self.bytes.drain(..(start - self.base) as usize);
             self.base = start;
         }
@@ -80,11 +82,12 @@ mod tests {
     #[test]
     fn deliveries_of_any_size_are_found_by_their_number() {
         let mut learned = LearnedDeliveries::default();
-        for delivery in [&b"one"[..], b"three", b"fifth"] {
-            learned.push(delivery, 2);
+        for (delivery, sequence) in [(&b"one"[..], 7), (b"three", 8), (b"fifth", 11)] {
+            learned.push(delivery, sequence, 2);
         }
         assert_eq!((learned.len(), learned.end()), (3, 13));
-        assert_eq!([0, 1, 2, 3].map(|counter| learned.end_of(counter)), [None, Some(8), Some(13), None]);
+        let kept = |end, sequence| Some(LearnedDelivery { end, sequence });
+        assert_eq!([0, 1, 2, 3].map(|counter| learned.get(counter)), [None, kept(8, 8), kept(13, 11), None]);
         assert_eq!(learned.range(8, 13), b"fifth");
         assert_eq!(learned.matching(3, b"threefi"), 7);
         assert_eq!(learned.matching(3, b"thrEe"), 3);
@@ -96,7 +99,7 @@ mod tests {
         let mut learned = LearnedDeliveries::default();
         let delivery = vec![7; 1 << 20];
         for _ in 0..100 {
-            learned.push(&delivery, 4);
+            learned.push(&delivery, 1, 4);
         }
         assert!(learned.bytes.len() as u64 <= FORGOTTEN_SIZE_MAX + (5 << 20));
         assert_eq!(learned.end(), 100 << 20);

@@ -1,6 +1,6 @@
 //! MQTT 3.1.1 at QoS 0 (OASIS standard, October 2014).
 
-use super::codec::{BroadcastCodec, ReceivedItem, Subscription, delivery_or, shown};
+use super::codec::{BroadcastCodec, PublicationCodec, ReceivedItem, Subscription, delivery_or, shown};
 
 /// First bytes of packets, §2.2.1.
 const CONNECT: u8 = 0x10;
@@ -45,9 +45,36 @@ fn unexpected(input: &[u8]) -> Result<ReceivedItem, String> {
     if input.is_empty() { Ok(ReceivedItem::Incomplete) } else { Err(format!("packet {}", shown(input))) }
 }
 
-impl BroadcastCodec for Mqtt {
+/// Size of the only right answer; `None`: it is incomplete.
+fn answer_size(input: &[u8], expected: &[u8]) -> Result<Option<usize>, String> {
+    if input.starts_with(expected) {
+        return Ok(Some(expected.len()));
+    }
+    if expected.starts_with(input) { Ok(None) } else { Err(format!("refused: {input:?}")) }
+}
+
+impl PublicationCodec for Mqtt {
     fn open_publisher(&self, number: u16, out: &mut Vec<u8>) {
         push_connect(out, &format!("publisher{number}"));
+    }
+
+    fn publisher_opening_size(&self, input: &[u8]) -> Result<Option<usize>, String> {
+        answer_size(input, &[CONNACK, 2, 0, 0])
+    }
+
+    fn push_publication(&self, subject: &str, payload: &[u8], out: &mut Vec<u8>) {
+        push_publish_head(out, subject, payload.len());
+        out.extend_from_slice(payload);
+    }
+
+    fn next_answer(&self, input: &[u8]) -> Result<ReceivedItem, String> {
+        unexpected(input)
+    }
+}
+
+impl BroadcastCodec for Mqtt {
+    fn publications(&self) -> &dyn PublicationCodec {
+        self
     }
 
     fn open_subscriber(&self, subscription: &Subscription, out: &mut Vec<u8>) {
@@ -60,20 +87,8 @@ impl BroadcastCodec for Mqtt {
         out.push(0);
     }
 
-    fn opening_size(&self, is_subscriber: bool, input: &[u8]) -> Result<Option<usize>, String> {
-        let mut expected = vec![CONNACK, 2, 0, 0];
-        if is_subscriber {
-            expected.extend_from_slice(&[SUBACK, 3, 0, 1, 0]);
-        }
-        if input.starts_with(&expected) {
-            return Ok(Some(expected.len()));
-        }
-        if expected.starts_with(input) { Ok(None) } else { Err(format!("refused: {input:?}")) }
-    }
-
-    fn push_publication(&self, subject: &str, payload: &[u8], out: &mut Vec<u8>) {
-        push_publish_head(out, subject, payload.len());
-        out.extend_from_slice(payload);
+    fn opening_size(&self, input: &[u8]) -> Result<Option<usize>, String> {
+        answer_size(input, &[CONNACK, 2, 0, 0, SUBACK, 3, 0, 1, 0])
     }
 
     fn push_delivery_head(&self, subscription: &Subscription, out: &mut Vec<u8>) {
@@ -86,14 +101,6 @@ impl BroadcastCodec for Mqtt {
 
     fn next_item(&self, subscription: &Subscription, input: &[u8]) -> Result<ReceivedItem, String> {
         delivery_or(subscription, b"", input, unexpected)
-    }
-
-    fn publication_answer(&self, _: u32) -> Vec<u8> {
-        Vec::new()
-    }
-
-    fn next_answer(&self, input: &[u8]) -> Result<ReceivedItem, String> {
-        unexpected(input)
     }
 }
 
@@ -112,8 +119,8 @@ mod tests {
         out.clear();
         push_remaining_length(&mut out, 321);
         assert_eq!(out, [65 + 128, 2]);
-        assert_eq!(Mqtt.opening_size(true, b"\x20\x02\x00\x00\x90\x03\x00\x01\x00"), Ok(Some(9)));
-        assert_eq!(Mqtt.opening_size(true, b"\x20\x02\x00\x00"), Ok(None));
-        assert!(Mqtt.opening_size(true, b"\x20\x02\x00\x05").is_err());
+        assert_eq!(Mqtt.opening_size(b"\x20\x02\x00\x00\x90\x03\x00\x01\x00"), Ok(Some(9)));
+        assert_eq!(Mqtt.opening_size(b"\x20\x02\x00\x00"), Ok(None));
+        assert!(Mqtt.opening_size(b"\x20\x02\x00\x05").is_err());
     }
 }

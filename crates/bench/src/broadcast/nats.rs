@@ -2,7 +2,7 @@
 
 use stilling_wire::nats::{PING, PONG, Pub, encode_sub};
 
-use super::codec::{BroadcastCodec, ReceivedItem, Subscription, delivery_or, line, shown};
+use super::codec::{BroadcastCodec, PublicationCodec, ReceivedItem, Subscription, delivery_or, line, shown};
 use super::limits::CONTROL_SIZE_MAX;
 use crate::collect::encode_nats_connect;
 
@@ -43,10 +43,28 @@ pub(super) fn opening_size(input: &[u8]) -> Result<Option<usize>, String> {
     }
 }
 
-impl BroadcastCodec for Nats {
+impl PublicationCodec for Nats {
     fn open_publisher(&self, _: u16, out: &mut Vec<u8>) {
         encode_nats_connect(out);
         out.extend_from_slice(PING);
+    }
+
+    fn publisher_opening_size(&self, input: &[u8]) -> Result<Option<usize>, String> {
+        opening_size(input)
+    }
+
+    fn push_publication(&self, subject: &str, payload: &[u8], out: &mut Vec<u8>) {
+        Pub { subject: subject.as_bytes(), reply: None, headers: b"", payload }.encode(out);
+    }
+
+    fn next_answer(&self, input: &[u8]) -> Result<ReceivedItem, String> {
+        control(input)
+    }
+}
+
+impl BroadcastCodec for Nats {
+    fn publications(&self) -> &dyn PublicationCodec {
+        self
     }
 
     fn open_subscriber(&self, subscription: &Subscription, out: &mut Vec<u8>) {
@@ -56,12 +74,8 @@ impl BroadcastCodec for Nats {
         out.extend_from_slice(PING);
     }
 
-    fn opening_size(&self, _: bool, input: &[u8]) -> Result<Option<usize>, String> {
+    fn opening_size(&self, input: &[u8]) -> Result<Option<usize>, String> {
         opening_size(input)
-    }
-
-    fn push_publication(&self, subject: &str, payload: &[u8], out: &mut Vec<u8>) {
-        Pub { subject: subject.as_bytes(), reply: None, headers: b"", payload }.encode(out);
     }
 
     fn push_delivery_head(&self, subscription: &Subscription, out: &mut Vec<u8>) {
@@ -75,14 +89,6 @@ impl BroadcastCodec for Nats {
 
     fn next_item(&self, subscription: &Subscription, input: &[u8]) -> Result<ReceivedItem, String> {
         delivery_or(subscription, CRLF, input, control)
-    }
-
-    fn publication_answer(&self, _: u32) -> Vec<u8> {
-        Vec::new()
-    }
-
-    fn next_answer(&self, input: &[u8]) -> Result<ReceivedItem, String> {
-        control(input)
     }
 }
 

@@ -1,6 +1,6 @@
 //! The NATS client protocol in WebSocket frames, as nats-server's own WebSocket port speaks it. Publishers use NATS.
 
-use super::codec::{BroadcastCodec, ReceivedItem, Subscription, shown};
+use super::codec::{BroadcastCodec, PublicationCodec, ReceivedItem, Subscription, shown};
 use super::frames::{BINARY, Framing, push_client_frame, whole_frames};
 use super::nats::Nats;
 use super::record::find;
@@ -12,16 +12,16 @@ const TARGET: &str = "/nats";
 pub(super) struct NatsWebSocket;
 
 impl BroadcastCodec for NatsWebSocket {
-    fn open_publisher(&self, number: u16, out: &mut Vec<u8>) {
-        Nats.open_publisher(number, out);
+    fn publications(&self) -> &dyn PublicationCodec {
+        &Nats
     }
 
     fn open_subscriber(&self, _: &Subscription, out: &mut Vec<u8>) {
         push_handshake(TARGET, out);
     }
 
-    fn opening_size(&self, is_subscriber: bool, input: &[u8]) -> Result<Option<usize>, String> {
-        if is_subscriber { handshake_size(input) } else { Nats.opening_size(false, input) }
+    fn opening_size(&self, input: &[u8]) -> Result<Option<usize>, String> {
+        handshake_size(input)
     }
 
     fn framing(&self) -> Option<Framing> {
@@ -44,10 +44,6 @@ impl BroadcastCodec for NatsWebSocket {
         Ok(find(&lines, b"PONG\r\n").map(|_| size))
     }
 
-    fn push_publication(&self, subject: &str, payload: &[u8], out: &mut Vec<u8>) {
-        Nats.push_publication(subject, payload, out);
-    }
-
     fn push_delivery_head(&self, subscription: &Subscription, out: &mut Vec<u8>) {
         Nats.push_delivery_head(subscription, out);
     }
@@ -58,14 +54,6 @@ impl BroadcastCodec for NatsWebSocket {
 
     fn next_item(&self, subscription: &Subscription, input: &[u8]) -> Result<ReceivedItem, String> {
         Nats.next_item(subscription, input)
-    }
-
-    fn publication_answer(&self, receivers: u32) -> Vec<u8> {
-        Nats.publication_answer(receivers)
-    }
-
-    fn next_answer(&self, input: &[u8]) -> Result<ReceivedItem, String> {
-        Nats.next_answer(input)
     }
 }
 

@@ -74,7 +74,7 @@ impl Publisher {
             batches: VecDeque::new(),
             left: plan.share(number),
             waiting: 0,
-            answer: verifier.codec.publication_answer(plan.receivers()),
+            answer: verifier.codec.publications().publication_answer(plan.receivers()),
             answers_due: 0,
             unfinished: input,
             payload: Vec::with_capacity(plan.size as usize),
@@ -129,9 +129,9 @@ impl Publisher {
             self.payload.clear();
             pattern.write(PayloadId { client: self.number, counter }, &mut self.payload);
             expected.push([head, &self.payload, codec.delivery_tail()]);
-            codec.push_publication(&subject, &self.payload, self.output.bytes());
+            codec.publications().push_publication(&subject, &self.payload, self.output.bytes());
         }
-        codec.finish_batch(start, self.output.bytes());
+        codec.publications().finish_batch(start, self.output.bytes());
         self.left -= count;
         if plan.is_passive {
             self.output.bytes().truncate(start);
@@ -172,7 +172,7 @@ impl Publisher {
                 start += self.answer.len();
                 continue;
             }
-            match verifier.codec.next_answer(rest)? {
+            match verifier.codec.publications().next_answer(rest)? {
                 ReceivedItem::Control { size, answer } => {
                     self.output.bytes().extend_from_slice(answer);
                     start += size;

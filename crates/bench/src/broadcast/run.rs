@@ -177,8 +177,8 @@ impl<'p> FanOutRun<'p> {
         let mut opening = Vec::new();
         for number in 0..plan.publishers {
             opening.clear();
-            codec.open_publisher(number, &mut opening);
-            let size = |input: &[u8]| codec.opening_size(false, input);
+            codec.publications().open_publisher(number, &mut opening);
+            let size = |input: &[u8]| codec.publications().publisher_opening_size(input);
             let to = plan.publish_to.unwrap_or(plan.to);
             let (stream, input) = open(to, plan.timeout, &opening, size)?;
             self.poller.add(&stream, self.subscribers.len() + usize::from(number))?;

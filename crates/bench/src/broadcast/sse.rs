@@ -1,6 +1,6 @@
 //! Server-sent events of Stilling's HTTP port: a message as a JSON object with its id. Publishers use NATS.
 
-use super::codec::{BroadcastCodec, ReceivedItem, Subscription, shown};
+use super::codec::{BroadcastCodec, PublicationCodec, ReceivedItem, Subscription, shown};
 use super::nats::Nats;
 use super::record::{RecordText, find, head_size, parse_position};
 
@@ -20,8 +20,8 @@ fn other_event(event: &[u8], size: usize) -> Result<ReceivedItem, String> {
 }
 
 impl BroadcastCodec for Sse {
-    fn open_publisher(&self, number: u16, out: &mut Vec<u8>) {
-        Nats.open_publisher(number, out);
+    fn publications(&self) -> &dyn PublicationCodec {
+        &Nats
     }
 
     fn open_subscriber(&self, subscription: &Subscription, out: &mut Vec<u8>) {
@@ -31,10 +31,7 @@ impl BroadcastCodec for Sse {
     }
 
     /// The answer ends with the event that has only an id: from it on, the subscription is live.
-    fn opening_size(&self, is_subscriber: bool, input: &[u8]) -> Result<Option<usize>, String> {
-        if !is_subscriber {
-            return Nats.opening_size(false, input);
-        }
+    fn opening_size(&self, input: &[u8]) -> Result<Option<usize>, String> {
         let Some(mut start) = head_size(input, b"HTTP/1.1 200 ")? else { return Ok(None) };
         while let Some(end) = find(&input[start..], END) {
             let event = &input[start..start + end];
@@ -47,18 +44,8 @@ impl BroadcastCodec for Sse {
         Ok(None)
     }
 
-    fn push_publication(&self, subject: &str, payload: &[u8], out: &mut Vec<u8>) {
-        Nats.push_publication(subject, payload, out);
-    }
-
     fn has_known_deliveries(&self) -> bool {
         false
-    }
-
-    fn push_delivery_head(&self, _: &Subscription, _: &mut Vec<u8>) {}
-
-    fn delivery_tail(&self) -> &'static [u8] {
-        b""
     }
 
     fn next_item(&self, subscription: &Subscription, input: &[u8]) -> Result<ReceivedItem, String> {
@@ -70,14 +57,6 @@ impl BroadcastCodec for Sse {
             None => Ok(ReceivedItem::Incomplete),
             Some(end) => other_event(&input[..end], end + END.len()),
         }
-    }
-
-    fn publication_answer(&self, receivers: u32) -> Vec<u8> {
-        Nats.publication_answer(receivers)
-    }
-
-    fn next_answer(&self, input: &[u8]) -> Result<ReceivedItem, String> {
-        Nats.next_answer(input)
     }
 }
 
@@ -128,10 +107,10 @@ mod tests {
     #[test]
     fn an_opening_ends_with_the_position() {
         let whole = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nretry: 1000\n\nid: 3-0\n\n";
-        assert_eq!(Sse.opening_size(true, whole), Ok(Some(whole.len())));
+        assert_eq!(Sse.opening_size(whole), Ok(Some(whole.len())));
         for size in 0..whole.len() {
-            assert_eq!(Sse.opening_size(true, &whole[..size]), Ok(None));
+            assert_eq!(Sse.opening_size(&whole[..size]), Ok(None));
         }
-        assert!(Sse.opening_size(true, b"HTTP/1.1 403 Forbidden\r\n\r\n").is_err());
+        assert!(Sse.opening_size(b"HTTP/1.1 403 Forbidden\r\n\r\n").is_err());
     }
 }

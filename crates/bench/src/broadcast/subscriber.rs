@@ -249,10 +249,10 @@ impl FanOutSubscriber {
     /// Counts the learned deliveries that further `same` bytes complete.
     fn advance(&mut self, same: usize, learned: &LearnedDeliveries, tally: &mut BroadcastTally) {
         let offset = self.learned_start + (self.matched + same) as u64;
-        while let Some(end) = learned.end_of(self.next[0]).filter(|end| *end <= offset) {
+        while let Some(delivery) = learned.get(self.next[0]).filter(|delivery| delivery.end <= offset) {
             self.next[0] += 1;
             tally.deliveries += 1;
-            self.learned_start = end;
+            (self.learned_start, self.sequence) = (delivery.end, delivery.sequence);
         }
         self.matched = (offset - self.learned_start) as usize;
     }
@@ -277,14 +277,15 @@ impl FanOutSubscriber {
                 self.check(&input[payload], verifier, tally);
                 if self.next[0] == counter + 1 {
                     if counter == learned.len() {
-                        learned.push(&input[..size], verifier.expected[0].capacity());
+                        let kept_max = verifier.expected[0].capacity();
+                        learned.push(&input[..size], self.sequence, kept_max);
                     } else if counter < learned.len() {
                         let detail = || format!("message {counter} with other bytes: {}", shown(input));
                         tally.fail(DeliveryFailure::WrongPayload, 1, detail);
                     }
                 }
-                let end = self.next[0].checked_sub(1).and_then(|last| learned.end_of(last));
-                self.learned_start = end.unwrap_or(learned.end());
+                let last = self.next[0].checked_sub(1).and_then(|last| learned.get(last));
+                self.learned_start = last.map_or(learned.end(), |last| last.end);
                 Ok(Some(size))
             }
         }

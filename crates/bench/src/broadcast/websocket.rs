@@ -1,6 +1,6 @@
 //! WebSockets (RFC 6455) of Stilling's HTTP port. Publishers use NATS.
 
-use super::codec::{BroadcastCodec, ReceivedItem, Subscription, shown};
+use super::codec::{BroadcastCodec, PublicationCodec, ReceivedItem, Subscription, shown};
 use super::frames::{PONG, ServerFrame, frame};
 use super::limits::CONTROL_SIZE_MAX;
 use super::nats::Nats;
@@ -101,30 +101,20 @@ impl WebSocketFormat for Json {
 }
 
 impl<F: WebSocketFormat> BroadcastCodec for WebSocket<F> {
-    fn open_publisher(&self, number: u16, out: &mut Vec<u8>) {
-        Nats.open_publisher(number, out);
+    fn publications(&self) -> &dyn PublicationCodec {
+        &Nats
     }
 
     fn open_subscriber(&self, subscription: &Subscription, out: &mut Vec<u8>) {
         open_websocket(subscription, F::FORMAT, out);
     }
 
-    fn opening_size(&self, is_subscriber: bool, input: &[u8]) -> Result<Option<usize>, String> {
-        if is_subscriber { websocket_opening_size(input) } else { Nats.opening_size(false, input) }
-    }
-
-    fn push_publication(&self, subject: &str, payload: &[u8], out: &mut Vec<u8>) {
-        Nats.push_publication(subject, payload, out);
+    fn opening_size(&self, input: &[u8]) -> Result<Option<usize>, String> {
+        websocket_opening_size(input)
     }
 
     fn has_known_deliveries(&self) -> bool {
         false
-    }
-
-    fn push_delivery_head(&self, _: &Subscription, _: &mut Vec<u8>) {}
-
-    fn delivery_tail(&self) -> &'static [u8] {
-        b""
     }
 
     fn next_item(&self, subscription: &Subscription, input: &[u8]) -> Result<ReceivedItem, String> {
@@ -133,14 +123,6 @@ impl<F: WebSocketFormat> BroadcastCodec for WebSocket<F> {
             None if input.len() > subscription.payload_size + CONTROL_SIZE_MAX => Err(shown(input)),
             None => Ok(ReceivedItem::Incomplete),
         }
-    }
-
-    fn publication_answer(&self, receivers: u32) -> Vec<u8> {
-        Nats.publication_answer(receivers)
-    }
-
-    fn next_answer(&self, input: &[u8]) -> Result<ReceivedItem, String> {
-        Nats.next_answer(input)
     }
 }
 

@@ -68,7 +68,7 @@ impl DisturbedSeries<'_> {
 
 impl BroadcastBench {
     pub(super) fn disturbed(&self) -> XtaskResult<PageSection> {
-        let seconds = if self.options.quick { 2 } else { 10 };
+        let seconds = if self.options.quick { 2 } else { 5 };
         let load = FanOutLoad { seconds, ..at(200, 64, 2048) };
         let runs: Vec<_> = PEERS
             .iter()

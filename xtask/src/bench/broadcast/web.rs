@@ -14,6 +14,7 @@ use crate::bench::targets::BenchTarget;
 /// Names of one driver's rows.
 struct DriverRows {
     nats: &'static str,
+    nats_web: &'static str,
     binary: &'static str,
     text: &'static str,
     sse: &'static str,
@@ -21,6 +22,7 @@ struct DriverRows {
 
 const URING: DriverRows = DriverRows {
     nats: "stilling uring, NATS",
+    nats_web: "stilling uring, NATS over WebSocket",
     binary: "stilling uring, binary",
     text: "stilling uring, text",
     sse: "stilling uring, SSE",
@@ -28,20 +30,23 @@ const URING: DriverRows = DriverRows {
 
 const POLL: DriverRows = DriverRows {
     nats: "stilling poll, NATS",
+    nats_web: "stilling poll, NATS over WebSocket",
     binary: "stilling poll, binary",
     text: "stilling poll, text",
     sse: "stilling poll, SSE",
 };
 
-const NATS_SERVER: &str = "nats-server, WebSocket";
+const NATS_SERVER: &str = "nats-server, NATS over WebSocket";
 const CENTRIFUGO: &str = "Centrifugo";
 
-const CLIENTS: [MeasuredClients; 10] = [
+const CLIENTS: [MeasuredClients; 12] = [
     MeasuredClients::of_stream(URING.nats, StillingUring),
+    MeasuredClients::web(URING.nats_web, StillingUring, "nats-websocket"),
     MeasuredClients::web(URING.binary, StillingUring, "websocket"),
     MeasuredClients::web(URING.text, StillingUring, "websocket-json"),
     MeasuredClients::web(URING.sse, StillingUring, "sse"),
     MeasuredClients::of_stream(POLL.nats, StillingPoll),
+    MeasuredClients::web(POLL.nats_web, StillingPoll, "nats-websocket"),
     MeasuredClients::web(POLL.binary, StillingPoll, "websocket"),
     MeasuredClients::web(POLL.text, StillingPoll, "websocket-json"),
     MeasuredClients::web(POLL.sse, StillingPoll, "sse"),
@@ -83,7 +88,11 @@ impl BroadcastBench {
             if *has_targets {
                 self.judge_web(&rows, title, &series);
             }
-            self.judge_failures(title, &[rows.nats, rows.binary, rows.text, rows.sse], &series);
+            self.judge_failures(
+                title,
+                &[rows.nats, rows.nats_web, rows.binary, rows.text, rows.sse],
+                &series,
+            );
         }
         let description = format!(
             "`{}` with the protocols of the rows. Stilling's subscribers are those of a stream in memory; *binary* and *text* \
@@ -124,8 +133,8 @@ fn table(series: &[Series]) -> Vec<Vec<String>> {
         Column::sum("failures", |sample| sample.failures),
     ];
     let pairs = [URING, POLL].map(|rows| {
-        let of_nats = [rows.binary, rows.text, rows.sse].map(|row| (row, rows.nats));
-        let of_peers = [(rows.binary, NATS_SERVER), (rows.text, CENTRIFUGO)];
+        let of_nats = [rows.nats_web, rows.binary, rows.text, rows.sse].map(|row| (row, rows.nats));
+        let of_peers = [(rows.nats_web, NATS_SERVER), (rows.binary, NATS_SERVER), (rows.text, CENTRIFUGO)];
         of_nats.into_iter().chain(of_peers)
     });
     let pairs: Vec<_> = pairs.into_iter().flatten().collect();

@@ -65,7 +65,7 @@ fn bad_bids_change_nothing_on_any_protocol(driver: DriverUnderTest) {
     assert_eq!(post(server, "auction.lot3.bid", ROOT, r#"{"price":1,"bidder":"x"}"#).status, 422);
     let huge = "x".repeat(1024 * 1024 + 1);
     assert_eq!(post(server, "auction.lot1.bid", ANN, &huge).status, 413);
-    // The auction goes on, and nobody has received anything else.
+    // The auction goes on; its subscriber receives only this bid.
     let good = post(server, "auction.lot1.bid", ANN, r#"{"price":11,"bidder":"ann"}"#);
     assert_eq!(good.text(), "{\"stream\":\"auction\",\"first\":3,\"last\":3}\n");
     assert!(socket.text().starts_with("{\"seq\":3,"));

@@ -44,8 +44,14 @@ impl RawWebSocket {
     }
 
     pub(crate) fn send_text(&mut self, text: &str) {
-        let size = u16::try_from(text.len()).expect("a short text").to_be_bytes();
-        let frame = [&[0x81, 0xfe, size[0], size[1], 0, 0, 0, 0], text.as_bytes()].concat();
+        let head = match u8::try_from(text.len()) {
+            Ok(size @ ..126) => vec![0x81, 0x80 | size],
+            _ => {
+                let size = u16::try_from(text.len()).expect("a short text").to_be_bytes();
+                vec![0x81, 0x80 | 126, size[0], size[1]]
+            }
+        };
+        let frame = [&head, &[0; 4][..], text.as_bytes()].concat();
         self.peer.send(frame);
     }
 }

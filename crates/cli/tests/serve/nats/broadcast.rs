@@ -12,6 +12,7 @@ use crate::support::{DriverUnderTest, HANG_TIMEOUT, binary, eventually};
 on_both_drivers! {
     every_subscriber_receives_every_byte,
     messages_of_streams_reach_every_subscriber,
+    a_hundred_shards_share_the_bounds_of_feeds,
     a_broadcast_adds_no_threads,
 }
 
@@ -47,6 +48,31 @@ fn every_subscriber_receives_every_byte(driver: DriverUnderTest) {
     let pid = fixture.server.pid().as_raw_nonzero();
     let report = run(&fixture, &format!("-n 1000 --subscribers 5 --pid {pid}"));
     assert!(report["server_cpu_s"].is_number(), "{report}");
+    fixture.server.finish();
+}
+
+/// Issue 13, 100 shards × feeds: with a hundredth of the memory for feeds each, all shards deliver every byte.
+fn a_hundred_shards_share_the_bounds_of_feeds(driver: DriverUnderTest) {
+    let fixture = NatsServerFixture::start(driver, "-A 100");
+    // Some ten in each shard: most shards have a feed.
+    let mut sharers: Vec<_> = (0..1000).map(|_| fixture.client()).collect();
+    for sharer in &mut sharers {
+        sharer.send("SUB feed 1\r\n");
+        sharer.flush();
+    }
+    let payload = "x".repeat(4000);
+    let mut publisher = fixture.client();
+    for _ in 0..20 {
+        publisher.send(format!("PUB feed 4000\r\n{payload}\r\n"));
+    }
+    publisher.flush();
+    for sharer in &mut sharers {
+        let lines = sharer.lines(40);
+        assert!(lines.chunks(2).all(|message| message[0] == "MSG feed 1 4000" && message[1] == payload));
+    }
+    let metrics = fixture.server.watch().fetch();
+    assert!(metrics.value("hub_feeds") > 10 && metrics.value("hub_feed_subscriptions") > 100, "{metrics:?}");
+    drop((sharers, publisher));
     fixture.server.finish();
 }
 

@@ -299,3 +299,64 @@ fn send_pong(payload: MaskedPayload<'_>, io: &mut Io<'_>) {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use stilling_wire::websocket::WebSocketFrame;
+
+    use super::*;
+
+    /// Passes the payload of a masked frame with `bytes` to `handle`.
+    fn with_payload<T>(bytes: &[u8], handle: impl FnOnce(MaskedPayload<'_>) -> T) -> T {
+        let mut frame = Vec::new();
+        WebSocketFrame::binary(bytes).masked([7, 5, 3, 1]).encode(&mut frame);
+        let step = WebSocketDecoder::of_client().decode(&FRAME_LIMITS, &frame).expect("a frame");
+        let WebSocketEvent::Message { payload, .. } = step.event else { panic!("{step:?}") };
+        handle(payload)
+    }
+
+    /// Row 2.18: held bytes are counted by the memory that they occupy, and released with the connection.
+    #[test]
+    fn held_bytes_are_counted_until_they_are_decoded_or_released() {
+        let mut nats = NatsShard::default();
+        let mut frames = [WebSocketFrames::new(), WebSocketFrames::new()];
+        for round in 1..200 {
+            for frames in &mut frames {
+                assert!(with_payload(&vec![b'x'; round * 7], |payload| frames.hold(payload, &mut nats)));
+            }
+            let occupied: usize = frames.iter().map(|frames| frames.undecoded.capacity()).sum();
+            assert_eq!(nats.undecoded_bytes, occupied);
+            // The session decodes all but a few bytes; every third time, all.
+            let [first, _] = &mut frames;
+            let undecoded = std::mem::take(&mut first.undecoded);
+            let rest = if round % 3 == 0 { 0 } else { 5 };
+            let consumed = undecoded.len() - rest;
+            first.put_back(undecoded, consumed, &mut nats);
+            assert_eq!((first.undecoded.len(), first.undecoded.capacity() == 0), (rest, rest == 0));
+        }
+        frames.iter_mut().for_each(|frames| frames.release_memory(&mut nats));
+        assert_eq!(nats.undecoded_bytes, 0);
+    }
+
+    #[test]
+    fn a_shard_that_holds_too_much_refuses_more_and_accepts_again() {
+        let mut nats = NatsShard::default();
+        nats.undecoded_bytes = UNDECODED_SHARD_MAX - 64;
+        let (mut first, mut second) = (WebSocketFrames::new(), WebSocketFrames::new());
+        assert!(with_payload(&[b'x'; 10], |payload| first.hold(payload, &mut nats)));
+        assert!(!with_payload(&[b'x'; 1000], |payload| second.hold(payload, &mut nats)));
+        second.release_memory(&mut nats);
+        assert!(with_payload(&[b'x'; 10], |payload| second.hold(payload, &mut nats)));
+    }
+
+    #[test]
+    fn the_last_frames_of_a_slow_consumer_are_frames_of_a_server() {
+        let mut decoder = WebSocketDecoder::of_server();
+        let limits = WebSocketLimits::for_client();
+        let step = decoder.decode(&limits, SLOW_CONSUMER_FRAMES).expect("a frame");
+        let WebSocketEvent::Message { payload, .. } = step.event else { panic!("{step:?}") };
+        assert_eq!(payload.unmasked(), Some(SLOW_CONSUMER));
+        let close = decoder.decode(&limits, &SLOW_CONSUMER_FRAMES[step.consumed..]).expect("a frame").event;
+        assert!(matches!(close, WebSocketEvent::Close { code: Some(CloseCode::POLICY_VIOLATION), .. }));
+    }
+}

@@ -19,7 +19,7 @@ use stilling_journal::{Chunk, Record, RecordKind};
 use crate::hash_key::HashKey;
 use crate::limits::{
     CATCH_UP_ATTEMPTS_PER_TURN, CATCH_UP_CHUNKS_SIZE_MAX, CATCH_UP_READS_MAX, CATCH_UP_RETRY_NS,
-    CATCH_UPS_MAX, CHUNKS_PER_TURN,
+    CATCH_UPS_MAX, CHUNKS_PER_TURN, FILTERS_COMPARED_PER_TURN,
 };
 use crate::publication_batch::ClientId;
 use crate::registrations::overlap;
@@ -44,8 +44,11 @@ pub(crate) struct CatchUp {
     pub(crate) reports_removed: bool,
     pub(crate) state: CatchUpState,
     is_queued: bool,
-    /// Least distance from the last visible record so far, in sequences, and since when.
+    /// Least distance from the last visible record so far, in sequences, and since when. `None` after a wait of the
+    /// server, which is not the client's.
     nearest: Option<(u64, SteadyNanos)>,
+    /// The client has read a chunk since the distance was last compared.
+    has_read_chunk: bool,
 }
 
 #[derive(Debug, Default)]
@@ -66,9 +69,9 @@ impl CatchUp {
         record.kind == RecordKind::Ordinary && overlap(&self.filter, record.subject)
     }
 
-    /// Returns whether the subscription has come no nearer to the last visible record for `time_ns`.
+    /// Returns whether the client has read chunks for `time_ns` without coming nearer to the last visible record.
     pub(crate) fn has_stalled(&mut self, visible: u64, time_ns: u64, now_ns: SteadyNanos) -> bool {
-        let Some(next) = self.next else { return false };
+        let Some(next) = self.next.filter(|_| std::mem::take(&mut self.has_read_chunk)) else { return false };
         let distance = visible.saturating_add(1).saturating_sub(next);
         match self.nearest {
             Some((nearest, since_ns)) if distance >= nearest => now_ns >= since_ns.after(time_ns),
@@ -94,6 +97,8 @@ pub(crate) struct CatchUps {
     reads: usize,
     retried_ns: SteadyNanos,
     marks: u32,
+    /// Other readers use all reads of the storage.
+    is_storage_full: bool,
     /// Bytes of the chunks in [`CatchUpState::Sending`].
     held_size: usize,
     /// Chunks that may still be read or sent in this turn.
@@ -116,6 +121,7 @@ impl CatchUps {
             reads: 0,
             retried_ns: SteadyNanos::START,
             marks: 0,
+            is_storage_full: false,
             held_size: 0,
             chunks_left: CHUNKS_PER_TURN,
             attempts_left: CATCH_UP_ATTEMPTS_PER_TURN,
@@ -151,10 +157,10 @@ impl CatchUps {
         (stream, filter): (usize, &[u8]),
         from: StartFrom,
     ) -> bool {
+        self.remove(client);
         if self.len() >= CATCH_UPS_MAX {
             return false;
         }
-        self.remove(client);
         let number = self.free.pop().unwrap_or_else(|| {
             self.slots.push((0, None));
             (self.slots.len() - 1) as u32
@@ -169,6 +175,7 @@ impl CatchUps {
             state: CatchUpState::Due,
             is_queued: false,
             nearest: None,
+            has_read_chunk: false,
         });
         self.clients.insert(client, number);
         self.make_due(number);
@@ -223,6 +230,7 @@ impl CatchUps {
         if let Some(catch_up) = self.get_mut(number)
             && !std::mem::replace(&mut catch_up.is_queued, true)
         {
+            catch_up.nearest = None;
             self.waiting.push(number);
         }
     }
@@ -261,18 +269,28 @@ impl CatchUps {
             return None;
         }
         let CatchUpState::Sending(chunk, sent, visible) = std::mem::take(state) else { return None };
-        let was_full = !self.may_hold();
         self.held_size -= chunk.size();
-        if was_full {
-            self.resume_next_reader();
-        }
         Some((chunk, sent, visible))
     }
 
-    /// Continues the next one that waits for a read.
     pub(crate) fn end_read(&mut self) {
         self.reads -= 1;
-        self.resume_next_reader();
+        self.is_storage_full = false;
+    }
+
+    /// Notes that the storage accepts no further read before one has ended.
+    pub(crate) fn note_storage_full(&mut self) {
+        self.is_storage_full = true;
+    }
+
+    /// Continues those that wait for a read, in order, as far as reads may begin.
+    pub(crate) fn resume_readers(&mut self) {
+        for _ in 0..CHUNKS_PER_TURN {
+            if self.is_storage_full || !self.may_hold() || !self.may_read() {
+                return;
+            }
+            self.resume_next_reader();
+        }
     }
 
     /// Makes the next one that waits for a read due. Drops those that have left.
@@ -289,6 +307,7 @@ impl CatchUps {
         if let Some((generation, Some(catch_up))) = self.slots.get_mut(number as usize)
             && !std::mem::replace(&mut catch_up.is_queued, true)
         {
+            catch_up.nearest = None;
             self.without_read.push_back((number, *generation));
         }
     }
@@ -301,16 +320,14 @@ impl CatchUps {
         if now_ns >= self.retried_ns.after(CATCH_UP_RETRY_NS) {
             self.retried_ns = now_ns;
             self.retry_all();
-            // Other readers may have used all reads before.
-            for _ in self.reads..CATCH_UP_READS_MAX {
-                self.resume_next_reader();
-            }
+            self.is_storage_full = false;
+            self.resume_readers();
         }
     }
 
     /// Takes the next one to try within this turn's budgets.
     pub(crate) fn next_due(&mut self) -> Option<u32> {
-        while self.chunks_left > 0 && self.attempts_left > 0 {
+        while self.chunks_left > 0 && self.attempts_left > 0 && self.compared < FILTERS_COMPARED_PER_TURN {
             let number = self.due.pop_front()?;
             self.attempts_left -= 1;
             // It may be removed and its number reused.
@@ -343,6 +360,7 @@ impl CatchUps {
             && matches!(catch_up.state, CatchUpState::AwaitingMark(awaited) if awaited == mark)
         {
             catch_up.state = CatchUpState::Due;
+            catch_up.has_read_chunk = true;
             self.make_due(number);
         }
         true
@@ -402,6 +420,7 @@ mod tests {
         }
         (1..=3).for_each(|token| all.remove(client(token)));
         all.end_read();
+        all.resume_readers();
         let next = all.next_due().expect("the fourth");
         assert_eq!(all.get_mut(next).map(|catch_up| catch_up.client), Some(client(4)));
         for token in 5..1000 {
@@ -448,6 +467,7 @@ mod tests {
         all.wait_for_read(waits);
         assert!(!all.can_resume());
         assert!(all.take_held(held[0]).is_some() && all.may_hold());
+        all.resume_readers();
         assert_eq!(all.next_due(), Some(waits));
         assert!(all.take_held(held[0]).is_none(), "it is taken");
         (1..held.len()).for_each(|token| all.remove(client(token as u64)));

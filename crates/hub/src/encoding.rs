@@ -9,7 +9,8 @@ use stilling_wire::resume_position::EventId;
 use stilling_wire::sse::{self, SseEvent};
 use stilling_wire::websocket::{Opcode, WebSocketFrameHeader, encode_frame_around};
 
-use crate::message::OutboundMessage;
+use crate::limits::ENCODED_MESSAGE_SIZE_MAX;
+use crate::message::{OutboundMessage, RecordPosition};
 use crate::resume::SubscriptionNotice;
 
 /// Name of the event that reports that a requested position does not exist.
@@ -54,8 +55,23 @@ impl MessageFormat {
         matches!(self, MessageFormat::SseJson | MessageFormat::SseRaw)
     }
 
-    /// Appends a message. `has_id`: its subscribers can resume after it.
+    /// Appends a message, or a notice that its bytes in this format exceed [`ENCODED_MESSAGE_SIZE_MAX`]. `has_id`: its
+    /// subscribers can resume after it.
     pub(crate) fn encode(self, out: &mut Vec<u8>, message: &OutboundMessage<'_>, has_id: bool) {
+        let start = out.len();
+        self.encode_whole(out, message, has_id);
+        if out.len() - start > ENCODED_MESSAGE_SIZE_MAX {
+            out.truncate(start);
+            out.shrink_to(ENCODED_MESSAGE_SIZE_MAX);
+            if let Some(RecordPosition { sequence, .. }) = message.position.filter(|_| has_id) {
+                let mut json = Vec::new();
+                GapObject { first: sequence, last: sequence, cause: "size" }.encode(&mut json);
+                self.encode_event(out, Some(sse::GAP_EVENT), &json);
+            }
+        }
+    }
+
+    fn encode_whole(self, out: &mut Vec<u8>, message: &OutboundMessage<'_>, has_id: bool) {
         let subject = String::from_utf8_lossy(message.subject);
         let position = message.position.as_ref();
         let object = MessageObject {
@@ -115,10 +131,14 @@ impl MessageFormat {
             }
             SubscriptionNotice::Refused => return,
         }
+        self.encode_event(out, event, &json);
+    }
+
+    fn encode_event(self, out: &mut Vec<u8>, event: Option<&str>, json: &[u8]) {
         if self.is_sse() {
-            SseEvent { id: None, event, data: &json }.encode(out);
+            SseEvent { id: None, event, data: json }.encode(out);
         } else {
-            encode_frame_around(out, Opcode::Text, |out| out.extend_from_slice(&json));
+            encode_frame_around(out, Opcode::Text, |out| out.extend_from_slice(json));
         }
     }
 }
@@ -144,7 +164,6 @@ mod tests {
     use stilling_journal::Gap;
 
     use super::*;
-    use crate::message::RecordPosition;
     use crate::resume::ResetCause;
     use crate::time::UnixNanos;
 
@@ -195,6 +214,27 @@ mod tests {
         let mut frame = Vec::new();
         binary.encode(&mut frame, &record, true);
         assert_eq!(frame, b"\x82\x09\0\0\0\0\0\0\0\x111");
+    }
+
+    /// Row 2.18: a record that is too long in a format is a gap, so that it does not end its subscribers again and again.
+    #[test]
+    fn a_message_that_is_too_long_in_a_format_is_a_gap() {
+        let lines = vec![b'\n'; ENCODED_MESSAGE_SIZE_MAX / 7 + 1];
+        let time_ns = UnixNanos::from_nanos(1);
+        let position = RecordPosition { stream: 0, epoch: 3, sequence: 17, time_ns };
+        let record = OutboundMessage {
+            subject: b"a",
+            reply: b"",
+            headers: b"",
+            payload: lines.as_slice().into(),
+            position: Some(position),
+        };
+        let gap = text(|out| MessageFormat::SseRaw.encode(out, &record, true));
+        assert_eq!(gap, "event: gap\ndata: {\"gap\":{\"first\":17,\"last\":17,\"cause\":\"size\"}}\n\n");
+        assert_eq!(text(|out| MessageFormat::SseRaw.encode(out, &record, false)), "", "it has no sequence");
+        let mut raw = Vec::new();
+        MessageFormat::WebSocketRaw.encode(&mut raw, &record, true);
+        assert!(raw.len() > lines.len() && raw.len() < ENCODED_MESSAGE_SIZE_MAX);
     }
 
     /// Row 2.18: a subscriber that missed something is told the exact range.

@@ -234,7 +234,7 @@ pub const CATCH_UPS_MAX: usize = 65_536;
 pub const CATCH_UP_READS_MAX: usize = 16;
 
 /// Bytes of chunks that wait for room in the shards of subscriptions that catch up, outstanding reads included; a record
-/// longer than a chunk may exceed it. Full: further reads wait.
+/// longer than a chunk may exceed it. Full: further reads wait, also for shards with room.
 pub const CATCH_UP_CHUNKS_SIZE_MAX: usize = 32 * 1024 * 1024;
 
 /// Catch-ups tried in one turn of the hub; those without room in their shard use no chunk ([`CHUNKS_PER_TURN`]). The
@@ -342,3 +342,7 @@ pub const AUCTION_BODY_SIZE_MAX: usize = 4096;
 /// Highest price in minor units: the largest integer that JavaScript represents exactly. Bids with a higher one are
 /// rejected.
 pub const AUCTION_PRICE_MAX: u64 = (1 << 53) - 1;
+
+/// Bytes of a message for a subscriber over WebSocket or SSE, with escapes and prefixes of lines. More: the subscriber
+/// gets a notice of a gap instead, or nothing if no stream stores the message.
+pub const ENCODED_MESSAGE_SIZE_MAX: usize = 15 * 1024 * 1024;

@@ -43,7 +43,7 @@ fn planted_bugs_are_found() {
     }
     assert!(!is_found(None, are_feeds_wrong) && is_found(Some("overtaken feed"), are_feeds_wrong));
     assert!(!is_found(None, are_slow_subscribers_wrong));
-    for bug in ["resumed late", "feed position ignored", "early live records"] {
+    for bug in ["resumed late", "feed position ignored", "early live records", "early feed"] {
         assert!(is_found(Some(bug), are_slow_subscribers_wrong), "{bug}");
     }
     for bug in ["early rejection", "rejected id remembered"] {

@@ -2,7 +2,7 @@
 //!
 //! Only a busy server takes samples: after a second without changes no shard is woken for the next one.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use std::time::Duration;
 
 use stilling_ring::Time;
@@ -122,6 +122,8 @@ pub struct Rates {
     started: AtomicU64,
     due: AtomicU64,
     sample_count: AtomicUsize,
+    /// Nothing had changed when the last sample was due.
+    is_idle: AtomicBool,
     samples: [RateSample; SAMPLE_SLOTS],
     /// Written with each sample.
     flows: [FlowMeter; Flow::ALL.len()],
@@ -136,16 +138,13 @@ struct FlowMeter {
 }
 
 impl FlowMeter {
-    /// Adds what was counted since the last sample, `span` ago.
+    /// Adds what was counted in a span of at least a second.
     fn add(&self, count: u64, span: Duration) {
         if count == 0 {
             return;
         }
-        // Before a longer span no shard had to turn: everything was counted in its last second.
-        let span = if span < 2 * SAMPLE_INTERVAL { span.max(SAMPLE_INTERVAL) } else { SAMPLE_INTERVAL };
         let per_second = (count as f64 / span.as_secs_f64()).round() as u64;
-        // Samples do not overlap, so no other thread writes.
-        self.peak.store(per_second.max(self.peak.load(Ordering::Relaxed)), Ordering::Relaxed);
+        self.peak.fetch_max(per_second, Ordering::Relaxed);
         self.count.fetch_add(count, Ordering::Relaxed);
         self.busy_ns.fetch_add(span.as_nanos() as u64, Ordering::Relaxed);
     }
@@ -201,13 +200,16 @@ impl Rates {
         let sample_count = self.sample_count.load(Ordering::Acquire);
         let last = sample_count.checked_sub(1).and_then(|last| self.samples[last % SAMPLE_SLOTS].read());
         if last.is_some_and(|(_, last)| last == totals) {
+            self.is_idle.store(true, Ordering::Relaxed);
             return None;
         }
+        let was_idle = self.is_idle.swap(false, Ordering::Relaxed);
         let first = (sample_count == 0).then(|| (now, CounterTotals::default()));
         if let Some((last_at, last)) = last.or(first) {
+            // After an idle time everything was counted since a shard turned again.
+            let span = if was_idle { SAMPLE_INTERVAL } else { now.since(last_at).max(SAMPLE_INTERVAL) };
             for (meter, flow) in self.flows.iter().zip(Flow::ALL) {
-                let count = totals.of_flow(flow).saturating_sub(last.of_flow(flow));
-                meter.add(count, now.since(last_at));
+                meter.add(totals.of_flow(flow).saturating_sub(last.of_flow(flow)), span);
             }
         }
         self.samples[sample_count % SAMPLE_SLOTS].write(now, &totals);

@@ -170,7 +170,7 @@ pub(super) const STREAM_KEYS: [TableKey<StreamDraft>; 12] = [
         name: "catch-up-time",
         value: "TIME",
         default: "none",
-        description: "Maximum time in which a subscriber that catches up comes no nearer to the newest message; then it continues there, after a notice of the gap",
+        description: "Maximum time in which a subscriber that catches up does not gain on the newest message; then it continues there, after a notice of the gap",
         set: |stream, entry| read_duration(entry.one()?).map(|time| stream.catch_up_time = Some(time)),
     },
 ];

@@ -48,6 +48,7 @@ impl<S: Storage, O: ShardSenders> Hub<S, O> {
         while let Some(number) = self.catch_ups.next_due() {
             self.advance_catch_up(number, now_ns);
         }
+        self.catch_ups.resume_readers();
     }
 
     /// Returns whether a catch-up's shard has room. Without room the catch-up waits.
@@ -177,7 +178,11 @@ impl<S: Storage, O: ShardSenders> Hub<S, O> {
         }
         let chunk = match writer.config.durability {
             Durability::Disk => {
-                if !self.catch_ups.may_read() || !self.storage.read(request) {
+                if !self.catch_ups.may_read() {
+                    return self.catch_ups.wait_for_read(number);
+                }
+                if !self.storage.read(request) {
+                    self.catch_ups.note_storage_full();
                     return self.catch_ups.wait_for_read(number);
                 }
                 self.catch_ups.use_chunk();

@@ -289,7 +289,9 @@ impl ShardSubscriptions {
                     self.feeds.hand_out(subscription.token, &mut self.owners[owner as usize], into);
                 }
             }
-            if is_shareable && subscription.sharing == Sharing::New {
+            let may_share = !subscription.records.as_ref().is_some_and(|records| records.is_catching_up())
+                || planted!("early feed");
+            if is_shareable && subscription.sharing == Sharing::New && may_share {
                 self.joining.push(slot);
             }
             match &subscription.records {

@@ -46,9 +46,20 @@ impl RecordSubscription {
         self.last = if planted!("early live records") { 0 } else { through };
     }
 
-    /// Returns the last sequence that was sent, unless the subscription catches up or has no stream.
+    /// Returns the last sequence that was sent, unless the subscription catches up or has no stream. Does not include
+    /// what a feed has sent.
     pub(super) fn last(&self) -> Option<u64> {
         self.stream.map(|_| self.last).filter(|last| *last != CATCHING_UP)
+    }
+
+    /// Returns whether live records of its stream are ignored: it must not read a feed.
+    pub(super) fn is_catching_up(&self) -> bool {
+        self.stream.is_some() && self.last == CATCHING_UP
+    }
+
+    /// Notes that a feed has sent everything up to a sequence.
+    pub(super) fn note_sent(&mut self, sequence: u64) {
+        self.last = self.last.max(sequence);
     }
 
     /// Ignores live records until the next [`go_live`](Self::go_live).

@@ -288,6 +288,11 @@ impl ShardSubscriptions {
             self.age += 1;
             subscription.received = feed.last_message();
             subscription.delivered = subscription.delivered.wrapping_add(feed.message_count());
+            if let Some(records) = &mut subscription.records
+                && !planted!("feed position ignored")
+            {
+                records.note_sent(feed.last_sequence());
+            }
         }
         self.stop_sharing(slot);
         let Some(subscription) = &mut self.subscriptions[slot as usize] else { return };
@@ -310,22 +315,16 @@ impl ShardSubscriptions {
     /// Called between expansions, when no feed is open.
     pub fn fall_behind(&mut self, token: u64) -> Option<u64> {
         let slot = self.record_slot(token)?;
-        let subscription = self.subscriptions[slot as usize].as_ref()?;
-        let last = subscription.records.as_ref()?.last()?;
-        let last_of_feed = match subscription.sharing {
-            Sharing::Member { feed, .. } if !planted!("feed position ignored") => {
-                self.feeds.get(feed).map_or(0, Feed::last_sequence)
-            }
-            Sharing::Member { .. } => 0,
-            Sharing::New | Sharing::Counted | Sharing::Private => 0,
-        };
+        self.subscriptions[slot as usize].as_ref()?.records.as_ref()?.last()?;
         self.make_private(slot);
         let subscription = self.subscriptions[slot as usize].as_mut()?;
+        let records = subscription.records.as_mut()?;
+        let last = records.last()?;
+        records.stop_live();
         // It may share a feed again when it has caught up.
         subscription.sharing = Sharing::New;
-        subscription.records.as_mut()?.stop_live();
         self.fallen_behind += 1;
-        Some(last.max(last_of_feed) + if planted!("resumed late") { 2 } else { 1 })
+        Some(last + if planted!("resumed late") { 2 } else { 1 })
     }
 
     /// Removes a subscription from its feed, if it reads one, and no longer counts it. The caller moves it to the list

@@ -47,5 +47,5 @@ pub(crate) const REMOVAL_INTERVAL: Duration =
     Duration::from_nanos(stilling_hub::limits::STALE_REGISTRATIONS_EVERY_NS);
 
 /// Bytes of blocked output from which a client over WebSocket or SSE is too slow for its stream: the stream's policy for
-/// slow subscribers applies.
+/// slow subscribers applies. `catch-up` and `skip` apply sooner while half of `--max-output-held` is used.
 pub(crate) const SLOW_OUTPUT_SIZE: usize = 1024 * 1024;

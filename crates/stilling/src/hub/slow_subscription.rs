@@ -4,14 +4,19 @@
 //!   live ──more than SLOW_OUTPUT_SIZE waits──▶ behind: ignores live records ──all output sent──▶ catches up ──▶ live
 //! ```
 //!
-//! A slow client so holds a bounded part of the output memory, and the rest stays in the stream. Messages that no
+//! A slow client thus holds a bounded part of the output memory, and the rest stays in the stream. Messages that no
 //! stream stores are sent in any case.
 
 use stilling_engine::Io;
+use stilling_hub::limits::ENCODED_MESSAGE_SIZE_MAX;
 use stilling_hub::{CatchUpRequest, SlowSubscribers, StartFrom};
 
 use super::limits::SLOW_OUTPUT_SIZE;
 use super::{HubHandle, SubscribeRequest};
+
+/// An idle client has room for each message.
+const _: () = assert!(ENCODED_MESSAGE_SIZE_MAX < crate::sse::limits::PENDING_MAX);
+const _: () = assert!(ENCODED_MESSAGE_SIZE_MAX < crate::websocket::limits::PENDING_MAX);
 
 /// Whether the subscription of a connection is behind its stream.
 #[derive(Debug, Default)]
@@ -24,7 +29,9 @@ impl SlowSubscription {
     /// Applies the stream's policy if too much output waits for the client. Called after each delivery.
     #[inline]
     pub(crate) fn check(&mut self, request: &SubscribeRequest, io: &mut Io<'_>, hub: &mut HubHandle) {
-        if io.is_output_blocked() && io.unsent() > SLOW_OUTPUT_SIZE {
+        // Without a share of the output memory, a client is slow at once: else it, or another one, would be disconnected.
+        let is_slow = || io.unsent() > SLOW_OUTPUT_SIZE || io.spare_room() == 0;
+        if io.is_output_blocked() && is_slow() && !io.is_finishing() {
             self.apply_policy(request, io, hub);
         }
     }
@@ -32,7 +39,8 @@ impl SlowSubscription {
     fn apply_policy(&mut self, request: &SubscribeRequest, io: &mut Io<'_>, hub: &mut HubHandle) {
         let Some((stream, _)) = request.start else { return };
         match hub.streams.slow_subscribers(stream) {
-            SlowSubscribers::Disconnect => io.end_slow_consumer(),
+            SlowSubscribers::Disconnect if io.unsent() > SLOW_OUTPUT_SIZE => io.end_slow_consumer(),
+            SlowSubscribers::Disconnect => {}
             SlowSubscribers::CatchUp | SlowSubscribers::Skip => {
                 if let Some(next) = hub.port.fall_behind(io.token()) {
                     self.next = Some(next);

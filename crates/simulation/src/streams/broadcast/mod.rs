@@ -2,7 +2,7 @@
 //! publishers publish to streams on disk and in memory, with and without the gate `auction`, and servers crash or
 //! restart.
 //!
-//! Shards, sessions, hub and journal are those of [`streams`](super). The [`ledger`] compares what each subscriber was
+//! Shards, sessions, hub and journal are those of [`streams`](super). The `ledger` compares what each subscriber was
 //! sent with what was published: delivered and reported gaps are everything in its filter, each record once and in
 //! order, nothing that was not durable, and nothing that its gate rejected.
 

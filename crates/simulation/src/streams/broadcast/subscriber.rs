@@ -210,11 +210,15 @@ impl BroadcastSubscriber {
     /// Whether everything that is known has been received.
     pub(super) fn is_up_to_date(&self, run: u32, context: &BroadcastContext<'_>) -> bool {
         let key = self.key(run);
-        if self.protocol != SubscriberProtocol::Nats {
-            return self.is_open && self.position.is_up_to_date(key, context.ledger);
-        }
         let last = context.ledger.last_of(key, self.position.filter());
         let last = last.map(|(_, name)| name).filter(|name| LAST_PUBLISHERS.contains(&name.publisher));
+        if self.protocol != SubscriberProtocol::Nats {
+            // A consumer reports no gap where retention has removed all that it wants.
+            let may_have_nothing = self.protocol == SubscriberProtocol::Consumer
+                && context.ledger.has_retention(self.position.stream());
+            let is_up_to_date = self.position.is_up_to_date(key, context.ledger);
+            return self.is_open && (is_up_to_date || may_have_nothing && last.is_none());
+        }
         self.is_open && (!self.expects_last || last.is_none_or(|name| self.names.contains(&name)))
     }
 

@@ -104,31 +104,29 @@ fn publisher(at: SocketAddr, last: u64, stored: &Arc<AtomicU64>) -> JoinHandle<(
     })
 }
 
-/// A client in a process of its own. Its thread collects the lines.
+/// A client in a process of its own, which ends with it.
 struct Follower {
     name: &'static str,
-    seen: Arc<AtomicU64>,
-    lines: JoinHandle<Vec<String>>,
+    program: ClientProgram,
+    lines: Vec<String>,
 }
 
 impl Follower {
-    fn of(name: &'static str, mut next: impl FnMut() -> Option<String> + Send + 'static) -> Follower {
-        let seen = Arc::new(AtomicU64::new(0));
-        let counter = Arc::clone(&seen);
-        let lines = std::thread::spawn(move || {
-            let mut lines = Vec::new();
-            while let Some(line) = next() {
-                lines.push(line);
-                counter.fetch_add(1, Relaxed);
-            }
-            lines
-        });
-        Follower { name, seen, lines }
-    }
-
     fn program(name: &'static str, command: Command, url: &str, last: u64) -> Follower {
         let program = ClientProgram::spawn(command, url, &[&last.to_string()]);
-        Follower::of(name, program.next_line())
+        Follower { name, program, lines: Vec::new() }
+    }
+
+    fn has_begun(&mut self) -> bool {
+        self.lines.extend(self.program.received());
+        !self.lines.is_empty()
+    }
+
+    /// All lines, when the client has ended.
+    fn finish(self) -> Vec<String> {
+        let Follower { program, mut lines, .. } = self;
+        lines.extend(program.lines());
+        lines
     }
 
     fn python(name: &'static str, environment: &str, file: &str, url: &str, last: u64) -> Follower {
@@ -200,7 +198,7 @@ fn all_clients_see_the_same_sequence_over_restarts(driver: DriverUnderTest) {
     assert!(publish(at, 1));
     let nats = format!("nats://{}", nats_address(&server.server));
     let socket = format!("ws://{at}/subscribe/{SUBJECT}");
-    let followers = [
+    let mut followers = [
         Follower::curl(&server.server.url(&format!("/subscribe/{SUBJECT}")), last),
         Follower::python("websockets", "websockets", "follow_websocket.py", &socket, last),
         Follower::node(&socket, last),
@@ -214,8 +212,8 @@ fn all_clients_see_the_same_sequence_over_restarts(driver: DriverUnderTest) {
         browser.wait_until(&page, "lines.length > 0");
         page
     });
-    for Follower { name, seen, .. } in &followers {
-        eventually(name, || (seen.load(Relaxed) > 0).then_some(()));
+    for follower in &mut followers {
+        eventually(follower.name, || follower.has_begun().then_some(()));
     }
     let stored = Arc::new(AtomicU64::new(0));
     let publisher = publisher(at, last, &stored);
@@ -230,8 +228,8 @@ fn all_clients_see_the_same_sequence_over_restarts(driver: DriverUnderTest) {
     let expected: Vec<String> =
         all.into_iter().map(|(sequence, text)| format!("{sequence} {text}")).collect();
     assert_eq!((expected.len() as u64, behind), (last, 0), "every message is stored once");
-    for Follower { name, lines, .. } in followers {
-        expect_same(name, &lines.join().expect("it ends"), &expected);
+    for follower in followers {
+        expect_same(follower.name, &follower.finish(), &expected);
     }
     for (page, name) in pages.iter().zip(PAGES) {
         browser.wait_until(page, &format!("lines.length >= {last}"));

@@ -7,10 +7,14 @@ use stilling_ring::BlockWriter;
 
 use super::*;
 use crate::deliveries::{DeliveryItem, PublishOutcome};
+use crate::encoding::MessageFormat;
 use crate::hash_key::HashKey;
 use crate::limits::{FEED_BLOCK_SIZE, FEED_SHARERS_MIN};
+use crate::message::RecordPosition;
 use crate::publication_batch::{ClientOptions, HubRequest, InterestChange, PublicationBatch, RegistrationId};
+use crate::resume::SubscriptionNotice;
 use crate::routed_batch::{MarkTarget, RoutedBatch};
+use crate::time::UnixNanos;
 
 /// A shard's table with the part of the hub that concerns it: the registrations, and the number of processed
 /// requests.
@@ -73,7 +77,25 @@ impl SharingFixture {
         }
     }
 
+    /// Adds a subscription to stream 0 that has caught up.
+    fn follow(&mut self, token: u64, filter: &str) {
+        let format = MessageFormat::SseRaw;
+        self.table.subscribe_in_format(token, filter.as_bytes(), format, Some(0)).expect("there is room");
+        self.report();
+        self.routed.notice(token, SubscriptionNotice::CaughtUp { epoch: 1, through: 0 });
+    }
+
     fn publish(&mut self, subject: &str, excluded: Option<u64>, payload: &[u8]) {
+        self.publish_record(subject, excluded, payload, None);
+    }
+
+    fn publish_record(
+        &mut self,
+        subject: &str,
+        excluded: Option<u64>,
+        payload: &[u8],
+        sequence: Option<u64>,
+    ) {
         self.message += 1;
         let headers = if self.message.is_multiple_of(3) { &b"NATS/1.0\r\nA: b\r\n\r\n"[..] } else { b"" };
         let message = OutboundMessage {
@@ -81,7 +103,12 @@ impl SharingFixture {
             reply: b"",
             headers,
             payload: payload.into(),
-            position: None,
+            position: sequence.map(|sequence| RecordPosition {
+                stream: 0,
+                epoch: 1,
+                sequence,
+                time_ns: UnixNanos::EPOCH,
+            }),
         };
         for (id, filter) in self.registrations.values() {
             let first = subject.split('.').next().unwrap_or_default();
@@ -273,6 +300,27 @@ fn an_older_message_does_not_reach_members_that_came_later() {
         };
         assert_eq!(payloads, expected, "connection {token}");
     }
+}
+
+/// Row 2.18: a subscription that has left its feed continues after the last record of the feed when its client is slow.
+#[test]
+fn a_member_that_became_private_falls_behind_after_its_last_record() {
+    let mut shard = SharingFixture::new(2);
+    (0..3).for_each(|token| shard.follow(token, "a.b"));
+    let parked = shard.processed;
+    shard.follow(3, "a.b");
+    for sequence in 1..=5 {
+        shard.publish_record("a.b", None, b"record", Some(sequence));
+        shard.expand();
+    }
+    assert_eq!(shard.table.feeds.sharers(), 4);
+    // Published before the last SUB, and parked; no stream stores it.
+    let processed = std::mem::replace(&mut shard.processed, parked);
+    shard.publish("a.b", None, b"old");
+    shard.processed = processed;
+    shard.expand();
+    assert_eq!(shard.table.feeds.sharers(), 3);
+    assert_eq!((shard.table.fall_behind(3), shard.table.fall_behind(0)), (Some(6), Some(6)));
 }
 
 /// After its last subscription a feed is removed.

@@ -88,6 +88,12 @@ impl ClientProgram {
         assert!(status.success(), "{status}: {output_lines:?}");
     }
 
+    /// The lines of output that have arrived.
+    pub(crate) fn received(&self) -> impl Iterator<Item = String> {
+        self.lines.try_iter()
+    }
+
+    /// The rest of the output, up to its end.
     pub(crate) fn lines(self) -> Vec<String> {
         std::iter::from_fn(self.next_line()).collect()
     }

@@ -57,7 +57,7 @@ impl DiskFault {
         eventually("strace is attached", || {
             let status = std::fs::read_to_string(fault.task.join("status")).unwrap_or_default();
             let tracer = status.lines().find_map(|line| line.strip_prefix("TracerPid:"));
-            (tracer.map(str::trim) != Some("0")).then_some(())
+            tracer.is_some_and(|tracer| tracer.trim() != "0").then_some(())
         });
         fault
     }

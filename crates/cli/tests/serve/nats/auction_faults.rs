@@ -8,7 +8,7 @@ use stilling_journal::inspect::Inspection;
 
 use super::auctions::{AUCTION, AuctionContents, bid_until_gone, post, read_auction};
 use super::{NatsServerFixture, RawNatsClient};
-use crate::support::{DiskFault, DriverUnderTest, TestPeer, eventually};
+use crate::support::{DiskFault, DriverUnderTest, Metrics, TestPeer, eventually};
 
 on_both_drivers!(
     bids_behind_a_hung_disk_wait_and_nothing_else_does,
@@ -21,8 +21,12 @@ on_both_drivers!(
 const FAST: &str = "GET /test/fast HTTP/1.1\r\nHost: a\r\n\r\n";
 
 fn bid(client: &mut RawNatsClient, price: u64) {
+    client.send(bid_command(price));
+}
+
+fn bid_command(price: u64) -> String {
     let body = format!("{{\"price\":{price},\"bidder\":\"ann\"}}");
-    client.send(format!("PUB auction.lot1.bid answers.{price} {}\r\n{body}\r\n", body.len()));
+    format!("PUB auction.lot1.bid answers.{price} {}\r\n{body}\r\n", body.len())
 }
 
 /// The subject and the text of the next answer.
@@ -30,6 +34,12 @@ fn answer(client: &mut RawNatsClient) -> (String, String) {
     let head = client.line();
     let subject = head.split(' ').nth(1).unwrap_or_else(|| panic!("{head}")).to_owned();
     (subject, client.line())
+}
+
+/// Messages that the gate has accepted and rejected.
+fn judged(metrics: &Metrics) -> (u64, u64) {
+    let total = |verdict: &str| metrics.value(&format!("hub_stream_{verdict}_total{{stream=\"auction\"}}"));
+    (total("accepted"), total("rejected"))
 }
 
 /// A bidder with the price 10 in the log of `auction.lot1`.
@@ -65,10 +75,7 @@ fn bids_behind_a_hung_disk_wait_and_nothing_else_does(driver: DriverUnderTest) {
         assert_eq!(fixture.server.connect().ask(FAST).status, 200);
     }
     let mut metrics = fixture.server.watch();
-    metrics.until("all are judged", |metrics| {
-        metrics.value("hub_stream_rejected_total{stream=\"auction\"}") == 1
-            && metrics.value("hub_stream_accepted_total{stream=\"auction\"}") == 4
-    });
+    metrics.until("all are judged", |metrics| judged(metrics) == (4, 1));
     drop(metrics);
     assert_eq!(disk.writing_threads(), ["journal"]);
     assert!(bidder.peer.is_silent() && observer.peer.is_silent());
@@ -95,18 +102,20 @@ fn a_failed_sync_reveals_no_bid_that_was_judged_before(driver: DriverUnderTest) 
     let fixture = NatsServerFixture::start(driver, AUCTION);
     let mut bidder = with_one_bid(&fixture);
     let disk = DiskFault::fail(&fixture.server);
-    bid(&mut bidder, 20);
-    bid(&mut bidder, 15);
-    fixture
+    // In one write: both are judged before the sync of the first one fails.
+    bidder.send(bid_command(20) + &bid_command(15));
+    let frozen = fixture
         .server
         .watch()
         .until("the stream is frozen", |metrics| metrics.value("hub_stream_frozen{stream=\"auction\"}") == 1);
+    assert_eq!(judged(&frozen), (3, 1), "the opening, 10 and 20 are accepted, 15 is rejected");
     for _ in 0..2 {
         let (subject, answer) = answer(&mut bidder);
         assert!(answer.contains("\"error\"") && !answer.contains("20"), "{subject}: {answer}");
     }
     bid(&mut bidder, 40);
     assert!(answer(&mut bidder).1.contains("\"error\""));
+    assert_eq!(judged(&fixture.server.watch().fetch()), (3, 1), "a frozen stream judges nothing");
     drop((disk, bidder));
     let fixture = fixture.crash(driver, AUCTION);
     let low = post(&fixture.server, "auction.lot1.bid", "", r#"{"price":10,"bidder":"bo"}"#);

@@ -75,10 +75,8 @@ pub(super) fn admit(head: &RequestHead<'_>, hub: &HubHandle, is_open: bool) -> R
         return Err(PublishRejection::new(Status::Forbidden, reason));
     }
     check_origin(head)?;
-    if is_rebindable(head) && hub.users.initial_access() != UserAccess::Unauthenticated {
-        let reason = "a page at a host name may publish only if users are configured ([[user]]), because any site can let its name resolve to \
-                   this address (DNS rebinding); localhost and IP addresses are exempt";
-        return Err(PublishRejection::new(Status::Forbidden, reason));
+    if head.header("Origin").is_some() {
+        check_host(head, hub, "a page at a host name may publish")?;
     }
     let access = authenticate(head.header("Authorization"), &hub.users);
     if access == UserAccess::Unauthenticated {
@@ -109,12 +107,7 @@ pub(super) fn admit_reader(
         );
     }
     check_origin(head)?;
-    if has_host_name(head) && hub.users.initial_access() != UserAccess::Unauthenticated {
-        return forbid(
-            "a host name may be used for subscriptions only if users are configured ([[user]]), because any site can let \
-             its name resolve to this address (DNS rebinding); localhost and IP addresses are exempt",
-        );
-    }
+    check_host(head, hub, "a host name may be used for subscriptions")?;
     match authenticate(head.header("Authorization"), &hub.users) {
         UserAccess::Unauthenticated => {
             let reason = "subscribing needs a known name and password (Basic) or token (Bearer)";
@@ -141,16 +134,10 @@ pub(super) fn admit_nats(
         if !is_same_site(head) {
             return forbid("cross-origin request refused: the host of Origin differs from Host");
         }
-    } else if !is_same_origin(head) {
-        return forbid("cross-origin request refused: Origin differs from Host");
+    } else {
+        check_origin(head)?;
     }
-    if has_host_name(head) && hub.users.initial_access() != UserAccess::Unauthenticated {
-        return forbid(
-            "a host name may be used for NATS over WebSocket only if users are configured ([[user]]), because any site \
-             can let its name resolve to this address (DNS rebinding); localhost and IP addresses are exempt",
-        );
-    }
-    Ok(())
+    check_host(head, hub, "a host name may be used for NATS over WebSocket")
 }
 
 /// Checks a message of `size` bytes; `line` is its line number if the body has several messages.
@@ -274,14 +261,21 @@ fn without_port(host: &[u8]) -> &[u8] {
     }
 }
 
-/// Whether the request comes from a page at a host name, which may be under foreign control: a page of `evil.example`
-/// has the same origin as this server as soon as that name resolves to the server's address ("DNS rebinding").
-/// Addresses and `localhost` (RFC 6761 §6.3) cannot be rebound.
-fn is_rebindable(head: &RequestHead<'_>) -> bool {
-    head.header("Origin").is_some() && has_host_name(head)
+/// Refuses requests to a host name unless users are configured: a page of `evil.example` has the same origin as this
+/// server as soon as that name resolves to the server's address ("DNS rebinding"). `permission` begins the reason.
+fn check_host(head: &RequestHead<'_>, hub: &HubHandle, permission: &str) -> Result<(), PublishRejection> {
+    if !has_host_name(head) || hub.users.initial_access() == UserAccess::Unauthenticated {
+        return Ok(());
+    }
+    let reason = format!(
+        "{permission} only if users are configured ([[user]]), because any site can let its name resolve to this \
+         address (DNS rebinding); localhost and IP addresses are exempt"
+    );
+    Err(PublishRejection::new(Status::Forbidden, reason))
 }
 
-/// Whether the request names its host by a name that may be under foreign control.
+/// Whether the request names its host by a name that may be under foreign control. Addresses and `localhost` (RFC 6761
+/// §6.3) cannot be rebound.
 fn has_host_name(head: &RequestHead<'_>) -> bool {
     let Some(host) = head.host else { return false };
     let name = without_port(host);
@@ -358,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_at_a_host_name_is_distinguished_from_one_at_an_address() {
+    fn a_host_name_is_distinguished_from_an_address() {
         for (host, expected) in [
             ("localhost", false),
             ("LocalHost:9000", false),
@@ -371,8 +365,7 @@ mod tests {
             ("127.0.0.1.evil.example:80", true),
             ("localhost.evil.example", true),
         ] {
-            assert_eq!(with_host(host, "Origin: http://x\r\n", is_rebindable), expected, "{host}");
-            assert!(!with_host(host, "", is_rebindable), "{host}: no page");
+            assert_eq!(with_host(host, "", has_host_name), expected, "{host}");
         }
     }
 

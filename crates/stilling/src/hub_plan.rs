@@ -381,14 +381,14 @@ impl<S: StreamStore> HubPlan<S> {
             port.set_counters(Arc::clone(&hub_counters), number);
             let runner = if hub_wake.is_some() { None } else { runner.take() };
             let counters = Arc::clone(&overview.hub_handles[number]);
+            let nats = NatsShard::new(info.clone()).with_counters(Arc::clone(&counters));
             let handle = HubHandle::new(port, Arc::clone(&users), payload_size_max, counters, runner, number);
             let handle = handle.with_streams(Arc::clone(&directory));
             let hub = match closer {
                 Some(closer) => handle.with_closer(closer.clone()),
                 None => handle,
             };
-            let (nats, syslog) =
-                (NatsShard::new(info.clone()), SyslogShard::new(Arc::clone(&syslog), payload_size_max));
+            let syslog = SyslogShard::new(Arc::clone(&syslog), payload_size_max);
             hubs.push(ShardHub { hub, nats, syslog });
         }
         Ok(AssembledHub { hubs, runner })

@@ -34,6 +34,7 @@
 
 mod addresses;
 mod config;
+mod control_frames;
 mod data_directory;
 mod descriptor_budget;
 mod exposure;

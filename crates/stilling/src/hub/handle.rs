@@ -45,6 +45,8 @@ pub struct HubHandleCounters {
     pub unauthorized: Counter,
     /// NATS publications dropped because of an invalid subject or reply subject.
     pub publications_invalid: Counter,
+    /// Bytes of memory for undecoded input of NATS clients over WebSocket.
+    pub nats_undecoded: Counter,
     /// HTTP publications refused because the hub had no room for too long.
     pub publications_shed: Counter,
     /// HTTP publications without an outcome in time.

@@ -248,6 +248,9 @@ fn encode_hub_handles(overview: &Overview, to: &mut DescriptorEncoder<'_>) -> fm
     let invalid = sum(|handle| handle.publications_invalid.get());
     let help = "Publications over NATS that were dropped because of an invalid subject or reply subject";
     counter(to, "hub_publications_invalid", help, invalid)?;
+    let undecoded = sum(|handle| handle.nats_undecoded.get());
+    let help = "Undecoded input held for NATS clients over WebSocket";
+    gauge(to, "hub_nats_undecoded_bytes", help, undecoded)?;
     let shed = sum(|handle| handle.publications_shed.get());
     counter(
         to,

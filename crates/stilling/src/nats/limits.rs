@@ -39,7 +39,8 @@ pub(crate) const ASSEMBLY_STEP: usize = 64 * 1024;
 /// room then, it is closed, and the next connection may exceed it.
 pub(crate) const ASSEMBLY_OVER_LIMIT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Maximum time to receive a long message. Then its connection is closed.
+/// Maximum time to receive a long message, or the rest of a protocol line over WebSocket. Then its connection is closed.
+/// Time in which the server does not read the connection does not count.
 pub(crate) const ASSEMBLY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long a connection pauses that found no room for a long message.
@@ -57,5 +58,7 @@ pub(crate) const FRAME_STEP: usize = 64 * 1024;
 /// beside those of one step. More: its next frames are not decoded before the session has consumed them.
 pub(crate) const UNDECODED_MAX: usize = 64 * 1024;
 
-/// Bytes of memory for such bytes, per shard. Full: a connection that needs more is closed with 1013.
+/// Bytes of memory for such bytes, per shard, beside `--max-input-held`. Full: a connection that needs more for an
+/// incomplete protocol line is closed with 1013. Connections that wait for room in the hub stay open: their frames are
+/// not decoded meanwhile, and each may exceed this maximum by the rest of one step.
 pub(crate) const UNDECODED_SHARD_MAX: usize = 64 * 1024 * 1024;

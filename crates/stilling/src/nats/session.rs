@@ -222,8 +222,10 @@ impl NatsSession {
         false
     }
 
-    /// Sets the next deadline. A draining connection is checked soon in any case.
+    /// Sets the next deadline, or that of an incomplete line if it is earlier. A draining connection is checked soon in
+    /// any case.
     fn schedule_check(&self, at: Time, io: &mut Io<'_>) {
+        let at = self.undecoded_until().map_or(at, |until| at.min(until));
         let at = match self.phase {
             NatsPhase::Serving | NatsPhase::AwaitingAcks(_) | NatsPhase::Disconnected => at,
             NatsPhase::Draining(wait) | NatsPhase::OutputEnded(wait) => at.min(wait.check_after(io.now())),
@@ -422,6 +424,10 @@ impl NatsSession {
     }
 
     pub(crate) fn flushed(&mut self, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
+        if let Some(frames) = self.frames.as_deref_mut() {
+            // The client may not have been read while its output was blocked.
+            frames.restart_timeout(io.now());
+        }
         for mark in self.marks.take().into_iter().flat_map(|marks| marks.0) {
             self.report_mark(mark, io, cx);
         }
@@ -471,6 +477,9 @@ impl NatsSession {
         }
         if let Some(assembly) = self.assembly.as_deref_mut() {
             assembly.extend(now.since(last_input));
+        }
+        if let Some(frames) = self.frames.as_deref_mut() {
+            frames.extend_timeout(now.since(last_input));
         }
         self.schedule_check(
             self.assembly.as_deref().map_or(now.after(PING_INTERVAL), |assembly| assembly.until),
@@ -529,12 +538,17 @@ impl NatsSession {
         }
         // A peer that is not read because it does not read is subject to the write timeout only.
         let is_input_blocked = io.is_input_blocked();
+        if !is_input_blocked && self.undecoded_until().is_some_and(|until| now >= until) {
+            self.send_error("Message Timeout", io);
+            return self.finish_lingering(CloseReason::BodyTimeout, io, cx);
+        }
         if let Some(assembly) = self.assembly.as_deref_mut().filter(|_| !is_input_blocked) {
             if assembly.is_overdue(self.token, now, cx.nats) {
                 self.send_error("Message Timeout", io);
                 return self.finish_lingering(CloseReason::BodyTimeout, io, cx);
             }
-            io.set_deadline(Some(assembly.until));
+            let until = assembly.until;
+            self.schedule_check(until, io);
             return self.resume(io);
         }
         if io.is_output_blocked() {
@@ -543,7 +557,7 @@ impl NatsSession {
         let due = self.last_input.after(PING_INTERVAL);
         if now < due {
             self.pings = 0;
-            return io.set_deadline(Some(due));
+            return self.schedule_check(due, io);
         }
         if self.pings >= PINGS_MAX {
             self.send_error("Stale Connection", io);
@@ -551,7 +565,7 @@ impl NatsSession {
         }
         self.pings += 1;
         self.send_bytes(PING, io);
-        io.set_deadline(Some(now.after(PING_INTERVAL)));
+        self.schedule_check(now.after(PING_INTERVAL), io);
     }
 
     /// Sends INFO; `ldm`: the server is about to stop.

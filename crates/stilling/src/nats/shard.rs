@@ -3,11 +3,13 @@
 use std::borrow::Cow;
 use std::fmt::{Display, Write as _};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use stilling_engine::Token;
 use stilling_wire::nats::Info;
 
-use crate::hub::HubHandle;
+use super::limits::UNDECODED_SHARD_MAX;
+use crate::hub::{HubHandle, HubHandleCounters};
 use crate::lifecycle::Lifecycle;
 
 #[derive(Debug, Default)]
@@ -20,8 +22,7 @@ pub(crate) struct NatsShard {
     pub(super) assembled_bytes: usize,
     /// The connection with a long message that may exceed `ASSEMBLY_MAX`.
     pub(super) over_limit: Option<Token>,
-    /// Bytes of memory for incomplete protocol lines of clients over WebSocket.
-    pub(super) undecoded_bytes: usize,
+    pub(super) undecoded: UndecodedBudget,
     /// Memory for the payload of a frame.
     pub(super) unmasked: Vec<u8>,
     /// Memory for short texts.
@@ -31,6 +32,12 @@ pub(crate) struct NatsShard {
 impl NatsShard {
     pub(crate) fn new(info: Info<'static>) -> NatsShard {
         NatsShard { info, ..NatsShard::default() }
+    }
+
+    /// Sets the destination of the shard's figures.
+    pub(crate) fn with_counters(mut self, counters: Arc<HubHandleCounters>) -> NatsShard {
+        self.undecoded.counters = counters;
+        self
     }
 
     pub(crate) fn set_addresses(&mut self, addresses: Vec<SocketAddr>) {
@@ -59,6 +66,32 @@ impl NatsShard {
         }
         info.encode(scratch);
         scratch
+    }
+}
+
+/// Bytes of memory for undecoded input of the clients over WebSocket.
+#[derive(Debug)]
+pub(super) struct UndecodedBudget {
+    pub(super) used: usize,
+    pub(super) max: usize,
+    counters: Arc<HubHandleCounters>,
+}
+
+impl Default for UndecodedBudget {
+    fn default() -> Self {
+        UndecodedBudget { used: 0, max: UNDECODED_SHARD_MAX, counters: Arc::default() }
+    }
+}
+
+impl UndecodedBudget {
+    /// Replaces `before` used bytes by `after`.
+    pub(super) fn replace(&mut self, before: usize, after: usize) {
+        self.used = self.used - before + after;
+        self.counters.nats_undecoded.set(self.used as u64);
+    }
+
+    pub(super) fn is_exceeded(&self) -> bool {
+        self.used > self.max
     }
 }
 

@@ -1,6 +1,7 @@
 //! NATS sessions on a shard with a hub, over real sockets: memory of payloads, and parked connections.
 
 mod copies;
+mod frames;
 mod recording;
 
 use std::collections::BTreeMap;
@@ -35,6 +36,8 @@ use crate::lifecycle::{Lifecycle, WallClock};
 struct NatsTestService {
     hub: HubHandle,
     nats: NatsShard,
+    /// Clients connect over WebSocket, after the opening handshake.
+    is_framed: bool,
     lifecycle: Lifecycle,
     runner: Runner<JournalStorage>,
     /// The journal's writer, and the time of all its turns.
@@ -61,7 +64,10 @@ impl Service for NatsTestService {
     type Mail = HubMail;
 
     fn accepted(&mut self, listener: u32) -> RecordingSession {
-        RecordingSession(NatsSession::new(listener, None))
+        RecordingSession(match self.is_framed {
+            true => NatsSession::over_websocket(listener, None),
+            false => NatsSession::new(listener, None),
+        })
     }
 
     fn next_mail(&mut self) -> Option<(Recipient, HubMail)> {
@@ -167,6 +173,7 @@ impl NatsFixture {
         let service = NatsTestService {
             hub: HubHandle::new(port, Arc::default(), 1 << 20, Arc::default(), None, 0),
             nats: NatsShard::new(Info::default()),
+            is_framed: false,
             lifecycle: Lifecycle::new(Vec::new(), WallClock::System),
             runner,
             journal: None,

@@ -2,10 +2,8 @@
 
 use stilling_engine::{CloseReason, Io};
 use stilling_ring::Time;
-use stilling_wire::websocket::limits::CONTROL_SIZE_MAX;
 use stilling_wire::websocket::{
-    CloseCode, MaskedPayload, MessageKind, Opcode, WebSocketDecoder, WebSocketEvent, WebSocketFrameHeader,
-    WebSocketLimits, encode_close,
+    CloseCode, MaskedPayload, MessageKind, WebSocketDecoder, WebSocketEvent, WebSocketLimits,
 };
 
 use super::WebSocketPurpose;
@@ -16,6 +14,7 @@ use super::limits::{
     PING_INTERVAL, PINGS_MAX, SCRATCH_KEPT_MAX,
 };
 use super::subscriber::Subscriber;
+use crate::control_frames::{send_close, send_ping, send_pong};
 use crate::hub::{HubHandle, HubMail};
 use crate::lifecycle::Lifecycle;
 
@@ -84,9 +83,6 @@ pub(super) struct WebSocketClose {
     pub(super) text: &'static str,
     pub(super) reason: CloseReason,
 }
-
-/// Bytes of the longest control frame of a server.
-const CONTROL_FRAME_SIZE_MAX: usize = 2 + CONTROL_SIZE_MAX;
 
 /// The close frame of a slow consumer: code 4008.
 const SLOW_CONSUMER: &[u8] = &[0x88, 2, 0x0f, 0xa8];
@@ -211,18 +207,7 @@ impl WebSocketSession {
                     self.handle_message(kind, &bytes, io, cx);
                 }
             }
-            WebSocketEvent::Ping(payload) => {
-                let length = payload.len() as u64;
-                let header =
-                    WebSocketFrameHeader { opcode: Opcode::Pong, is_final: true, length, mask: None };
-                // Only the latest ping needs an answer (RFC 6455 §5.5.3).
-                if io.room() >= CONTROL_FRAME_SIZE_MAX {
-                    let _ = io.send_with(|out| {
-                        header.encode(out);
-                        payload.append_to(out);
-                    });
-                }
-            }
+            WebSocketEvent::Ping(payload) => send_pong(payload, io),
             WebSocketEvent::Close { code, .. } => {
                 self.leave_hub(cx);
                 self.phase = Phase::Closed;
@@ -391,11 +376,7 @@ impl WebSocketSession {
                 );
             }
             self.pings += 1;
-            if io.room() < CONTROL_FRAME_SIZE_MAX {
-                return self.schedule(io);
-            }
-            let header = WebSocketFrameHeader { opcode: Opcode::Ping, is_final: true, length: 0, mask: None };
-            let _ = io.send_with(|out| header.encode(out));
+            send_ping(io);
         }
         self.schedule(io);
     }
@@ -459,13 +440,6 @@ impl WebSocketSession {
             hub.counters.slow_consumers.add(1);
         }
         self.leave_hub(cx);
-    }
-}
-
-/// Sends a close frame, unless the rest of another frame has to be sent first.
-fn send_close(code: Option<CloseCode>, text: &str, io: &mut Io<'_>) {
-    if io.room() >= CONTROL_FRAME_SIZE_MAX {
-        let _ = io.send_with(|out| encode_close(out, code, text, None));
     }
 }
 

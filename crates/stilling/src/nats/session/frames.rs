@@ -1,32 +1,31 @@
 //! The protocol over WebSocket: the bytes of a session inside binary frames (RFC 6455), in both directions.
 //!
 //! ```text
-//!   frames ─▶ WebSocketDecoder ─▶ payload, unmasked ─▶ NatsSession::decode     what it leaves is held for the next frame
+//!   frames ─▶ WebSocketDecoder ─▶ payload, unmasked ─▶ NatsSession::decode     the rest waits for the next frame
 //!   frames ◀─ header + the same bytes as over TCP   ◀─ Framing
 //! ```
 //!
 //! Frames and messages have no meaning: client frames may split or join protocol lines anywhere. As in nats-server, text
 //! messages are accepted like binary ones.
 
+use std::time::Duration;
+
 use stilling_engine::{CloseReason, Io};
 use stilling_hub::Payload;
-use stilling_wire::websocket::limits::CONTROL_SIZE_MAX;
+use stilling_ring::Time;
 use stilling_wire::websocket::{
-    CloseCode, MaskedPayload, Opcode, WebSocketDecoder, WebSocketEvent, WebSocketFrameHeader,
-    WebSocketLimits, encode_close,
+    CloseCode, MaskedPayload, Opcode, WebSocketDecoder, WebSocketEvent, WebSocketFrameHeader, WebSocketLimits,
 };
 
-use super::{NatsContext, NatsSession, SLOW_CONSUMER};
+use super::{NatsContext, NatsPhase, NatsSession, SLOW_CONSUMER};
+use crate::control_frames::{send_close, send_pong};
 use crate::hub::send_feed;
 use crate::nats::NatsShard;
-use crate::nats::limits::{FRAME_STEP, UNDECODED_MAX, UNDECODED_SHARD_MAX, WEBSOCKET_MESSAGE_SIZE_MAX};
+use crate::nats::limits::{ASSEMBLY_TIMEOUT, FRAME_STEP, UNDECODED_MAX, WEBSOCKET_MESSAGE_SIZE_MAX};
 
 /// Payloads are passed on as they arrive, never assembled.
 const FRAME_LIMITS: WebSocketLimits =
     WebSocketLimits { message_size_max: WEBSOCKET_MESSAGE_SIZE_MAX, whole_size_max: 0 };
-
-/// Bytes of the longest control frame of a server.
-const CONTROL_FRAME_SIZE_MAX: usize = 2 + CONTROL_SIZE_MAX;
 
 /// The last frames for a slow consumer: its error, and a close frame with code 1008, as in nats-server.
 const SLOW_CONSUMER_FRAMES: &[u8] = b"\x82\x16-ERR 'Slow Consumer'\r\n\x88\x02\x03\xf0";
@@ -39,6 +38,8 @@ pub(super) struct WebSocketFrames {
     decoder: WebSocketDecoder,
     /// Unmasked bytes that the session has not consumed. Without capacity while there are none.
     undecoded: Vec<u8>,
+    /// The deadline for more bytes that let the session consume some of them.
+    undecoded_until: Time,
     /// The code of the client's close frame.
     peer_close: Option<Option<CloseCode>>,
     /// A close frame was sent, or there was no room for it.
@@ -109,7 +110,8 @@ impl Framing {
         }
     }
 
-    /// Sends the messages of a feed, in one frame. Their bytes stay shared, also with connections without frames.
+    /// Sends the messages of a feed, in one frame. Their bytes stay shared, also with connections without
+    /// frames; blocked output holds a copy.
     pub(super) fn send_feed(self, messages: Payload<'_>, io: &mut Io<'_>) {
         match self {
             Framing::Plain => send_feed(messages, io),
@@ -123,38 +125,53 @@ impl WebSocketFrames {
         WebSocketFrames {
             decoder: WebSocketDecoder::of_client(),
             undecoded: Vec::new(),
+            undecoded_until: Time::ZERO,
             peer_close: None,
             is_closed: false,
         }
     }
 
-    /// Sends a close frame, once, unless the rest of another frame has to be sent first.
+    /// Sends a close frame, once; omitted without room for a control frame.
     fn close(&mut self, code: Option<CloseCode>, text: &str, io: &mut Io<'_>) {
-        if !std::mem::replace(&mut self.is_closed, true) && io.room() >= CONTROL_FRAME_SIZE_MAX {
-            let _ = io.send_with(|out| encode_close(out, code, text, None));
+        if !std::mem::replace(&mut self.is_closed, true) {
+            send_close(code, text, io);
         }
     }
 
-    /// Holds bytes that the session has not consumed, or returns false if the shard holds too many.
-    fn hold(&mut self, masked: MaskedPayload<'_>, nats: &mut NatsShard) -> bool {
+    /// Adds bytes that the session has not consumed.
+    fn add_undecoded(&mut self, masked: MaskedPayload<'_>, now: Time, nats: &mut NatsShard) {
         let before = self.undecoded.capacity();
+        if self.undecoded.is_empty() {
+            self.undecoded_until = now.after(ASSEMBLY_TIMEOUT);
+        }
         masked.append_to(&mut self.undecoded);
-        nats.undecoded_bytes += self.undecoded.capacity() - before;
-        nats.undecoded_bytes <= UNDECODED_SHARD_MAX
+        nats.undecoded.replace(before, self.undecoded.capacity());
     }
 
-    /// Drops the first `consumed` of the held bytes, which the session has decoded meanwhile.
-    fn put_back(&mut self, mut undecoded: Vec<u8>, consumed: usize, nats: &mut NatsShard) {
-        if consumed >= undecoded.len() {
-            nats.undecoded_bytes -= undecoded.capacity();
+    /// Keeps the bytes after the first `consumed`, in memory of their size. Their timeout restarts if the session has
+    /// consumed some.
+    fn keep_rest(&mut self, undecoded: Vec<u8>, consumed: usize, now: Time, nats: &mut NatsShard) {
+        if consumed == 0 {
+            self.undecoded = undecoded;
             return;
         }
-        undecoded.drain(..consumed);
-        self.undecoded = undecoded;
+        self.undecoded_until = now.after(ASSEMBLY_TIMEOUT);
+        self.undecoded = undecoded.get(consumed..).unwrap_or_default().to_vec();
+        nats.undecoded.replace(undecoded.capacity(), self.undecoded.capacity());
+    }
+
+    /// Extends the timeout by the span in which the client was not read.
+    pub(super) fn extend_timeout(&mut self, span: Duration) {
+        self.undecoded_until = self.undecoded_until.after(span);
+    }
+
+    /// Restarts the timeout.
+    pub(super) fn restart_timeout(&mut self, now: Time) {
+        self.undecoded_until = now.after(ASSEMBLY_TIMEOUT);
     }
 
     pub(super) fn release_memory(&mut self, nats: &mut NatsShard) {
-        nats.undecoded_bytes -= std::mem::take(&mut self.undecoded).capacity();
+        nats.undecoded.replace(std::mem::take(&mut self.undecoded).capacity(), 0);
     }
 }
 
@@ -171,9 +188,9 @@ impl NatsSession {
         io: &mut Io<'_>,
         cx: &mut NatsContext<'_>,
     ) -> usize {
-        self.decode_held(io, cx);
+        self.decode_undecoded(io, cx);
         let mut consumed = 0;
-        while self.reads_frames(io) {
+        while self.can_decode_frame(io, cx) {
             let Some(frames) = self.frames.as_deref_mut() else { break };
             let end = bytes.len().min(consumed + FRAME_STEP);
             let step = match frames.decoder.decode(&FRAME_LIMITS, &bytes[consumed..end]) {
@@ -204,21 +221,22 @@ impl NatsSession {
         if io.is_finishing() { bytes.len() } else { consumed }
     }
 
-    /// Whether the next frame may be decoded: the session reads, and has consumed the bytes of earlier ones.
-    fn reads_frames(&self, io: &Io<'_>) -> bool {
-        let held = self.frames.as_deref().map_or(0, |frames| frames.undecoded.len());
-        !io.is_paused() && !io.is_finishing() && held <= UNDECODED_MAX
+    /// Whether the next frame may be decoded: the session reads, has consumed the bytes of earlier ones, and has room for
+    /// more, so that the input of a waiting client stays in its socket.
+    fn can_decode_frame(&mut self, io: &mut Io<'_>, cx: &mut NatsContext<'_>) -> bool {
+        let undecoded = self.frames.as_deref().map_or(0, |frames| frames.undecoded.len());
+        if io.is_paused() || io.is_finishing() || undecoded > UNDECODED_MAX {
+            return false;
+        }
+        // Before the hub starts, the first lines decide.
+        (self.is_new && !cx.lifecycle.hub_has_started()) || self.can_decode(b"", io, cx)
     }
 
     fn read_payload(&mut self, payload: MaskedPayload<'_>, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
         let Some(frames) = self.frames.as_deref_mut() else { return };
         if !frames.undecoded.is_empty() {
-            if frames.hold(payload, cx.nats) {
-                self.decode_held(io, cx);
-            } else {
-                self.refuse_held(io, cx);
-            }
-            return;
+            frames.add_undecoded(payload, io.now(), cx.nats);
+            return self.decode_undecoded(io, cx);
         }
         // Not in place: other threads may refer to the block that the input is in.
         let mut unmasked = std::mem::take(&mut cx.nats.unmasked);
@@ -228,14 +246,14 @@ impl NatsSession {
         cx.nats.unmasked = unmasked;
         if consumed < payload.len()
             && let Some(frames) = self.frames.as_deref_mut()
-            && !frames.hold(payload.after(consumed), cx.nats)
         {
-            self.refuse_held(io, cx);
+            frames.add_undecoded(payload.after(consumed), io.now(), cx.nats);
+            self.limit_undecoded(io, cx);
         }
     }
 
     /// Continues with the bytes that earlier frames have left.
-    fn decode_held(&mut self, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
+    fn decode_undecoded(&mut self, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
         let Some(frames) = self.frames.as_deref_mut().filter(|frames| !frames.undecoded.is_empty()) else {
             return;
         };
@@ -245,12 +263,31 @@ impl NatsSession {
         let undecoded = std::mem::take(&mut frames.undecoded);
         let consumed = self.decode(&undecoded, io, cx);
         if let Some(frames) = self.frames.as_deref_mut() {
-            frames.put_back(undecoded, consumed, cx.nats);
+            frames.keep_rest(undecoded, consumed, io.now(), cx.nats);
+        }
+        self.limit_undecoded(io, cx);
+    }
+
+    /// The deadline of an incomplete line, while the session serves.
+    pub(super) fn undecoded_until(&self) -> Option<Time> {
+        let frames = self.frames.as_deref().filter(|frames| !frames.undecoded.is_empty())?;
+        matches!(self.phase, NatsPhase::Serving).then_some(frames.undecoded_until)
+    }
+
+    /// Has an incomplete line checked at its deadline, or closes the connection if the shard holds too many bytes of such
+    /// lines. A client that the server makes wait is not closed.
+    fn limit_undecoded(&mut self, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
+        let has_undecoded = self.frames.as_deref().is_some_and(|frames| !frames.undecoded.is_empty());
+        if has_undecoded && cx.nats.undecoded.is_exceeded() && !io.is_paused() && !io.is_finishing() {
+            return self.refuse_undecoded(io, cx);
+        }
+        if let Some(until) = self.undecoded_until() {
+            io.set_deadline(Some(io.deadline().map_or(until, |deadline| deadline.min(until))));
         }
     }
 
     /// Closes the connection: the shard holds too many bytes of incomplete protocol lines.
-    fn refuse_held(&mut self, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
+    fn refuse_undecoded(&mut self, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
         if let Some(frames) = self.frames.as_deref_mut() {
             let text = "too many incomplete messages: connect again later";
             frames.close(Some(CloseCode::TRY_AGAIN_LATER), text, io);
@@ -288,18 +325,6 @@ impl NatsSession {
     }
 }
 
-/// Answers a ping, unless the client does not read: only the latest ping needs an answer (RFC 6455 §5.5.3).
-fn send_pong(payload: MaskedPayload<'_>, io: &mut Io<'_>) {
-    let length = payload.len() as u64;
-    let header = WebSocketFrameHeader { opcode: Opcode::Pong, is_final: true, length, mask: None };
-    if io.room() >= CONTROL_FRAME_SIZE_MAX {
-        let _ = io.send_with(|out| {
-            header.encode(out);
-            payload.append_to(out);
-        });
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use stilling_wire::websocket::WebSocketFrame;
@@ -315,38 +340,45 @@ mod tests {
         handle(payload)
     }
 
-    /// Row 2.18: held bytes are counted by the memory that they occupy, and released with the connection.
+    /// Row 2.18: undecoded bytes are counted by the memory that they occupy, and released with the connection.
     #[test]
-    fn held_bytes_are_counted_until_they_are_decoded_or_released() {
+    fn undecoded_bytes_are_counted_until_they_are_decoded_or_released() {
         let mut nats = NatsShard::default();
+        let now = Time::ZERO;
         let mut frames = [WebSocketFrames::new(), WebSocketFrames::new()];
         for round in 1..200 {
             for frames in &mut frames {
-                assert!(with_payload(&vec![b'x'; round * 7], |payload| frames.hold(payload, &mut nats)));
+                let bytes = vec![b'x'; round * 7];
+                with_payload(&bytes, |payload| frames.add_undecoded(payload, now, &mut nats));
             }
             let occupied: usize = frames.iter().map(|frames| frames.undecoded.capacity()).sum();
-            assert_eq!(nats.undecoded_bytes, occupied);
+            assert_eq!(nats.undecoded.used, occupied);
             // The session decodes all but a few bytes; every third time, all.
             let [first, _] = &mut frames;
             let undecoded = std::mem::take(&mut first.undecoded);
             let rest = if round % 3 == 0 { 0 } else { 5 };
             let consumed = undecoded.len() - rest;
-            first.put_back(undecoded, consumed, &mut nats);
-            assert_eq!((first.undecoded.len(), first.undecoded.capacity() == 0), (rest, rest == 0));
+            first.keep_rest(undecoded, consumed, now, &mut nats);
+            assert_eq!((first.undecoded.len(), first.undecoded.capacity()), (rest, rest));
         }
         frames.iter_mut().for_each(|frames| frames.release_memory(&mut nats));
-        assert_eq!(nats.undecoded_bytes, 0);
+        assert_eq!(nats.undecoded.used, 0);
     }
 
+    /// Only progress of the session restarts the timeout of undecoded bytes.
     #[test]
-    fn a_shard_that_holds_too_much_refuses_more_and_accepts_again() {
+    fn the_timeout_of_undecoded_bytes_runs_until_some_are_consumed() {
         let mut nats = NatsShard::default();
-        nats.undecoded_bytes = UNDECODED_SHARD_MAX - 64;
-        let (mut first, mut second) = (WebSocketFrames::new(), WebSocketFrames::new());
-        assert!(with_payload(&[b'x'; 10], |payload| first.hold(payload, &mut nats)));
-        assert!(!with_payload(&[b'x'; 1000], |payload| second.hold(payload, &mut nats)));
-        second.release_memory(&mut nats);
-        assert!(with_payload(&[b'x'; 10], |payload| second.hold(payload, &mut nats)));
+        let mut frames = WebSocketFrames::new();
+        let (begin, later) = (Time::ZERO, Time::ZERO.after(ASSEMBLY_TIMEOUT / 2));
+        for now in [begin, later] {
+            with_payload(b"PUB a", |payload| frames.add_undecoded(payload, now, &mut nats));
+        }
+        for (consumed, expected) in [(0, begin), (3, later)] {
+            let undecoded = std::mem::take(&mut frames.undecoded);
+            frames.keep_rest(undecoded, consumed, later, &mut nats);
+            assert_eq!(frames.undecoded_until, expected.after(ASSEMBLY_TIMEOUT));
+        }
     }
 
     #[test]

@@ -16,6 +16,7 @@ on_both_drivers!(
     bad_frames_close_with_the_code_of_their_fault,
     bad_lines_are_answered_and_close_with_1002,
     a_close_frame_is_answered_after_the_acknowledgements,
+    a_flood_of_pings_holds_little_memory,
     many_subscribers_share_the_bytes_of_a_feed_with_tcp,
     a_flood_in_frames_of_odd_sizes_is_stored_in_order,
     a_slow_consumer_is_closed_with_1008,
@@ -97,10 +98,17 @@ impl FramedClient {
     #[track_caller]
     fn message(&mut self) -> (String, Vec<u8>) {
         let line = self.line();
+        let payload = self.payload(&line);
+        (line, payload)
+    }
+
+    /// The payload of the message with this line.
+    #[track_caller]
+    fn payload(&mut self, line: &str) -> Vec<u8> {
         let size: usize = line.rsplit(' ').next().and_then(|size| size.parse().ok()).expect("a message");
         let mut payload = self.take(size + 2);
         payload.truncate(size);
-        (line, payload)
+        payload
     }
 
     /// Reads up to the answer of a PING.
@@ -301,10 +309,32 @@ fn a_close_frame_is_answered_after_the_acknowledgements(driver: DriverChoice) {
     assert_eq!(records(&folder.path().join("streams")).len(), 1);
 }
 
+/// A client that does not read gets no pongs beyond what its connection takes.
+fn a_flood_of_pings_holds_little_memory(driver: DriverChoice) {
+    const PINGS: usize = 150_000;
+    let server = HubTestServer::start(driver);
+    let peer = TestPeer::connect_with_small_buffer(server.at("http"));
+    let mut client = FramedClient::on(peer, "/nats");
+    let mut writer = client.socket.peer.clone_writer();
+    let sender = std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        WebSocketFrame::ping(&[b'x'; 125]).masked(KEY).encode(&mut bytes);
+        writer.send(bytes.repeat(PINGS));
+    });
+    // Pings are read whether they are answered or not.
+    sender.join().expect("all are read");
+    let held = server.metric("stilling_output_held_bytes");
+    assert!(0 < held && held <= 1 << 20, "{held} bytes are held");
+    client.sync();
+    drop(client);
+    server.finish();
+}
+
 /// Row 2.4: the bytes of a feed are encoded once for connections with and without frames.
 fn many_subscribers_share_the_bytes_of_a_feed_with_tcp(driver: DriverChoice) {
     const EACH: usize = 20;
     const MESSAGES: usize = 500;
+    const ROUND: usize = 50;
     let server = HubTestServer::with(driver, |config| config.shards = 1);
     let mut framed: Vec<FramedClient> = (0..EACH)
         .map(|_| {
@@ -316,18 +346,31 @@ fn many_subscribers_share_the_bytes_of_a_feed_with_tcp(driver: DriverChoice) {
         .collect();
     let mut plain: Vec<NatsSubscriber> = (0..EACH).map(|_| server.subscribe("quick.>")).collect();
     let mut publisher = open_with_inbox(&server);
-    let mut bytes = Vec::new();
     let payload = |number: usize| format!("{number} {}", "x".repeat(number % 300));
-    for number in 0..MESSAGES {
-        let payload = payload(number);
-        bytes.extend(format!("PUB quick.a {}\r\n{payload}\r\n", payload.len()).into_bytes());
-    }
-    publisher.send(bytes);
-    for client in &mut framed {
-        for number in 0..MESSAGES {
-            assert_eq!(client.message().1, payload(number).into_bytes());
+    for start in (0..MESSAGES).step_by(ROUND) {
+        let mut bytes = Vec::new();
+        for number in start..start + ROUND {
+            let payload = payload(number);
+            bytes.extend(format!("PUB quick.a {}\r\n{payload}\r\n", payload.len()).into_bytes());
+        }
+        publisher.send(bytes);
+        // Private lines between the shared bytes change neither.
+        framed.iter_mut().for_each(|client| client.send("PING\r\n"));
+        for client in &mut framed {
+            let (mut number, mut pongs) = (start, 0);
+            while number < start + ROUND || pongs < 1 {
+                let line = client.line();
+                if line == "PONG" {
+                    pongs += 1;
+                    continue;
+                }
+                assert_eq!(client.payload(&line), payload(number).into_bytes());
+                number += 1;
+            }
         }
     }
+    assert_eq!(server.metric("stilling_hub_feeds"), 1);
+    assert_eq!(server.metric("stilling_hub_feed_subscriptions"), 2 * EACH as u64);
     for client in &mut plain {
         for number in 0..MESSAGES {
             assert_eq!(client.next(), ("quick.a".to_owned(), payload(number)));
@@ -341,11 +384,12 @@ fn many_subscribers_share_the_bytes_of_a_feed_with_tcp(driver: DriverChoice) {
     server.finish();
 }
 
-/// Backpressure: what the hub has no room for is held, and decoded in order.
+/// Backpressure: what the hub has no room for waits, and is decoded in order.
 fn a_flood_in_frames_of_odd_sizes_is_stored_in_order(driver: DriverChoice) {
     const MESSAGES: usize = 60_000;
     let server = HubTestServer::start(driver);
     let mut client = open_with_inbox(&server);
+    let stalled = server.stall_disk();
     let mut bytes = Vec::new();
     for number in 0..MESSAGES {
         bytes.extend(format!("PUB events.n inbox 100\r\n{number:0100}\r\n").into_bytes());
@@ -359,6 +403,10 @@ fn a_flood_in_frames_of_odd_sizes_is_stored_in_order(driver: DriverChoice) {
     }
     let mut writer = client.socket.peer.clone_writer();
     let sender = std::thread::spawn(move || writer.send(frames));
+    eventually("it waits for the disk", || {
+        (server.metric("stilling_hub_paused_connections") == 1).then_some(())
+    });
+    let _open = stalled.end();
     for number in 1..=MESSAGES {
         let expected = format!("{{\"stream\":\"events\",\"seq\":{number}}}");
         assert_eq!(String::from_utf8_lossy(&client.message().1), expected);
@@ -384,9 +432,11 @@ fn a_slow_consumer_is_closed_with_1008(driver: DriverChoice) {
         publisher.publish("plain", "", &payload);
         (server.metric("stilling_hub_slow_consumers_total") == 1).then_some(())
     });
-    let bytes = client.socket.peer.read_until_closed();
-    let last = b"\x82\x16-ERR 'Slow Consumer'\r\n\x88\x02\x03\xf0";
-    assert_eq!(bytes[bytes.len() - last.len()..], last[..]);
+    let mut frames = client.socket.frames_until_closed();
+    assert_eq!(frames.pop(), Some(Frame::Close(Some(1008), String::new())));
+    assert_eq!(frames.pop(), Some(Frame::Binary(b"-ERR 'Slow Consumer'\r\n".to_vec())));
+    let message = Frame::Binary(format!("MSG plain 1 {}\r\n{payload}\r\n", payload.len()).into_bytes());
+    assert!(!frames.is_empty() && frames.iter().all(|frame| *frame == message), "{} frames", frames.len());
     drop(publisher);
     let overview = server.finish();
     assert_eq!(overview.engine(|counters| counters.closed(CloseReason::SlowConsumer)), 1);
@@ -413,14 +463,20 @@ fn the_end_of_the_server_closes_with_1001_after_the_acknowledgements(driver: Dri
 
 fn a_reset_within_a_line_leaves_nothing(driver: DriverChoice) {
     let server = HubTestServer::start(driver);
-    for bytes in [&b"PUB eve"[..], b"PUB events.a 100000\r\nxxx", b"PUB events.a 10\r\nxxx"] {
+    let undecoded = || server.metric("stilling_hub_nats_undecoded_bytes");
+    // The pieces of a long payload are decoded as they arrive.
+    for (bytes, is_undecoded) in
+        [(&b"PUB eve"[..], true), (b"PUB events.a 100000\r\nxxx", false), (b"PUB events.a 10\r\nxxx", true)]
+    {
         let mut client = FramedClient::open(&server);
         client.send(CONNECT);
         client.send(bytes);
         client.socket.send(Opcode::Ping, true, b"");
         assert_eq!(client.socket.next(), Frame::Pong(Vec::new()), "it has received the line");
         client.socket.peer.send(b"\x82\xfe\x10\x00\0\0\0\0more");
+        assert_eq!(undecoded() > 0, is_undecoded);
         client.socket.peer.reset();
+        eventually("nothing is left", || (undecoded() == 0).then_some(()));
     }
     let (_, folder) = server.keep();
     assert!(!folder.path().join("streams/events").exists(), "no message is complete");

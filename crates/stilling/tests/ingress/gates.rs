@@ -94,9 +94,9 @@ fn a_gate_of_the_program_decides_on_every_protocol(driver: DriverChoice) {
     });
     assert_eq!(server.metric("stilling_hub_stream_accepted_total{stream=\"events\"}"), 3);
     for flow in ["judged", "accepted", "rejected"] {
-        // Row 2.17: the first sample may contain a part.
+        // Row 2.17: it is exported; its value is tested with a stepped clock in `rates`.
         let peak = || server.metric(&format!("stilling_hub_per_second_max{{flow=\"{flow}\"}}"));
-        eventually("the peak is sampled", || (1..=8).contains(&peak()).then_some(()));
+        eventually(&format!("the peak of {flow} is sampled"), || (peak() > 0).then_some(()));
     }
     let seen: Vec<String> = (0..3).map(|_| observer.next().1).collect();
     assert!(seen[..2] == ["one", "two"] && seen[2].contains("three"), "{seen:?}");

@@ -49,7 +49,7 @@ const LEVEL_FROM_S: f64 = 60.0;
 
 #[derive(Args)]
 pub(super) struct BroadcastSoak {
-    /// Deliveries to the 200 measured subscribers; the long run has 1,000,000,000
+    /// Deliveries to the 200 measured subscribers; 1,000,000,000 is a long run
     #[arg(long, value_name = "N", default_value_t = 100_000_000, value_parser = clap::value_parser!(u64).range(1_000_000..))]
     deliveries: u64,
     /// Driver of the server

@@ -121,6 +121,8 @@ pub enum DeliveryItem<'a> {
     Message(&'a [u8], Payload<'a>, &'static [u8]),
     /// Complete messages in a shared block, the same bytes for several connections.
     Feed(Payload<'a>),
+    /// Complete messages, the same for several connections but for the sids.
+    FeedWithSid(MessagesWithSid<'a>),
     /// The outcome of a published message.
     PublishOutcome {
         /// The publication's [ticket](crate::Publication::ticket).
@@ -151,6 +153,34 @@ pub enum DeliveryItem<'a> {
     Close,
 }
 
+/// Messages of a feed to be sent with a subscription's sid in place of placeholders.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MessagesWithSid<'a> {
+    messages: &'a [u8],
+    sid: &'a [u8],
+    /// Where the placeholders begin, plus `base`.
+    sid_starts: &'a [u32],
+    base: u32,
+}
+
+impl MessagesWithSid<'_> {
+    /// Returns the length in bytes.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.messages.len()
+    }
+
+    /// Appends the messages to `out`.
+    pub fn append_to(&self, out: &mut Vec<u8>) {
+        let start = out.len();
+        out.extend_from_slice(self.messages);
+        let copy = &mut out[start..];
+        for sid_start in self.sid_starts {
+            copy[(sid_start - self.base) as usize..][..self.sid.len()].copy_from_slice(self.sid);
+        }
+    }
+}
+
 /// Deliveries for the connections of a shard, in order.
 #[derive(Debug, Default)]
 pub struct DeliveryBatch {
@@ -161,6 +191,9 @@ pub struct DeliveryBatch {
     bodies: [(ByteSpan, u64); EncodingClass::COUNT],
     /// Blocks of payloads passed by reference.
     blocks: Vec<SharedBlock>,
+    /// Where the placeholders of sids begin in the blocks of feeds, and those of each such entry.
+    sid_starts: Vec<u32>,
+    sids: Vec<SidSpans>,
     shared_size: usize,
     counted: Option<u64>,
     /// Entries of a connection may not be consecutive.
@@ -213,6 +246,13 @@ enum DeliveryKind {
         start: u32,
         size: u32,
     },
+    /// The same, with placeholders of sids.
+    FeedWithSid {
+        block: u32,
+        start: u32,
+        size: u32,
+        sid: u32,
+    },
     PublishOutcome {
         ticket: u32,
         outcome: PublishOutcome,
@@ -227,6 +267,13 @@ enum DeliveryKind {
     Resume,
     Refused,
     Close,
+}
+
+/// A sid, and where its placeholders begin: an index and a count in `sid_starts`.
+#[derive(Clone, Copy, Debug)]
+struct SidSpans {
+    sid: ByteSpan,
+    starts: (u32, u32),
 }
 
 impl DeliveryBatch {
@@ -245,7 +292,8 @@ impl DeliveryBatch {
     /// Bytes that the batch counts for, payloads in shared blocks included.
     #[inline]
     pub(crate) fn size(&self) -> usize {
-        self.bytes.len() + self.shared_size + self.entries.len() * size_of::<DeliveryEntry>()
+        let sids = size_of_val(&self.sid_starts[..]) + size_of_val(&self.sids[..]);
+        self.bytes.len() + self.shared_size + size_of_val(&self.entries[..]) + sids
     }
 
     /// Returns whether no entries remain.
@@ -325,6 +373,36 @@ impl DeliveryBatch {
         let block = add_block(&mut self.blocks, block);
         // A block is shorter than 4 GiB.
         self.add(to, DeliveryKind::Feed { block, start: range.start as u32, size: range.len() as u32 });
+    }
+
+    /// The same, with the connection's sid in place of the placeholders that begin at `sid_starts` in the block.
+    pub(crate) fn feed_with_sid(
+        &mut self,
+        to: u64,
+        (block, range): (&SharedBlock, Range<usize>),
+        (sid, sid_starts): (&[u8], &[u32]),
+    ) {
+        let block = add_block(&mut self.blocks, block);
+        let (start, size) = (range.start as u32, range.len() as u32);
+        let last = self.entries.last().map(|last| last.kind);
+        let starts = match (last, self.sids.last()) {
+            // Most connections get the same messages.
+            (Some(DeliveryKind::FeedWithSid { block: of, start: from, size: length, .. }), Some(last))
+                if (of, from, length) == (block, start, size) =>
+            {
+                last.starts
+            }
+            _ => {
+                let first = self.sid_starts.len() as u32;
+                self.sid_starts.extend_from_slice(sid_starts);
+                (first, sid_starts.len() as u32)
+            }
+        };
+        let from = self.bytes.len() as u32;
+        self.bytes.extend_from_slice(sid);
+        self.sids.push(SidSpans { sid: ByteSpan { start: from, end: self.bytes.len() as u32 }, starts });
+        let sid = self.sids.len() as u32 - 1;
+        self.add(to, DeliveryKind::FeedWithSid { block, start, size, sid });
     }
 
     #[inline]
@@ -414,8 +492,11 @@ impl DeliveryBatch {
             return false;
         };
         let is_next = self.entries.get(self.next).is_some_and(|next| {
-            let is_shared = matches!(next.kind, DeliveryKind::Message { .. } | DeliveryKind::Feed { .. });
-            next.to == current.to && is_shared
+            let is_message = matches!(
+                next.kind,
+                DeliveryKind::Message { .. } | DeliveryKind::Feed { .. } | DeliveryKind::FeedWithSid { .. }
+            );
+            next.to == current.to && is_message
         });
         self.next += usize::from(is_next);
         is_next
@@ -446,6 +527,16 @@ impl DeliveryBatch {
                 let range = start as usize..start as usize + size as usize;
                 DeliveryItem::Feed(Payload::shared(&self.blocks[block as usize], range))
             }
+            DeliveryKind::FeedWithSid { block, start, size, sid } => {
+                let range = start as usize..start as usize + size as usize;
+                let SidSpans { sid, starts: (first, count) } = self.sids[sid as usize];
+                DeliveryItem::FeedWithSid(MessagesWithSid {
+                    messages: self.blocks[block as usize].bytes(range),
+                    sid: part(sid),
+                    sid_starts: &self.sid_starts[first as usize..][..count as usize],
+                    base: start,
+                })
+            }
             DeliveryKind::PublishOutcome { ticket, outcome } => {
                 DeliveryItem::PublishOutcome { ticket, outcome }
             }
@@ -463,6 +554,8 @@ impl DeliveryBatch {
     /// Empties the batch and releases the blocks of its payloads; keeps its memory except after an unusual burst.
     pub fn clear(&mut self) {
         self.blocks.clear();
+        self.sid_starts.clear();
+        self.sids.clear();
         self.shared_size = 0;
         self.entries.clear();
         self.bytes.clear();

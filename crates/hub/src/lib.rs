@@ -54,7 +54,7 @@ mod streams;
 mod time;
 
 pub use counters::{Gauge, HubCounters, ShardCounters, StreamCounters};
-pub use deliveries::{DeliveryBatch, DeliveryItem, PublishOutcome, RefusalReason};
+pub use deliveries::{DeliveryBatch, DeliveryItem, MessagesWithSid, PublishOutcome, RefusalReason};
 pub use encoding::MessageFormat;
 pub use fan_out::ShardSenders;
 pub use filter_tree::FilterTree;

@@ -12,8 +12,8 @@ pub const PUBLICATION_BATCHES: usize = 8;
 /// exceed it by one message. A message to many subscriptions of a shard continues in the next delivery batch.
 pub const DELIVERY_BATCH_SIZE: usize = 256 * 1024;
 
-/// Subscriptions of a shard with the same filter, sid and header support from which they share one copy of each message,
-/// a feed. Below, each gets lines of its own.
+/// Subscriptions of a shard with the same filter and header support, and the same sid or sids of one size, from which they
+/// share one encoded copy of each message, a feed. Below, each gets lines of its own.
 pub const FEED_SHARERS_MIN: usize = 8;
 
 /// Bytes of the largest block of an open feed. Full: its subscriptions get the messages that they have not received

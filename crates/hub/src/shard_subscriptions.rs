@@ -23,7 +23,7 @@
 //!
 //! After all its connections have disconnected, a registration ends in the hub with the next message or mark for it.
 //!
-//! Subscriptions of one filter that receive identical bytes share a [feed](feeds).
+//! Subscriptions of one filter that receive identical bytes, or the same but for the sid, share a [feed](feeds).
 
 use std::collections::hash_map::Entry as MapEntry;
 use std::collections::{HashMap, VecDeque};

@@ -5,7 +5,7 @@ use std::borrow::Borrow;
 use std::hash::{Hash, Hasher};
 
 /// Maximum bytes stored inline.
-const SHORT_MAX: usize = 14;
+pub(crate) const SHORT_MAX: usize = 14;
 
 /// A byte string that compares and hashes as its bytes.
 #[derive(Clone, Debug)]

@@ -41,7 +41,10 @@ fn planted_bugs_are_found() {
     for bug in syncs.into_iter().chain(others) {
         assert!(is_found(Some(bug), are_runs_wrong), "{bug}");
     }
-    assert!(!is_found(None, are_feeds_wrong) && is_found(Some("overtaken feed"), are_feeds_wrong));
+    assert!(!is_found(None, are_feeds_wrong));
+    for bug in ["overtaken feed", "missing sid"] {
+        assert!(is_found(Some(bug), are_feeds_wrong), "{bug}");
+    }
     assert!(!is_found(None, are_slow_subscribers_wrong));
     for bug in ["resumed late", "feed position ignored", "early live records", "early feed"] {
         assert!(is_found(Some(bug), are_slow_subscribers_wrong), "{bug}");

@@ -134,7 +134,7 @@ impl ShardSubscriptions {
                 .get(slot)
                 .map(|subscription| (subscription.token, subscription.owner, subscription.records.is_some()));
             if let Some((token, owner, has_format)) = target {
-                self.feeds.hand_out(token, &mut self.owners[owner as usize], into);
+                self.feeds.hand_out(token, &mut self.owners[owner as usize], &self.subscriptions, into);
                 match has_format {
                     true => into.refuse(token),
                     false => into.bytes(token, |out| encode_err(out, "maximum subscriptions exceeded")),
@@ -281,14 +281,17 @@ impl ShardSubscriptions {
                 continue;
             }
             if has_open_feed {
+                let token = subscription.token;
                 let owner = match subscription.owner {
-                    NO_OWNER => self.clients.get(&subscription.token).copied(),
+                    NO_OWNER => self.clients.get(&token).copied(),
                     owner => Some(owner),
                 };
                 if let Some(owner) = owner {
-                    self.feeds.hand_out(subscription.token, &mut self.owners[owner as usize], into);
+                    let owner = &mut self.owners[owner as usize];
+                    self.feeds.hand_out(token, owner, &self.subscriptions, into);
                 }
             }
+            let Some(subscription) = self.subscriptions[slot as usize].as_mut() else { continue };
             let may_share = !subscription.records.as_ref().is_some_and(|records| records.is_catching_up())
                 || planted!("early feed");
             if is_shareable && subscription.sharing == Sharing::New && may_share {

@@ -1,4 +1,5 @@
-//! Feeds: messages encoded once per shard for all subscriptions that receive identical bytes.
+//! Feeds: messages encoded once per shard for all subscriptions that receive identical bytes, or identical ones but for the
+//! sid.
 //!
 //! ```text
 //!   feed     │ MSG a 1 5␍␊hello␍␊ │ MSG a 1 3␍␊abc␍␊ │ MSG a 1 2␍␊xy␍␊ │       one block while the feed is open
@@ -10,6 +11,9 @@
 //! the expansion of a routed batch ends or before another item for its connection. A feed is open from its first
 //! message to the end of the expansion, so no position outlives a turn.
 //!
+//! Subscriptions whose lines differ in the sid alone, of equal size, share a feed too. Its block has a placeholder in each
+//! line, and each member's output gets a copy with the member's sid: one copy of the run, not one encoding per message.
+//!
 //! A connection has a position in at most one feed. A member whose connection reads another open feed becomes private
 //! for good, so the order of messages per connection remains that of the hub.
 
@@ -18,7 +22,7 @@ use std::ops::Range;
 
 use stilling_ring::{BlockWriter, planted};
 
-use super::SubscriptionOwner;
+use super::{Subscription, SubscriptionOwner};
 use crate::deliveries::DeliveryBatch;
 use crate::encoding::MessageFormat;
 use crate::free_list::FreeList;
@@ -30,6 +34,11 @@ use crate::short_bytes::ShortBytes;
 pub(super) enum Encoding {
     Nats {
         sid: ShortBytes,
+        supports_headers: bool,
+    },
+    /// Lines with a placeholder of this size in place of the sid: each member gets a copy with its own.
+    NatsOfSidSize {
+        sid_size: usize,
         supports_headers: bool,
     },
     /// Over WebSocket or SSE.
@@ -54,6 +63,8 @@ pub(super) struct Feed {
     newest_from: u64,
     /// Encoded messages while the feed is open.
     block: Option<BlockWriter>,
+    /// Where the placeholders of sids begin in the block.
+    sid_starts: Vec<u32>,
     /// Bytes of the longest run so far, halved by shorter ones: the size of the next block.
     run_size: usize,
 }
@@ -112,6 +123,7 @@ impl Feeds {
             last_sequence: 0,
             newest_from: 0,
             block: None,
+            sid_starts: Vec::new(),
             run_size: FEED_BLOCK_SIZE_MIN,
         };
         self.free.place(&mut self.slots, Some(new))
@@ -180,6 +192,7 @@ impl Feeds {
             self.open.retain(|open| *open != number);
             let size = block.committed().next_power_of_two();
             feed.run_size = size.max(feed.run_size / 2).clamp(FEED_BLOCK_SIZE_MIN, FEED_BLOCK_SIZE);
+            feed.sid_starts.clear();
             self.blocks.put_back(block);
         }
     }
@@ -214,24 +227,28 @@ impl Feed {
     pub(super) fn has_room_for(&self, size: usize) -> bool {
         self.block.as_ref().is_none_or(|block| block.spare_len() >= size)
     }
+
+    /// Where the placeholders of sids begin in a range of the block.
+    fn sid_starts(&self, range: &Range<usize>) -> &[u32] {
+        let first = self.sid_starts.partition_point(|start| (*start as usize) < range.start);
+        let end = self.sid_starts.partition_point(|start| (*start as usize) < range.end);
+        let end = if planted!("missing sid") { end - 1 } else { end };
+        &self.sid_starts[first..end]
+    }
 }
 
 impl Feeds {
-    /// Appends message `number` in parts to an open feed with room for it. `sequence`: of a record, or 0. Returns its
-    /// range.
-    pub(super) fn append<const N: usize>(
-        &mut self,
-        feed: u32,
-        (number, sequence): (u64, u64),
-        parts: [&[u8]; N],
-    ) -> Range<usize> {
+    /// Appends message `number` to an open feed with room for it. Returns its range.
+    pub(super) fn append(&mut self, feed: u32, number: u64, message: &EncodedMessage<'_>) -> Range<usize> {
         let Some(feed) = &mut self.slots[feed as usize] else { return 0..0 };
         feed.last_message = number;
         feed.message_count += 1;
-        feed.last_sequence = feed.last_sequence.max(sequence);
+        feed.last_sequence = feed.last_sequence.max(message.sequence);
         let Some(block) = &mut feed.block else { return 0..0 };
         let start = block.committed();
-        for part in parts {
+        // A block is shorter than 4 GiB.
+        feed.sid_starts.extend(message.sid_start.map(|sid_start| (start + sid_start) as u32));
+        for part in message.parts {
             block.append(part);
         }
         start..block.committed()
@@ -240,29 +257,52 @@ impl Feeds {
     /// Hands out everything that a connection has not been handed of the open feed that it reads, before another item
     /// for it.
     #[inline]
-    pub(super) fn hand_out(&self, token: u64, owner: &mut SubscriptionOwner, into: &mut DeliveryBatch) {
+    pub(super) fn hand_out(
+        &self,
+        token: u64,
+        owner: &mut SubscriptionOwner,
+        subscriptions: &[Option<Subscription>],
+        into: &mut DeliveryBatch,
+    ) {
         if planted!("overtaken feed") {
             return;
         }
-        self.hand_out_before(usize::MAX, token, owner, into);
+        self.hand_out_before(usize::MAX, (token, owner), subscriptions, into);
     }
 
     /// The same, up to the offset `end`.
     pub(super) fn hand_out_before(
         &self,
         end: usize,
-        token: u64,
-        owner: &mut SubscriptionOwner,
+        (token, owner): (u64, &mut SubscriptionOwner),
+        subscriptions: &[Option<Subscription>],
         into: &mut DeliveryBatch,
     ) {
         let Some(position) = &mut owner.position else { return };
-        let Some(block) = self.get(position.feed).and_then(|feed| feed.block.as_ref()) else { return };
-        let end = end.min(block.committed());
-        if position.offset < end {
-            into.feed(token, (block.shared(), position.offset..end));
-            position.offset = end;
+        let Some(feed) = self.get(position.feed) else { return };
+        let Some(block) = &feed.block else { return };
+        let range = position.offset..end.min(block.committed());
+        if range.is_empty() {
+            return;
+        }
+        position.offset = range.end;
+        match (&feed.encoding, &subscriptions[position.slot as usize]) {
+            (Encoding::NatsOfSidSize { .. }, Some(subscription)) => {
+                let sid_starts = feed.sid_starts(&range);
+                into.feed_with_sid(token, (block.shared(), range), (subscription.sid.bytes(), sid_starts));
+            }
+            _ => into.feed(token, (block.shared(), range)),
         }
     }
+}
+
+/// A message as a feed's members receive it.
+pub(super) struct EncodedMessage<'a> {
+    pub(super) parts: [&'a [u8]; 4],
+    /// Where the placeholder of the sid begins, if there is one.
+    pub(super) sid_start: Option<usize>,
+    /// Of a record, or 0.
+    pub(super) sequence: u64,
 }
 
 /// Blocks of feeds, by size. A block is reused when nothing refers to its bytes.

@@ -179,24 +179,25 @@ impl SubscriptionList {
     }
 
     /// Counts a subscription that may share a feed.
-    pub(super) fn count_sharer(&mut self, encoding: Encoding) -> EncodingSharers {
-        let sharers = self.encodings.entry(encoding).or_default();
-        sharers.count += 1;
-        *sharers
+    pub(super) fn count_sharer(&mut self, encoding: Encoding) {
+        self.encodings.entry(encoding).or_default().count += 1;
     }
 
-    /// Counts a subscription no longer. Returns whether none remains of its encoding, whose feed is then removed from
-    /// the list.
-    pub(super) fn uncount_sharer(&mut self, encoding: &Encoding) -> bool {
-        let Some(sharers) = self.encodings.get_mut(encoding) else { return false };
+    pub(super) fn sharers(&self, encoding: &Encoding) -> EncodingSharers {
+        self.encodings.get(encoding).copied().unwrap_or_default()
+    }
+
+    /// Counts a subscription no longer. If none remains of its encoding, removes the feed from the list and returns it.
+    pub(super) fn uncount_sharer(&mut self, encoding: &Encoding) -> Option<u32> {
+        let sharers = self.encodings.get_mut(encoding)?;
         sharers.count -= 1;
         if sharers.count > 0 {
-            return false;
+            return None;
         }
         let feed = sharers.feed;
         self.encodings.remove(encoding);
         self.feeds.retain(|own| Some(*own) != feed);
-        true
+        feed
     }
 
     pub(super) fn add_feed(&mut self, encoding: &Encoding, feed: u32) {

@@ -3,14 +3,18 @@
 use stilling_ring::planted;
 use stilling_wire::nats::Msg;
 
-use super::feeds::{Encoding, Feed, FeedPosition, NoBlock};
+use super::feeds::{EncodedMessage, Encoding, Feed, FeedPosition, NoBlock};
 use super::{ShardSubscriptions, Sharing};
 use crate::deliveries::DeliveryBatch;
 use crate::message::OutboundMessage;
 use crate::routed_batch::MessageEntry;
+use crate::short_bytes::SHORT_MAX;
 
 /// Members of a feed of which one must be connected for its registration to stay.
 const MEMBERS_COMPARED: usize = 16;
+
+/// In place of sids.
+const PLACEHOLDER: [u8; SHORT_MAX] = [b'0'; SHORT_MAX];
 
 /// The delivery batch is full, or no memory is free for a feed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,7 +63,7 @@ impl ShardSubscriptions {
         for slot in later {
             if let Some(subscription) = &self.subscriptions[slot as usize] {
                 let owner = &mut self.owners[subscription.owner as usize];
-                self.feeds.hand_out(subscription.token, owner, into);
+                self.feeds.hand_out(subscription.token, owner, &self.subscriptions, into);
             }
             self.make_private(slot);
         }
@@ -84,45 +88,43 @@ impl ShardSubscriptions {
         into: &mut DeliveryBatch,
     ) -> Result<(), NoRoom> {
         let Some(feed) = self.feeds.get(number) else { return Ok(()) };
-        let &OutboundMessage { subject, reply, headers, payload, position } = message;
-        let mut sequence = 0;
         let mut line = std::mem::take(&mut self.line);
         line.clear();
-        let parts = match &feed.encoding {
+        let encoded = match &feed.encoding {
             Encoding::Nats { sid, supports_headers } => {
-                let headers = if *supports_headers { headers } else { b"" };
-                let reply = (!reply.is_empty()).then_some(reply);
-                Msg { subject, sid: sid.bytes(), reply, headers, payload: payload.bytes() }
-                    .encode_line(&mut line);
-                [line.as_slice(), headers, payload.bytes(), b"\r\n"]
+                let encoded = encode_nats(message, sid.bytes(), *supports_headers, &mut line);
+                EncodedMessage { sid_start: None, ..encoded }
+            }
+            Encoding::NatsOfSidSize { sid_size, supports_headers } => {
+                encode_nats(message, &PLACEHOLDER[..*sid_size], *supports_headers, &mut line)
             }
             Encoding::Format { format, stream } => {
-                let position = position.filter(|position| *stream == Some(position.stream));
-                sequence = position.map_or(0, |position| position.sequence);
+                let position = message.position.filter(|position| *stream == Some(position.stream));
+                let sequence = position.map_or(0, |position| position.sequence);
                 format.encode(&mut line, message, position.is_some());
-                [line.as_slice(), b"", b"", b""]
+                EncodedMessage { parts: [line.as_slice(), b"", b"", b""], sid_start: None, sequence }
             }
         };
-        let appended = self.append_parts(number, (sequence, parts), excluded, into);
+        let appended = self.append_encoded(number, &encoded, excluded, into);
         self.line = line;
         appended
     }
 
-    fn append_parts(
+    fn append_encoded(
         &mut self,
         number: u32,
-        (sequence, parts): (u64, [&[u8]; 4]),
+        message: &EncodedMessage<'_>,
         excluded: Option<u64>,
         into: &mut DeliveryBatch,
     ) -> Result<(), NoRoom> {
-        let size = parts.iter().map(|part| part.len()).sum();
+        let size = message.parts.iter().map(|part| part.len()).sum();
         if self.feeds.get(number).is_some_and(|feed| !feed.has_room_for(size)) {
             self.hand_out_feed(number, into);
         }
         if self.feeds.open(number, size)? {
             self.set_positions(number);
         }
-        let range = self.feeds.append(number, (self.messages, sequence), parts);
+        let range = self.feeds.append(number, self.messages, message);
         into.count_feed(range.len());
         let is_excluded = excluded.is_some_and(|token| self.skip(number, token, range.clone(), into));
         // Members that have disconnected count until they are removed.
@@ -166,7 +168,7 @@ impl ShardSubscriptions {
         let Some(&owner) = self.clients.get(&token) else { return false };
         let owner = &mut self.owners[owner as usize];
         let Some(position) = owner.position.filter(|position| position.feed == number) else { return false };
-        self.feeds.hand_out_before(range.start, token, owner, into);
+        self.feeds.hand_out_before(range.start, (token, owner), &self.subscriptions, into);
         owner.position = Some(FeedPosition { offset: range.end, ..position });
         if let Some(subscription) = &mut self.subscriptions[position.slot as usize] {
             subscription.delivered = subscription.delivered.wrapping_sub(1);
@@ -180,7 +182,7 @@ impl ShardSubscriptions {
         if self.feeds.has_open()
             && let Some(&owner) = self.clients.get(&token)
         {
-            self.feeds.hand_out(token, &mut self.owners[owner as usize], into);
+            self.feeds.hand_out(token, &mut self.owners[owner as usize], &self.subscriptions, into);
         }
     }
 
@@ -192,7 +194,8 @@ impl ShardSubscriptions {
             let owner = &mut self.owners[subscription.owner as usize];
             if owner.position.is_some_and(|position| position.feed == number) {
                 if !owner.has_disconnected {
-                    self.feeds.hand_out_before(usize::MAX, subscription.token, owner, into);
+                    let to = (subscription.token, &mut *owner);
+                    self.feeds.hand_out_before(usize::MAX, to, &self.subscriptions, into);
                 }
                 owner.position = None;
             }
@@ -226,16 +229,20 @@ impl ShardSubscriptions {
             return;
         }
         subscription.sharing = Sharing::Counted;
-        let encoding = subscription.encoding();
-        let sharers = list.count_sharer(encoding.clone());
-        match sharers.feed {
-            Some(feed) => self.join_feed(number, feed, slot),
-            None if sharers.count >= self.sharers_min && self.feeds.may_add() => {
-                let feed = self.feeds.add(encoding.clone());
-                list.add_feed(&encoding, feed);
-                self.join_all(number, feed);
+        for encoding in subscription.encodings() {
+            list.count_sharer(encoding);
+        }
+        for encoding in subscription.encodings() {
+            let sharers = list.sharers(&encoding);
+            match sharers.feed {
+                Some(feed) => return self.join_feed(number, feed, slot),
+                None if sharers.count >= self.sharers_min && self.feeds.may_add() => {
+                    let feed = self.feeds.add(encoding.clone());
+                    list.add_feed(&encoding, feed);
+                    return self.join_all(number, feed);
+                }
+                None => {}
             }
-            None => {}
         }
     }
 
@@ -247,7 +254,8 @@ impl ShardSubscriptions {
         let is_sharer = |slot: &u32| {
             let subscription = self.subscriptions[*slot as usize].as_ref();
             subscription.is_some_and(|subscription| {
-                subscription.sharing == Sharing::Counted && subscription.encoding() == of.encoding
+                subscription.sharing == Sharing::Counted
+                    && subscription.encodings().any(|encoding| encoding == of.encoding)
             })
         };
         let slots: Vec<u32> = registered.members.from(0).map(|(_, slot)| slot).filter(is_sharer).collect();
@@ -270,9 +278,12 @@ impl ShardSubscriptions {
         let count = self.feeds.get(feed).map_or(0, Feed::message_count);
         subscription.delivered = subscription.delivered.wrapping_sub(count);
         let list = self.registered[number as usize].as_mut().and_then(|of| of.members.list_mut());
-        if let Some(list) = list {
-            list.move_into_feed(subscription.age);
-        }
+        let Some(list) = list else { return };
+        list.move_into_feed(subscription.age);
+        // It no longer counts for a feed with a placeholder.
+        let Some(read) = self.feeds.get(feed).map(|feed| feed.encoding.clone()) else { return };
+        let after = subscription.encodings().skip_while(|encoding| *encoding != read).skip(1);
+        self.uncount(number, after);
     }
 
     /// Gives a subscription lines of its own from now on.
@@ -331,14 +342,13 @@ impl ShardSubscriptions {
     /// of the others or drops it.
     pub(super) fn stop_sharing(&mut self, slot: u32) {
         let Some(subscription) = &self.subscriptions[slot as usize] else { return };
-        let (encoding, of) = match subscription.sharing {
+        let read = match subscription.sharing {
             Sharing::New | Sharing::Private => return,
-            Sharing::Counted => (Some(subscription.encoding()), None),
-            Sharing::Member { feed, .. } => {
-                (self.feeds.get(feed).map(|feed| feed.encoding.clone()), Some(feed))
-            }
+            Sharing::Counted => None,
+            Sharing::Member { feed, .. } => self.feeds.get(feed).map(|feed| feed.encoding.clone()),
         };
         let (number, owner) = (subscription.registered, subscription.owner);
+        let encodings = subscription.encodings();
         if let Sharing::Member { feed, index } = subscription.sharing {
             if let Some(owner) = self.owners.get_mut(owner as usize)
                 && owner.position.is_some_and(|position| position.feed == feed)
@@ -351,14 +361,38 @@ impl ShardSubscriptions {
                 moved.sharing = Sharing::Member { feed, index };
             }
         }
+        let mut is_after = false;
+        let counted = encodings
+            .take_while(|encoding| !std::mem::replace(&mut is_after, Some(encoding) == read.as_ref()));
+        self.uncount(number, counted);
+    }
+
+    /// No longer counts a subscription for these encodings. A feed for which none counts ends.
+    fn uncount(&mut self, number: u32, encodings: impl Iterator<Item = Encoding>) {
         let list = self.registered[number as usize].as_mut().and_then(|of| of.members.list_mut());
-        if let (Some(list), Some(encoding)) = (list, encoding)
-            && list.uncount_sharer(&encoding)
-            && let Some(feed) = of
-        {
-            self.feeds.remove(feed);
+        let Some(list) = list else { return };
+        for encoding in encodings {
+            if let Some(unread) = list.uncount_sharer(&encoding) {
+                self.feeds.remove(unread);
+            }
         }
     }
+}
+
+/// Encodes a message for subscriptions with a sid.
+fn encode_nats<'a>(
+    message: &OutboundMessage<'a>,
+    sid: &[u8],
+    supports_headers: bool,
+    line: &'a mut Vec<u8>,
+) -> EncodedMessage<'a> {
+    let &OutboundMessage { subject, reply, headers, payload, .. } = message;
+    let headers = if supports_headers { headers } else { b"" };
+    let reply = (!reply.is_empty()).then_some(reply);
+    let msg = Msg { subject, sid, reply, headers, payload: payload.bytes() };
+    msg.encode_line(line);
+    let parts = [line.as_slice(), headers, payload.bytes(), b"\r\n"];
+    EncodedMessage { parts, sid_start: Some(msg.sid_start()), sequence: 0 }
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::collections::{HashMap, hash_map};
 use super::feeds::{Encoding, FeedPosition};
 use super::record_subscription::RecordSubscription;
 use crate::hash_key::HashKey;
-use crate::short_bytes::ShortBytes;
+use crate::short_bytes::{SHORT_MAX, ShortBytes};
 
 #[derive(Debug)]
 pub(super) struct Subscription {
@@ -44,11 +44,19 @@ pub(super) enum Sharing {
 }
 
 impl Subscription {
-    pub(super) fn encoding(&self) -> Encoding {
-        match &self.records {
-            None => Encoding::Nats { sid: self.sid.clone(), supports_headers: self.supports_headers },
-            Some(records) => Encoding::Format { format: records.format, stream: records.stream },
-        }
+    /// The encodings of the feeds that it may read, the best one first.
+    pub(super) fn encodings(&self) -> impl Iterator<Item = Encoding> + use<> {
+        let supports_headers = self.supports_headers;
+        let (first, second) = match &self.records {
+            None => {
+                let sid_size = self.sid.bytes().len();
+                let second = Encoding::NatsOfSidSize { sid_size, supports_headers };
+                let first = Encoding::Nats { sid: self.sid.clone(), supports_headers };
+                (first, (sid_size <= SHORT_MAX).then_some(second))
+            }
+            Some(records) => (Encoding::Format { format: records.format, stream: records.stream }, None),
+        };
+        std::iter::once(first).chain(second)
     }
 
     pub(super) fn is_satisfied(&self) -> bool {

@@ -88,13 +88,17 @@ impl TableFixture {
             is_all = self.table.expand(&mut self.routed_batch, &mut deliveries);
             while deliveries.advance().is_some() {
                 match deliveries.current().expect("there is one") {
-                    item @ (DeliveryItem::Bytes(..) | DeliveryItem::Feed(_)) => {
-                        let bytes = match item {
-                            DeliveryItem::Bytes(first, _) => first,
-                            DeliveryItem::Feed(messages) => messages.bytes(),
-                            _ => b"",
-                        };
-                        let text = String::from_utf8_lossy(bytes).into_owned();
+                    item @ (DeliveryItem::Bytes(..)
+                    | DeliveryItem::Feed(_)
+                    | DeliveryItem::FeedWithSid(_)) => {
+                        let mut bytes = Vec::new();
+                        match item {
+                            DeliveryItem::Bytes(first, _) => bytes.extend_from_slice(first),
+                            DeliveryItem::Feed(messages) => bytes.extend_from_slice(messages.bytes()),
+                            DeliveryItem::FeedWithSid(messages) => messages.append_to(&mut bytes),
+                            _ => {}
+                        }
+                        let text = String::from_utf8_lossy(&bytes).into_owned();
                         let mut sids = text.split("MSG a ");
                         received.extend(sids.next().filter(|text| !text.is_empty()).map(str::to_owned));
                         received

@@ -65,6 +65,7 @@ impl AnswerCounts {
             match deliveries.current() {
                 Some(DeliveryItem::Bytes(line, _) | DeliveryItem::Message(line, ..)) => self.read(line),
                 Some(DeliveryItem::Feed(messages)) => self.read(messages.bytes()),
+                Some(DeliveryItem::FeedWithSid(_)) => panic!("all sids are equal"),
                 Some(DeliveryItem::PublishOutcome { ticket, outcome }) => {
                     self.of[ticket as usize % WINDOW] += 1;
                     self.refusals += u64::from(matches!(outcome, PublishOutcome::Refused(_)));

@@ -498,9 +498,15 @@ impl NatsSession {
         match delivery {
             // Nothing more can be sent.
             DeliveryItem::Mark(mark) if self.is_output_ended() => self.report_mark(mark, io, cx),
-            DeliveryItem::Bytes(..) | DeliveryItem::Message(..) | DeliveryItem::Feed(_)
+            DeliveryItem::Bytes(..)
+            | DeliveryItem::Message(..)
+            | DeliveryItem::Feed(_)
+            | DeliveryItem::FeedWithSid(_)
                 if self.is_output_ended() => {}
             DeliveryItem::Bytes(first, second) => self.framing().send(first, second, io),
+            DeliveryItem::FeedWithSid(messages) => {
+                self.framing().send_with(messages.size(), |out| messages.append_to(out), io);
+            }
             DeliveryItem::Message(line, payload, end) => {
                 self.framing().send_message(line, payload, end, io);
             }

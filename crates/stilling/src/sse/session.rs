@@ -118,6 +118,7 @@ impl SseSession {
                 io.finish(CloseReason::Done);
             }
             DeliveryItem::Message(..)
+            | DeliveryItem::FeedWithSid(_)
             | DeliveryItem::PublishOutcome { .. }
             | DeliveryItem::Rejection { .. }
             | DeliveryItem::Pause

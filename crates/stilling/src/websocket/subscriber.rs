@@ -174,7 +174,10 @@ impl Subscriber {
                     reason: CloseReason::Drained,
                 });
             }
-            DeliveryItem::Message(..) | DeliveryItem::Pause | DeliveryItem::Resume => {}
+            DeliveryItem::Message(..)
+            | DeliveryItem::FeedWithSid(_)
+            | DeliveryItem::Pause
+            | DeliveryItem::Resume => {}
         }
         self.slow.check(&self.request, io, hub);
         None

@@ -72,6 +72,13 @@ impl Msg<'_> {
         push_end(out, reply, headers.len(), payload.len());
     }
 
+    /// Returns where the subscription id begins in the encoded operation.
+    #[must_use]
+    pub fn sid_start(&self) -> usize {
+        let name = if self.headers.is_empty() { b"MSG ".len() } else { b"HMSG ".len() };
+        name + self.subject.len() + 1
+    }
+
     /// Returns the number of bytes that [`Msg::encode`] appends.
     #[must_use]
     pub fn size(&self) -> usize {

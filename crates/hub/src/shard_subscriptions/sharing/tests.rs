@@ -29,6 +29,8 @@ struct SharingFixture {
     output: BTreeMap<u64, Vec<u8>>,
     /// Addresses of feed ranges handed out.
     ranges: Vec<usize>,
+    /// Ranges handed out to be copied with a sid.
+    copies: usize,
 }
 
 impl SharingFixture {
@@ -44,6 +46,7 @@ impl SharingFixture {
             message: 0,
             output: BTreeMap::new(),
             ranges: Vec::new(),
+            copies: 0,
         }
     }
 
@@ -144,6 +147,10 @@ impl SharingFixture {
                         output.extend_from_slice(messages.bytes());
                         self.ranges.push(messages.bytes().as_ptr() as usize);
                     }
+                    Some(DeliveryItem::FeedWithSid(messages)) => {
+                        messages.append_to(output);
+                        self.copies += 1;
+                    }
                     Some(DeliveryItem::Mark(mark)) => output.extend(format!("<{mark}>").bytes()),
                     Some(DeliveryItem::PublishOutcome { ticket, .. }) => {
                         output.extend(format!("<outcome {ticket}>").bytes());
@@ -182,16 +189,73 @@ fn subscriptions_with_equal_bytes_share_one_copy() {
     }
 }
 
+/// Row 2.4: subscriptions whose sids differ have one encoding of a message, and each connection gets one copy of the run
+/// with its sid.
 #[test]
-fn few_subscriptions_and_different_sids_share_nothing() {
+fn different_sids_of_one_size_share_one_encoding() {
+    let mut shard = SharingFixture::new(FEED_SHARERS_MIN);
+    let sid = |token: u64| format!("{}", 10 + token);
+    (0..20).for_each(|token| shard.subscribe(token, "a.b", &sid(token), true));
+    shard.publish("a.b", None, b"first");
+    shard.expand();
+    assert_eq!((shard.table.feeds.len(), shard.table.feeds.sharers()), (1, 20));
+    (0..2).for_each(|_| shard.publish("a.b", None, b"hello"));
+    shard.publish("a.b", Some(7), b"not to 7");
+    (0..2).for_each(|_| shard.publish("a.b", None, b"bye"));
+    shard.expand();
+    assert_eq!((shard.ranges.len(), shard.copies), (0, 21), "one run per connection, two for the publisher");
+    for (token, output) in &shard.output {
+        let text = String::from_utf8_lossy(output);
+        let payloads: Vec<&str> = text.lines().filter(|line| !line.contains([':', '/', ' '])).collect();
+        let lines = text.lines().filter(|line| line.contains("MSG"));
+        assert!(lines.clone().all(|line| line.split(' ').nth(2) == Some(&sid(*token))), "{text}");
+        assert_eq!(lines.count(), if *token == 7 { 5 } else { 6 });
+        assert!(payloads.contains(&"first") && payloads.contains(&"bye"), "{text}");
+    }
+    for token in 0..20 {
+        shard.table.unsubscribe(token, sid(token).as_bytes(), None);
+    }
+    shard.report();
+    shard.expand();
+    shard.table.remove_some();
+    assert_eq!((shard.table.feeds.len(), shard.table.feeds.sharers()), (0, 0));
+}
+
+/// Enough subscriptions with equal sids share their bytes; only those that came before there were enough keep copies.
+#[test]
+fn equal_sids_share_their_bytes_beside_different_ones() {
+    let mut shard = SharingFixture::new(FEED_SHARERS_MIN);
+    for token in 0..40 {
+        let sid = if token % 2 == 0 { 7 } else { token % 10 };
+        shard.subscribe(token, "a.b", &sid.to_string(), true);
+        shard.publish("a.b", None, b"first");
+        shard.expand();
+    }
+    assert_eq!((shard.table.feeds.len(), shard.table.feeds.sharers()), (2, 40));
+    (shard.ranges, shard.copies) = (Vec::new(), 0);
+    shard.output.clear();
+    shard.publish("a.b", None, b"last");
+    shard.expand();
+    assert_eq!(shard.ranges.len() + shard.copies, 40);
+    assert!(shard.ranges.len() > 20 - FEED_SHARERS_MIN, "{} share their bytes", shard.ranges.len());
+    for (token, output) in &shard.output {
+        let sid = if token % 2 == 0 { 7 } else { token % 10 };
+        assert_eq!(String::from_utf8_lossy(output), format!("MSG a.b {sid} 4\r\nlast\r\n"));
+    }
+}
+
+#[test]
+fn few_subscriptions_share_nothing() {
     let mut shard = SharingFixture::new(FEED_SHARERS_MIN);
     (0..FEED_SHARERS_MIN as u64 - 1).for_each(|token| shard.subscribe(token, "a.b", "1", true));
-    (20..40).for_each(|token| shard.subscribe(token, "a.b", &token.to_string(), true));
+    (20..24).for_each(|token| shard.subscribe(token, "a.b", &token.to_string(), true));
+    // Too long for a placeholder.
+    (30..50).for_each(|token| shard.subscribe(token, "a.b", &format!("{token:020}"), true));
     for _ in 0..3 {
         shard.publish("a.b", None, b"hello");
         shard.expand();
     }
-    assert_eq!((shard.table.feeds.len(), shard.ranges.len()), (0, 0));
+    assert_eq!((shard.table.feeds.len(), shard.ranges.len(), shard.copies), (0, 0, 0));
     shard.subscribe(7, "a.b", "1", true);
     shard.publish("a.b", None, b"hello");
     shard.expand();

@@ -65,7 +65,16 @@ impl Framing {
     /// Sends complete protocol lines. A slow consumer is disconnected before their first byte.
     #[inline]
     pub(super) fn send(self, first: &[u8], second: &[u8], io: &mut Io<'_>) {
-        let length = first.len() + second.len();
+        let append = |out: &mut Vec<u8>| {
+            out.extend_from_slice(first);
+            out.extend_from_slice(second);
+        };
+        self.send_with(first.len() + second.len(), append, io);
+    }
+
+    /// The same, for lines of `length` bytes that `append` appends.
+    #[inline]
+    pub(super) fn send_with(self, length: usize, append: impl FnOnce(&mut Vec<u8>), io: &mut Io<'_>) {
         let header = self.header(length);
         if header.map_or(0, |header| header.size()) + length > io.room() {
             return io.end_slow_consumer();
@@ -75,8 +84,7 @@ impl Framing {
             if let Some(header) = header {
                 header.encode(out);
             }
-            out.extend_from_slice(first);
-            out.extend_from_slice(second);
+            append(out);
         });
     }
 

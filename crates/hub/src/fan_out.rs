@@ -22,10 +22,10 @@ use stilling_journal::Record;
 
 use self::shard_queue::ShardQueue;
 pub(crate) use self::unsent::{UnsentItem, VisibleRecord};
-use crate::deliveries::PublishOutcome;
 use crate::message::OutboundMessage;
 use crate::payload::Payload;
 use crate::publication_batch::{ClientId, RegistrationId};
+use crate::publish_outcome::PublishOutcome;
 use crate::pull::EndedPull;
 use crate::registrations::SubscriberTarget;
 use crate::resume::SubscriptionNotice;

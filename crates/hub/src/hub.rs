@@ -21,7 +21,6 @@ use crate::catch_ups::CatchUps;
 use crate::clients::ClosingClients;
 use crate::consumers::{ConsumerDelivery, Consumers};
 use crate::counters::HubCounters;
-use crate::deliveries::PublishOutcome;
 use crate::fan_out::{FanOut, MessageSender, ShardSenders};
 use crate::gate::GateRegistry;
 use crate::hash_key::HashKey;
@@ -32,6 +31,7 @@ use crate::parked::{ParkedClients, StallReason};
 use crate::publication_batch::{
     ClientId, ClientOptions, HubRequest, InterestChange, Publication, PublicationBatch,
 };
+use crate::publish_outcome::PublishOutcome;
 use crate::registrations::RegistrationsFull;
 use crate::router::{Router, RouterWork};
 use crate::storage::{Storage, StreamOpening};

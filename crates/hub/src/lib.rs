@@ -38,6 +38,7 @@ mod message;
 mod parked;
 mod payload;
 mod publication_batch;
+mod publish_outcome;
 mod pull;
 mod recovered_stream;
 mod registrations;
@@ -54,7 +55,7 @@ mod streams;
 mod time;
 
 pub use counters::{Gauge, HubCounters, ShardCounters, StreamCounters};
-pub use deliveries::{DeliveryBatch, DeliveryItem, MessagesWithSid, PublishOutcome, RefusalReason};
+pub use deliveries::{DeliveryBatch, DeliveryItem, MessagesWithSid};
 pub use encoding::MessageFormat;
 pub use fan_out::ShardSenders;
 pub use filter_tree::FilterTree;
@@ -71,6 +72,7 @@ pub use publication_batch::{
     ClientId, ClientOptions, HubRequest, Ingress, InterestChange, LossReport, Publication, PublicationBatch,
     RegistrationId,
 };
+pub use publish_outcome::{PublishOutcome, RefusalReason};
 pub use recovered_stream::RecoveredStream;
 pub use registrations::overlap as filters_overlap;
 pub use resume::{CatchUpRequest, ResetCause, StartFrom, SubscriptionNotice};

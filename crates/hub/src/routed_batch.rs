@@ -13,11 +13,11 @@
 
 use stilling_ring::SharedBlock;
 
-use crate::deliveries::PublishOutcome;
 use crate::limits::DELIVERY_BATCH_SIZE;
 use crate::message::{OutboundMessage, RecordPosition};
 use crate::payload::{Payload, add_block};
 use crate::publication_batch::RegistrationId;
+use crate::publish_outcome::PublishOutcome;
 use crate::resume::SubscriptionNotice;
 
 /// Messages and other entries for one shard, in order.

@@ -36,7 +36,6 @@ pub(crate) use self::release::Release;
 use self::skipped::SkippedRecords;
 use crate::counters::StreamCounters;
 use crate::dedup::DedupWindow;
-use crate::deliveries::RefusalReason;
 use crate::disk_stall::DiskStallTimer;
 use crate::gate::{GateRecords, StreamGate, Verdict};
 use crate::hash_key::HashKey;
@@ -45,6 +44,7 @@ use crate::limits::{DISK_SLOW_NS, DISK_STALL_TIMEOUT_NS, MEMORY_STREAM_SIZE, REP
 use crate::message::RecordPosition;
 use crate::payload::Payload;
 use crate::publication_batch::{ClientId, Ingress, Publication};
+use crate::publish_outcome::RefusalReason;
 use crate::recovered_stream::RecoveredParts;
 use crate::storage::Storage;
 use crate::stream::{Durability, ResumePoint, StreamConfig};

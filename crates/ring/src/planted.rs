@@ -37,6 +37,7 @@
 //! | `late resume` | hub | a subscription that resumes misses the record after its position |
 //! | `lost hand-over` | hub | a subscription that has caught up misses the next live record |
 //! | `overtaken feed` | hub | an item of a connection overtakes messages of the feed that it reads |
+//! | `missing sid` | hub | the last line of a run from a feed keeps the placeholder of its sid |
 //! | `early rejection` | hub | a gate's rejection leaves before the records that it was judged on are durable |
 //! | `rejected id remembered` | hub | the id of a message that its gate rejected counts as stored |
 //! | `early visibility` | hub | a subscriber gets a message before it is durable, and its publisher gets no answer |

@@ -11,12 +11,12 @@ use stilling_wire::nats::{Headers, NO_RESPONDERS, Subject, SubjectLimits, strip_
 
 use self::api_requests::{ApiError, MessageGet, bad_request, fields, object, unknown_field};
 use super::{Hub, Now, OutboundMessage, ShardSenders, StallReason, UnixNanos, describe};
-use crate::deliveries::RefusalReason;
 use crate::hash_key::HashKey;
 use crate::limits::{
     API_DISK_READS_MAX, API_READ_SIZE_PER_TURN, API_SIZE_PER_TURN, CHUNKS_PER_TURN, READS_PER_CLIENT_MAX,
 };
 use crate::publication_batch::{ClientId, Publication};
+use crate::publish_outcome::RefusalReason;
 use crate::registrations::checked;
 use crate::storage::Storage;
 use crate::stream::Durability;

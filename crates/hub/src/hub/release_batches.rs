@@ -17,12 +17,12 @@ use stilling_ring::planted;
 use stilling_wire::nats::strip_status;
 
 use super::{Hub, OutboundMessage, ShardSenders};
-use crate::deliveries::{PublishOutcome, RefusalReason};
 use crate::fan_out::{MessageSender, VisibleRecord};
 use crate::limits::SHARED_PAYLOAD_SIZE_MIN;
 use crate::loss::Loss;
 use crate::payload::Payload;
 use crate::publication_batch::Ingress;
+use crate::publish_outcome::{PublishOutcome, RefusalReason};
 use crate::storage::Storage;
 use crate::stream_writer::{AckTarget, AckedOutcome, PendingAck, Release};
 use crate::time::{SteadyNanos, UnixNanos};

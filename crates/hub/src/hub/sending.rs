@@ -3,10 +3,10 @@
 use stilling_wire::nats::{DISK_FULL, DISK_HUNG, PubAck, PubAckError};
 
 use super::{Hub, OutboundMessage, ShardSenders};
-use crate::deliveries::{PublishOutcome, RefusalReason};
 use crate::fan_out::MessageSender;
 use crate::loss::Loss;
 use crate::publication_batch::{ClientId, Publication};
+use crate::publish_outcome::{PublishOutcome, RefusalReason};
 use crate::storage::Storage;
 
 impl<S: Storage, O: ShardSenders> Hub<S, O> {

@@ -4,13 +4,13 @@ use stilling_journal::{Record, RecordKind};
 use stilling_ring::planted;
 
 use super::{Hub, Now, OutboundMessage, RequestOrigin, ShardSenders, StallReason};
-use crate::deliveries::{PublishOutcome, RefusalReason};
 use crate::fan_out::VisibleRecord;
 use crate::gate::{GateRecords, RejectReason};
 use crate::limits::SHARED_PAYLOAD_SIZE_MIN;
 use crate::loss::Loss;
 use crate::payload::Payload;
 use crate::publication_batch::{ClientId, Publication};
+use crate::publish_outcome::{PublishOutcome, RefusalReason};
 use crate::storage::Storage;
 use crate::stream::Durability;
 use crate::stream_writer::{AckTarget, AckedOutcome, ApplyError, PendingAck, StoreDecision};

@@ -1,7 +1,7 @@
 //! Decisions about a message, and errors of storing it.
 
-use crate::deliveries::RefusalReason;
 use crate::gate::{GateRecords, RejectReason};
+use crate::publish_outcome::RefusalReason;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum StoreDecision {

@@ -6,12 +6,13 @@ use proptest::prelude::*;
 use stilling_ring::BlockWriter;
 
 use super::*;
-use crate::deliveries::{DeliveryItem, PublishOutcome};
+use crate::deliveries::DeliveryItem;
 use crate::encoding::MessageFormat;
 use crate::hash_key::HashKey;
 use crate::limits::{FEED_BLOCK_SIZE, FEED_SHARERS_MIN};
 use crate::message::RecordPosition;
 use crate::publication_batch::{ClientOptions, HubRequest, InterestChange, PublicationBatch, RegistrationId};
+use crate::publish_outcome::PublishOutcome;
 use crate::resume::SubscriptionNotice;
 use crate::routed_batch::{MarkTarget, RoutedBatch};
 use crate::time::UnixNanos;

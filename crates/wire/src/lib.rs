@@ -4,8 +4,8 @@
 //! of plain state that borrows from it, so one thread can hold hundreds of thousands of decoders.
 //!
 //! [`http1`] is HTTP/1.1, [`nats`] the NATS client protocol, [`syslog`] both syslog formats and their framing,
-//! [`websocket`] WebSocket, and [`sse`] server-sent events. [`message_object`] is a message as subscribers of the last
-//! two receive it, [`resume_position`] the position from which they resume.
+//! [`websocket`] WebSocket, [`sse`] server-sent events, and [`coap`] CoAP. [`message_object`] is a message as subscribers
+//! over WebSocket and SSE receive it, [`resume_position`] the position from which they resume.
 //!
 //! ```
 //! use stilling_wire::http1::{HttpLimits, OK_CLOSE, RequestDecoder, RequestEvent};
@@ -23,6 +23,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod coap;
 pub mod http1;
 pub mod message_object;
 mod meter;

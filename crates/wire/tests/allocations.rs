@@ -3,6 +3,7 @@
 use std::hint::black_box;
 
 use stilling_probe::allocations::{CountingAllocator, thread_allocations};
+use stilling_wire::coap::{CoapMessage, Code, MessageType, MessageWriter, OptionNumber};
 use stilling_wire::message_object::MessageObject;
 use stilling_wire::nats::{
     AckSubject, ClientDecoder, ClientEvent, Filter, Headers, Msg, NatsLimits, Pub, PubAck, PubAckResponse,
@@ -149,5 +150,33 @@ fn no_subscription_message_costs_an_allocation() {
         count += usize::from(event.id() == Some(b"3-17") && event.data().is_some());
     }
     assert_eq!((start, count), (events.len(), 4 * ROUNDS));
+    assert_eq!(thread_allocations() - before, 0);
+}
+
+/// Row 1.1: messages of CoAP, malformed ones among them.
+#[test]
+fn no_datagram_costs_an_allocation() {
+    let requests: [&[u8]; 3] = [
+        b"\x41\x01\x00\x07t\xb4test\x11\x32\x41\x06",
+        b"\x40\x01\x00\x07\xff",
+        b"\x50\x02\x00\x08\xb1a\xffbody",
+    ];
+    let (mut buffer, mut count) = ([0; 256], 0);
+
+    let before = thread_allocations();
+    for request in (0..ROUNDS).flat_map(|_| requests) {
+        let Ok(message) = CoapMessage::parse(request) else { continue };
+        let path = message.options.values(OptionNumber::URI_PATH).count();
+        let known = message.options.recognised(|_| true).count();
+        let kind = MessageType::Acknowledgement;
+        let response = MessageWriter::new(&mut buffer, kind, Code::CONTENT, message.id, message.token)
+            .and_then(|mut writer| {
+                writer.uint(OptionNumber::CONTENT_FORMAT, 50)?;
+                writer.payload(message.payload)
+            })
+            .expect("the buffer has room");
+        count += path + known + black_box(response).len();
+    }
+    assert_eq!(count, ROUNDS * (1 + 3 + 7 + 1 + 1 + 11));
     assert_eq!(thread_allocations() - before, 0);
 }

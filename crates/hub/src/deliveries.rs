@@ -39,7 +39,7 @@ pub enum DeliveryItem<'a> {
         /// The result of the publication.
         outcome: PublishOutcome,
     },
-    /// The message was rejected by its stream's gate ([`RefusalReason::Gate`]).
+    /// The message was rejected by its stream's gate ([`RefusalReason::Gate`](crate::RefusalReason::Gate)).
     Rejection {
         /// The publication's [ticket](crate::Publication::ticket).
         ticket: u32,

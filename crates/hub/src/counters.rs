@@ -92,8 +92,30 @@ pub struct ShardCounters {
     pub feeds: Gauge,
     /// Subscriptions that read a feed.
     pub feed_sharers: Gauge,
+    /// Bytes of the memory for feeds, not counting messages longer than
+    /// [`FEED_BLOCK_SIZE`](crate::limits::FEED_BLOCK_SIZE).
+    pub feed_held_size: Gauge,
+    /// Bytes that were encoded for feeds.
+    pub feed_encoded_size: Gauge,
+    /// Bytes that subscriptions were sent from feeds.
+    pub feed_sent_size: Gauge,
     /// Requests made to the hub.
     pub requested: Gauge,
+}
+
+/// Sums over the feeds of all shards.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FeedTotals {
+    /// Current feeds.
+    pub feeds: u64,
+    /// Subscriptions that read one.
+    pub sharers: u64,
+    /// Bytes of their memory.
+    pub held_size: u64,
+    /// Bytes that were encoded for feeds since the start.
+    pub encoded_size: u64,
+    /// Bytes that subscriptions were sent from feeds since the start.
+    pub sent_size: u64,
 }
 
 /// State of one stream.
@@ -168,12 +190,18 @@ impl HubCounters {
         self.shards.iter().map(|shard| shard.delivered.get()).sum()
     }
 
-    /// Returns the feeds of all shards, and the subscriptions that read one.
+    /// Returns the sums over the feeds of all shards.
     #[must_use]
-    pub fn feeds(&self) -> (u64, u64) {
-        let count =
+    pub fn feeds(&self) -> FeedTotals {
+        let sum =
             |gauge: fn(&ShardCounters) -> &Gauge| self.shards.iter().map(|shard| gauge(shard).get()).sum();
-        (count(|shard| &shard.feeds), count(|shard| &shard.feed_sharers))
+        FeedTotals {
+            feeds: sum(|shard| &shard.feeds),
+            sharers: sum(|shard| &shard.feed_sharers),
+            held_size: sum(|shard| &shard.feed_held_size),
+            encoded_size: sum(|shard| &shard.feed_encoded_size),
+            sent_size: sum(|shard| &shard.feed_sent_size),
+        }
     }
 
     /// Returns how often subscriptions of all shards began to catch up because their clients were too slow.

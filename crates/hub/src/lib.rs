@@ -54,7 +54,7 @@ mod stream_writer;
 mod streams;
 mod time;
 
-pub use counters::{Gauge, HubCounters, ShardCounters, StreamCounters};
+pub use counters::{FeedTotals, Gauge, HubCounters, ShardCounters, StreamCounters};
 pub use deliveries::{DeliveryBatch, DeliveryItem, MessagesWithSid};
 pub use encoding::MessageFormat;
 pub use fan_out::ShardSenders;

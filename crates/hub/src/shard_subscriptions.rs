@@ -231,6 +231,9 @@ impl ShardSubscriptions {
         counters.subscriptions.set(self.len() as u64);
         counters.feeds.set(self.feeds.len() as u64);
         counters.feed_sharers.set(self.feeds.sharers() as u64);
+        counters.feed_held_size.set(self.feeds.held_size());
+        counters.feed_encoded_size.set(self.feeds.encoded_size());
+        counters.feed_sent_size.set(self.feeds.sent_size());
         counters.delivered.set(self.delivered);
         counters.delivered_sse.set(self.delivered_sse);
         counters.delivered_websocket.set(self.delivered_websocket);

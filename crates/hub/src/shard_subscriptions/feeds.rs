@@ -17,6 +17,7 @@
 //! A connection has a position in at most one feed. A member whose connection reads another open feed becomes private
 //! for good, so the order of messages per connection remains that of the hub.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::ops::Range;
 
@@ -93,6 +94,9 @@ pub(super) struct Feeds {
     /// Members of all feeds.
     sharers: usize,
     blocks: FeedBlocks,
+    /// Bytes appended to feeds, and bytes that their members were handed, since the start.
+    encoded_size: u64,
+    sent_size: Cell<u64>,
 }
 
 impl Feeds {
@@ -106,6 +110,8 @@ impl Feeds {
             open: Vec::new(),
             sharers: 0,
             blocks: FeedBlocks::new((FEEDS_SIZE_MAX / shards).max(FEED_BLOCK_SIZE)),
+            encoded_size: 0,
+            sent_size: Cell::new(0),
         }
     }
 
@@ -136,6 +142,21 @@ impl Feeds {
     /// Subscriptions that read a feed.
     pub(super) fn sharers(&self) -> usize {
         self.sharers
+    }
+
+    /// Bytes of the memory for feeds, not counting messages longer than [`FEED_BLOCK_SIZE`].
+    pub(super) fn held_size(&self) -> u64 {
+        self.blocks.size as u64
+    }
+
+    /// Bytes that were encoded for feeds since the start.
+    pub(super) fn encoded_size(&self) -> u64 {
+        self.encoded_size
+    }
+
+    /// Bytes that members of feeds were handed since the start.
+    pub(super) fn sent_size(&self) -> u64 {
+        self.sent_size.get()
     }
 
     pub(super) fn get(&self, number: u32) -> Option<&Feed> {
@@ -251,7 +272,9 @@ impl Feeds {
         for part in message.parts {
             block.append(part);
         }
-        start..block.committed()
+        let range = start..block.committed();
+        self.encoded_size += range.len() as u64;
+        range
     }
 
     /// Hands out everything that a connection has not been handed of the open feed that it reads, before another item
@@ -286,6 +309,7 @@ impl Feeds {
             return;
         }
         position.offset = range.end;
+        self.sent_size.set(self.sent_size.get() + range.len() as u64);
         match (&feed.encoding, &subscriptions[position.slot as usize]) {
             (Encoding::NatsOfSidSize { .. }, Some(subscription)) => {
                 let sid_starts = feed.sid_starts(&range);

@@ -182,7 +182,7 @@ fn messages(page: &mut String, overview: &Overview) {
     let subscribers = |open: fn(&HubHandleCounters) -> u64| {
         overview.hub_handles.iter().map(|handle| open(handle)).sum::<u64>()
     };
-    let (feeds, sharers) = hub.feeds();
+    let feeds = hub.feeds();
     let pending_peak = hub.streams.iter().map(|stream| stream.pending_peak.get()).max().unwrap_or(0);
     let mut rows = vec![
         ("messages".to_owned(), hub.messages.get()),
@@ -191,8 +191,11 @@ fn messages(page: &mut String, overview: &Overview) {
         ("delivered".to_owned(), hub.delivered()),
         ("duplicates".to_owned(), hub.duplicates.get()),
         ("subscriptions now".to_owned(), hub.subscriptions()),
-        ("feeds now".to_owned(), feeds),
-        ("subscriptions that read a feed now".to_owned(), sharers),
+        ("feeds now".to_owned(), feeds.feeds),
+        ("subscriptions that read a feed now".to_owned(), feeds.sharers),
+        ("bytes of memory for feeds now".to_owned(), feeds.held_size),
+        ("bytes encoded for feeds".to_owned(), feeds.encoded_size),
+        ("bytes sent from feeds".to_owned(), feeds.sent_size),
         ("subscribers by SSE now".to_owned(), subscribers(|handle| handle.sse.open())),
         ("subscribers by WebSocket now".to_owned(), subscribers(|handle| handle.websocket.open())),
         ("subscribers that catch up now".to_owned(), hub.catch_ups.get()),

@@ -6,7 +6,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Unit;
-use stilling_hub::{HubCounters, Ingress, Loss, ShardCounters, StreamCounters};
+use stilling_hub::{FeedTotals, HubCounters, Ingress, Loss, ShardCounters, StreamCounters};
 
 use super::{counter, counter_with_unit, gauge};
 use crate::hub::HubHandleCounters;
@@ -37,9 +37,7 @@ pub(super) fn encode(overview: &Overview, to: &mut DescriptorEncoder<'_>) -> fmt
     let dropped = hub.log_lines_dropped.get();
     counter(to, "hub_log_lines_dropped", "Log lines dropped because the log is written too slowly", dropped)?;
     gauge(to, "hub_subscriptions", "Subscriptions now", hub.subscriptions())?;
-    let (feeds, sharers) = hub.feeds();
-    gauge(to, "hub_feeds", "Feeds now: one copy of each message for several subscriptions", feeds)?;
-    gauge(to, "hub_feed_subscriptions", "Subscriptions that read a feed now", sharers)?;
+    encode_feeds(hub, to)?;
     let registrations = hub.registrations.get();
     gauge(
         to,
@@ -80,6 +78,19 @@ pub(super) fn encode(overview: &Overview, to: &mut DescriptorEncoder<'_>) -> fmt
     gauge_per_stream(&hub.streams, (name, help), |stream| stream.ids.get(), to)?;
     counters_per_stream(&hub.streams, to)?;
     encode_skipped(&hub.streams, to)
+}
+
+/// Feeds in sums: a client's subscriptions decide how many there are, so none has a label of its own.
+fn encode_feeds(hub: &HubCounters, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let FeedTotals { feeds, sharers, held_size, encoded_size, sent_size } = hub.feeds();
+    gauge(to, "hub_feeds", "Feeds now: one copy of each message for several subscriptions", feeds)?;
+    gauge(to, "hub_feed_subscriptions", "Subscriptions that read a feed now", sharers)?;
+    let help = "Memory for feeds, not counting messages longer than its largest block";
+    gauge(to, "hub_feed_held_bytes", help, held_size)?;
+    let help = "Bytes encoded for feeds, once for all subscriptions";
+    counter_with_unit(to, "hub_feed_encoded", help, &Unit::Bytes, encoded_size)?;
+    let help = "Bytes sent from feeds to subscriptions, the same bytes counted for each";
+    counter_with_unit(to, "hub_feed_sent", help, &Unit::Bytes, sent_size)
 }
 
 /// The queue between the shards and the hub.

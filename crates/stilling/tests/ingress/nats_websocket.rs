@@ -371,6 +371,9 @@ fn many_subscribers_share_the_bytes_of_a_feed_with_tcp(driver: DriverChoice) {
     }
     assert_eq!(server.metric("stilling_hub_feeds"), 1);
     assert_eq!(server.metric("stilling_hub_feed_subscriptions"), 2 * EACH as u64);
+    let encoded_size = server.metric("stilling_hub_feed_encoded_bytes_total");
+    assert!(encoded_size > 0 && server.metric("stilling_hub_feed_held_bytes") > 0);
+    assert_eq!(server.metric("stilling_hub_feed_sent_bytes_total"), 2 * EACH as u64 * encoded_size);
     for client in &mut plain {
         for number in 0..MESSAGES {
             assert_eq!(client.next(), ("quick.a".to_owned(), payload(number)));

@@ -9,7 +9,7 @@ use super::*;
 use crate::deliveries::DeliveryItem;
 use crate::encoding::MessageFormat;
 use crate::hash_key::HashKey;
-use crate::limits::{FEED_BLOCK_SIZE, FEED_SHARERS_MIN};
+use crate::limits::{FEED_BLOCK_SIZE, FEED_BLOCK_SIZE_MIN, FEED_SHARERS_MIN};
 use crate::message::RecordPosition;
 use crate::publication_batch::{ClientOptions, HubRequest, InterestChange, PublicationBatch, RegistrationId};
 use crate::publish_outcome::PublishOutcome;
@@ -179,6 +179,7 @@ fn subscriptions_with_equal_bytes_share_one_copy() {
         shard.expand();
         assert_eq!((shard.table.feeds.len(), shard.table.feeds.sharers()), (1, count as usize));
         assert!(shard.ranges.is_empty(), "the first message shows which subscriptions receive the same");
+        let private_size = shard.output[&0].len();
         (0..10).for_each(|_| shard.publish("a.b", None, b"hello"));
         shard.expand();
         assert_eq!(shard.ranges.len(), count as usize, "one range per connection");
@@ -187,6 +188,10 @@ fn subscriptions_with_equal_bytes_share_one_copy() {
         let first = shard.output[&0].clone();
         assert!(shard.output.values().all(|output| *output == first));
         assert!(first.ends_with(b"MSG a.b 1 5\r\nhello\r\n") || first.ends_with(b"hello\r\n"));
+        let encoded_size = (first.len() - private_size) as u64;
+        let feeds = &shard.table.feeds;
+        assert_eq!((feeds.encoded_size(), feeds.sent_size()), (encoded_size, count * encoded_size));
+        assert_eq!(feeds.held_size(), FEED_BLOCK_SIZE_MIN as u64);
     }
 }
 

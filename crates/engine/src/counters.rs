@@ -6,6 +6,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::close_reason::CloseReason;
+use crate::datagram_drop::DatagramDropReason;
 use crate::driver::DriverCounters;
 
 /// A number that one thread changes and all threads may read.
@@ -70,8 +71,7 @@ pub struct EngineCounters {
     pub datagrams_dropped_by_kernel: Counter,
     /// Datagrams that the service sent, dropped ones included.
     pub datagrams_sent: Counter,
-    /// Datagrams not sent: full send buffer, an error, or a closed socket (also mail for one of its peers).
-    pub datagrams_dropped: Counter,
+    datagrams_dropped: [Counter; DatagramDropReason::ALL.len()],
     /// Bytes received.
     pub received_bytes: Counter,
     /// Bytes passed to the system for sending.
@@ -108,9 +108,20 @@ impl EngineCounters {
         self.closed.iter().map(Counter::get).sum()
     }
 
-    pub(crate) fn count_dropped_datagram(&self) {
+    /// Datagrams not sent for `reason`.
+    pub fn datagrams_dropped(&self, reason: DatagramDropReason) -> &Counter {
+        &self.datagrams_dropped[reason as usize]
+    }
+
+    /// Datagrams not sent for any reason.
+    pub fn datagrams_dropped_total(&self) -> u64 {
+        self.datagrams_dropped.iter().map(Counter::get).sum()
+    }
+
+    /// Counts a datagram that had no open socket.
+    pub(crate) fn count_datagram_without_socket(&self) {
         self.datagrams_sent.add(1);
-        self.datagrams_dropped.add(1);
+        self.datagrams_dropped(DatagramDropReason::SocketClosed).add(1);
     }
 
     pub(crate) fn copy_driver_counters(&self, driver: &DriverCounters) {

@@ -9,6 +9,7 @@
 pub mod close_reason;
 pub mod cores;
 pub mod counters;
+pub mod datagram_drop;
 pub mod detached;
 pub mod driver;
 pub mod limits;
@@ -19,6 +20,7 @@ pub mod timer_wheel;
 pub mod token;
 
 pub use close_reason::CloseReason;
+pub use datagram_drop::DatagramDropReason;
 pub use detached::{AdoptError, AdoptErrorKind, Detached};
 pub use shard::{
     DatagramIo, DatagramPath, Io, NO_FREE_SLOT, OutputFull, Recipient, Service, Session, Shard, ShardConfig,

@@ -6,7 +6,8 @@ use std::net::SocketAddr;
 use stilling_engine::driver::Datagram;
 use stilling_engine::limits::{ARENA_SIZE, SEND_MAX};
 use stilling_engine::{
-    DatagramIo, DatagramPath, Io, OutputFull, Recipient, Service, Session, ShardConfig, ShardControl, Time,
+    DatagramDropReason, DatagramIo, DatagramPath, Io, OutputFull, Recipient, Service, Session, ShardConfig,
+    ShardControl, Time,
 };
 use stilling_simulation::SimDatagramPeer;
 use stilling_simulation::single_shard::SingleShard;
@@ -124,7 +125,7 @@ fn a_socket_is_closed_after_its_last_datagram() {
     });
     world.run_turns();
     assert_eq!(received_datagrams(&observer), [b"the last word"]);
-    assert_eq!((world.service().delivered, world.shard.counters().datagrams_dropped.get()), (0, 0));
+    assert_eq!((world.service().delivered, world.shard.counters().datagrams_dropped_total()), (0, 0));
     let path = world.service().path.expect("its datagram was received");
     world.service().mail.push_back((path.into(), b"too late".to_vec()));
     world.service().turn = Some(|control, path| {
@@ -133,5 +134,6 @@ fn a_socket_is_closed_after_its_last_datagram() {
     });
     world.run_turns();
     assert_eq!((received_datagrams(&observer), world.service().delivered), (Vec::new(), 0));
-    assert_eq!(world.shard.counters().datagrams_dropped.get(), 2, "no loss is silent");
+    let dropped = world.shard.counters().datagrams_dropped(DatagramDropReason::SocketClosed);
+    assert_eq!(dropped.get(), 2, "no loss is silent");
 }

@@ -1,7 +1,7 @@
 //! A shard with a datagram socket on the real drivers: a custom protocol over UDP.
 #![cfg(target_os = "linux")]
 
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,14 +13,15 @@ use stilling_engine::counters::EngineCounters;
 use stilling_engine::driver::{Datagram, Driver, poll::Poll, uring::Uring};
 use stilling_engine::limits::{DATAGRAM_SIZE_MAX, DATAGRAMS_PER_TURN};
 use stilling_engine::{
-    Clock, DatagramIo, Io, Service, Session, Shard, ShardConfig, ShardControl, Time, Wake, net,
+    Clock, DatagramDropReason, DatagramIo, Io, Service, Session, Shard, ShardConfig, ShardControl, Time,
+    Wake, net,
 };
 use stilling_probe::eventually;
 
 const HANG_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Answers every datagram with its length and its first bytes; `twice` is answered twice, and `stall` blocks the shard
-/// until the test releases it.
+/// Answers every datagram with its length and its first bytes; `twice` is answered twice, `stall` blocks the shard until
+/// the test releases it, and `forward` is also sent to [`FORBIDDEN`].
 struct LengthService {
     is_ending: Arc<AtomicBool>,
     stall: ShardStall,
@@ -30,6 +31,9 @@ struct LengthService {
 type ShardStall = (Sender<()>, Receiver<()>);
 
 struct LengthSession;
+
+/// A broadcast address, to which a socket without `SO_BROADCAST` may not send.
+const FORBIDDEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, 255, 255, 255)), 9);
 
 impl Service for LengthService {
     type Session = LengthSession;
@@ -50,6 +54,9 @@ impl Service for LengthService {
         if start == b"stall" {
             self.stall.0.send(()).expect("the test waits for it");
             self.stall.1.recv().expect("the test ends it");
+        }
+        if start == b"forward" {
+            io.send(FORBIDDEN, b"forwarded").expect("there is room for a short datagram");
         }
         let times = if start == b"twice" { 2 } else { 1 };
         for _ in 0..times {
@@ -176,6 +183,22 @@ fn a_closed_client_does_not_affect_others(server: SocketAddr, _counters: &Engine
     }
 }
 
+/// A datagram that the system rejects is counted with its reason, and those beside it are sent.
+fn a_rejected_datagram_is_counted(server: SocketAddr, counters: &EngineCounters) {
+    let client = client(server);
+    for text in ["twice", "forward", "twice"] {
+        client.send(text.as_bytes()).expect("it is sent");
+    }
+    for expected in ["5 twice", "5 twice", "7 forward", "5 twice", "5 twice"] {
+        assert_eq!(receive_text(&client), expected);
+    }
+    // The last answer may arrive before the shard has processed its turn.
+    eventually("all sends are counted", || (counters.datagrams_sent.get() == 6).then_some(()));
+    eventually("the rejection is counted", || (counters.datagrams_dropped_total() > 0).then_some(()));
+    let forbidden = counters.datagrams_dropped(DatagramDropReason::Forbidden).get();
+    assert_eq!((forbidden, counters.datagrams_dropped_total()), (1, 1));
+}
+
 /// Datagrams in one flood: far more than a receive buffer of the system holds.
 const FLOOD: u64 = 4000;
 
@@ -268,6 +291,17 @@ fn drops_are_counted_on_uring() {
 #[test]
 fn drops_are_counted_on_poll() {
     drops_are_counted(|| Poll::new().expect("the system has epoll"));
+}
+
+/// Row 1.18: datagrams that could not be sent are counted by reason, on both drivers.
+#[test]
+fn a_rejected_datagram_is_counted_on_uring() {
+    with_shard(|| Uring::new().expect("the system grants io_uring"), a_rejected_datagram_is_counted);
+}
+
+#[test]
+fn a_rejected_datagram_is_counted_on_poll() {
+    with_shard(|| Poll::new().expect("the system has epoll"), a_rejected_datagram_is_counted);
 }
 
 /// Row 5.1: datagrams in and out, on both drivers.

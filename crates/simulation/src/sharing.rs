@@ -248,7 +248,7 @@ impl SharingWorld {
         self.read_notifications()?;
         let counters = self.single_shard.shard.counters();
         self.report.stopped_sends = counters.blocked_sends.get();
-        let sent = counters.datagrams_sent.get() - counters.datagrams_dropped.get();
+        let sent = counters.datagrams_sent.get() - counters.datagrams_dropped_total();
         if self.report.notifications != sent {
             return Err(format!("{} of {sent} notifications arrived", self.report.notifications));
         }

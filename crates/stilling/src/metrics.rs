@@ -13,7 +13,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
-use stilling_engine::CloseReason;
+use stilling_engine::{CloseReason, DatagramDropReason};
 
 use crate::http::Status;
 use crate::overview::Overview;
@@ -114,8 +114,9 @@ impl OverviewCollector {
             "Datagrams that the kernel dropped before they were received, as the receive buffer was full";
         counter(to, "datagrams_dropped_by_kernel", help, missed)?;
         counter(to, "datagrams_sent", "Datagrams to be sent", overview.engine(|c| &c.datagrams_sent))?;
-        let dropped = overview.engine(|c| &c.datagrams_dropped);
-        counter(to, "datagrams_dropped", "Datagrams that the system refused to send", dropped)?;
+        let dropped = DatagramDropReason::ALL
+            .map(|reason| (reason.name(), overview.engine(|c| c.datagrams_dropped(reason))));
+        family(to, "datagrams_dropped", "Datagrams that were not sent, by reason", "reason", dropped)?;
         counter(
             to,
             "blocked_sends",

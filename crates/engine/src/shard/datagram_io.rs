@@ -44,7 +44,7 @@ impl<'a> DatagramSender<'a> {
         if self.listeners.get(path.socket as usize).is_some_and(ShardListener::can_send_datagrams) {
             self.output.push_datagram(Token::new(path.socket, 0), path.peer, path.local, payload);
         } else {
-            self.counters.count_dropped_datagram();
+            self.counters.count_datagram_without_socket();
         }
         Ok(())
     }

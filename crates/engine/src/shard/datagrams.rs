@@ -66,7 +66,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
             let sender = DatagramSender::new(&mut self.output, &self.listeners, &self.counters, SEND_MAX);
             self.service.delivered(mail, &mut DatagramIo { now: self.now, path, sender });
         } else {
-            self.counters.count_dropped_datagram();
+            self.counters.count_datagram_without_socket();
         }
     }
 

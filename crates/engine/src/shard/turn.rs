@@ -13,6 +13,7 @@ use super::session::{Recipient, Service, Session};
 use super::slots::ShardSlot;
 use super::slow_consumer::message_rest_after;
 use crate::close_reason::CloseReason;
+use crate::datagram_drop::DatagramDropReason;
 use crate::driver::{BufferId, Driver, DriverEvent, Gather, IncompleteSend, Outgoing, Wait};
 use crate::limits::{LINGER_BYTES_MAX, LISTENERS_MAX, RECEIVE_BUFFER_SIZE};
 use crate::token::Token;
@@ -145,7 +146,8 @@ impl<D: Driver, V: Service> Shard<D, V> {
     fn store_unsent(&mut self, stop: &IncompleteSend) {
         let Some(OutputItem { token, location, .. }) = self.output.items.get(stop.position as usize).copied()
         else {
-            return self.counters.datagrams_dropped.add(1);
+            let reason = DatagramDropReason::from_send_error(stop.error.as_ref());
+            return self.counters.datagrams_dropped(reason).add(1);
         };
         let Some(slot) = self.slots.get(token) else { return };
         let connection = &mut slot.connection;

@@ -244,14 +244,38 @@ fn is_stale_socket(address: &SockAddr) -> bool {
     is_socket && refused().is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
 }
 
-/// Binds a UDP socket; port 0 selects a free one. `[::]` serves IPv4 as well.
+/// Options of a UDP socket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DatagramOptions {
+    /// Lets several sockets of one user share the address. The system sends all datagrams of a flow (source and
+    /// destination address and port) to the same socket, as long as no socket is added or closed. Default: off.
+    pub reuse_port: bool,
+    /// Rejects IPv4 on an IPv6 socket. Default: off, so that `[::]` serves both.
+    pub only_v6: bool,
+    /// Bytes of the kernel's receive buffer: see [`set_receive_buffer`]. Default: the system's.
+    pub receive_buffer: Option<usize>,
+}
+
+/// Binds a UDP socket with default options; port 0 selects a free one. `[::]` serves IPv4 as well.
 ///
 /// # Errors
 /// System errors, mostly that the address is in use or not local.
 pub fn bind_udp(address: SocketAddr) -> io::Result<OwnedFd> {
+    bind_udp_with(address, &DatagramOptions::default())
+}
+
+/// Binds a UDP socket; port 0 selects a free one.
+///
+/// # Errors
+/// Those of [`bind_udp`].
+pub fn bind_udp_with(address: SocketAddr, options: &DatagramOptions) -> io::Result<OwnedFd> {
     let socket = Socket::new(Domain::for_address(address), Type::DGRAM, None)?;
     if address.is_ipv6() {
-        socket.set_only_v6(false)?;
+        socket.set_only_v6(options.only_v6)?;
+    }
+    socket.set_reuse_port(options.reuse_port)?;
+    if let Some(size) = options.receive_buffer {
+        set_receive_buffer(&socket, size)?;
     }
     if address.ip().is_unspecified() {
         // Before any datagram arrives: the system records the address when it queues a datagram.
@@ -260,6 +284,27 @@ pub fn bind_udp(address: SocketAddr) -> io::Result<OwnedFd> {
     socket.bind(&address.into())?;
     socket.set_nonblocking(true)?;
     Ok(socket.into())
+}
+
+/// Requests a receive buffer of `size` bytes for a socket. Without `CAP_NET_ADMIN` the system caps it at
+/// `net.core.rmem_max`. Returns the effective size, as [`receive_buffer`].
+///
+/// # Errors
+/// System errors; none is known for an open socket.
+pub fn set_receive_buffer(socket: &impl AsFd, size: usize) -> io::Result<usize> {
+    if sockopt::force_receive_buffer(socket, size).is_err() {
+        SockRef::from(socket).set_recv_buffer_size(size)?;
+    }
+    receive_buffer(socket)
+}
+
+/// Bytes of payload that a socket's receive buffer is dimensioned for: half of the system's figure, which includes its
+/// bookkeeping. (A datagram uses at least some 400 of them.)
+///
+/// # Errors
+/// System errors; none is known for an open socket.
+pub fn receive_buffer(socket: &impl AsFd) -> io::Result<usize> {
+    Ok(SockRef::from(socket).recv_buffer_size()? / 2)
 }
 
 /// The address a socket is bound to.
@@ -320,10 +365,73 @@ pub fn raise_descriptor_limit() -> (u64, u64) {
 mod tests {
     use super::*;
     use rustix::io::Errno;
+    use std::net::UdpSocket;
     use std::os::unix::net::{UnixListener, UnixStream};
 
     fn any_v4() -> SocketAddr {
         SocketAddr::from(([127, 0, 0, 1], 0))
+    }
+
+    /// Row 1.17: a socket that is not read queues as much as its receive buffer holds.
+    #[test]
+    fn a_receive_buffer_bounds_a_flood() {
+        let queued_with = |size| {
+            let options = DatagramOptions { receive_buffer: Some(size), ..DatagramOptions::default() };
+            let socket = bind_udp_with(any_v4(), &options).unwrap();
+            assert_eq!(receive_buffer(&socket).unwrap(), size, "both sizes are below any rmem_max");
+            let (client, to) = (UdpSocket::bind(any_v4()).unwrap(), local_addr(&socket).unwrap());
+            const FLOOD: usize = 1000;
+            for _ in 0..FLOOD {
+                client.send_to(&[b'f'; 1000], to).unwrap();
+            }
+            let (socket, mut into) = (UdpSocket::from(socket), [0; 1000]);
+            let queued = std::iter::from_fn(|| socket.recv(&mut into).ok()).count();
+            let dropped = sockopt::dropped_datagrams(&socket).expect("the system counts drops") as usize;
+            assert_eq!(queued + dropped, FLOOD, "no drop is silent");
+            queued
+        };
+        let (small, large) = (queued_with(8 * 1024), queued_with(96 * 1024));
+        assert!(small * 4 < large, "{small} and {large} datagrams were queued");
+    }
+
+    /// Row 1.17: the effective size of a receive buffer is reported, capped or not.
+    #[test]
+    fn the_effective_receive_buffer_is_reported() {
+        const WANTED: usize = 64 * 1024 * 1024;
+        let socket = bind_udp(any_v4()).unwrap();
+        let before = receive_buffer(&socket).unwrap();
+        let effective = set_receive_buffer(&socket, WANTED).unwrap();
+        assert_eq!(effective, receive_buffer(&socket).unwrap());
+        assert!(effective <= WANTED && effective >= before.min(WANTED), "{before} {effective}");
+    }
+
+    /// Row 1.23: sockets that share an address each get whole flows, over IPv4, IPv6 and a dual-stack address.
+    #[test]
+    fn sockets_share_an_address_by_flow() {
+        for (bound, host) in [("127.0.0.1:0", "127.0.0.1"), ("[::1]:0", "::1"), ("[::]:0", "127.0.0.1")] {
+            let options = DatagramOptions { reuse_port: true, ..DatagramOptions::default() };
+            let first = bind_udp_with(bound.parse().unwrap(), &options).unwrap();
+            let address = local_addr(&first).unwrap();
+            let second = bind_udp_with(address, &options).unwrap();
+            assert!(bind_udp(address).is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse));
+            let host: IpAddr = host.parse().unwrap();
+            let clients: Vec<_> = (0..64).map(|_| UdpSocket::bind((host, 0)).unwrap()).collect();
+            for _ in 0..3 {
+                for client in &clients {
+                    client.send_to(b"!", (host, address.port())).unwrap();
+                }
+            }
+            let flows = [first, second].map(|socket| {
+                let (socket, mut into) = (UdpSocket::from(socket), [0; 8]);
+                let mut ports: Vec<u16> =
+                    std::iter::from_fn(|| Some(socket.recv_from(&mut into).ok()?.1.port())).collect();
+                ports.sort_unstable();
+                ports.chunk_by(|a, b| a == b).for_each(|flow| assert_eq!(flow.len(), 3, "{bound}"));
+                ports.len() / 3
+            });
+            assert_eq!(flows.iter().sum::<usize>(), clients.len(), "{bound}");
+            assert!(flows.iter().all(|count| *count > 0), "{bound}: {flows:?}");
+        }
     }
 
     /// Row 4.1: each shard has a listener of its own on the same port.

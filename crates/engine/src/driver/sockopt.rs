@@ -32,6 +32,13 @@ pub(crate) fn report_local_addresses(socket: &impl AsFd, address: SocketAddr) ->
     set_int(socket, libc::IPPROTO_IP, libc::IP_PKTINFO, 1)
 }
 
+/// `SO_RCVBUFFORCE` of socket(7): a receive buffer beyond `net.core.rmem_max`; fails without `CAP_NET_ADMIN`.
+pub(crate) fn force_receive_buffer(socket: &impl AsFd, size: usize) -> io::Result<()> {
+    // The system doubles the value.
+    let size = libc::c_int::try_from(size).unwrap_or(libc::c_int::MAX).min(libc::c_int::MAX / 2);
+    set_int(socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, size)
+}
+
 fn set_int(
     socket: &impl AsFd,
     level: libc::c_int,

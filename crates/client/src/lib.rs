@@ -1,5 +1,6 @@
 //! Publishes to and follows streams of a server that speaks the NATS client protocol: Stilling or nats-server. The API
-//! is blocking. While the server is slow, full, restarting or absent, the client waits and retries.
+//! is blocking. While the server is slow, full, restarting or absent, the client waits and retries. [`coap`] is a client
+//! for CoAP servers.
 //!
 //! ```text
 //!   caller ── send ──► spool (memory or disk) ─► window ─► connection ─► server
@@ -57,6 +58,7 @@
 mod address;
 mod backoff;
 mod blocking_connection;
+pub mod coap;
 mod config;
 mod connection_error;
 mod handshake;

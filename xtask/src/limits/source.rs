@@ -28,8 +28,9 @@ pub(super) struct FlagLimit {
 }
 
 /// Structures with limits as fields.
-const STRUCTURES: [&str; 18] = [
+const STRUCTURES: [&str; 19] = [
     "BackoffConfig",
+    "CoapClientConfig",
     "HttpLimits",
     "JournalLimits",
     "LogConfig",

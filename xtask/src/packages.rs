@@ -15,9 +15,10 @@ const fn program(name: &'static str, package: &'static str) -> RequiredProgram {
     RequiredProgram { name, package }
 }
 
-pub(crate) const FOR_TESTS: [RequiredProgram; 19] = [
+pub(crate) const FOR_TESTS: [RequiredProgram; 20] = [
     program("ab", "apache2-utils"),
     program("chromium", "chromium"),
+    program("coap-server-notls", "libcoap3-bin"),
     program("curl", "curl"),
     program("go", "golang-go"),
     program("ip", "iproute2"),

@@ -7,6 +7,7 @@ mod check;
 mod hub;
 mod journal;
 mod publish;
+mod request;
 mod resolved;
 mod serve;
 mod settings;
@@ -50,6 +51,8 @@ enum CliCommand {
     Pub(Box<publish::PublishArguments>),
     /// Print messages of a NATS server, live or from a stream
     Sub(Box<subscribe::SubscribeArguments>),
+    /// Send a request to a CoAP server and print its response
+    Request(Box<request::RequestArguments>),
     /// Inspect the files of a server: list, print, verify; read-only
     Journal(journal::JournalArguments),
 }
@@ -105,12 +108,16 @@ fn main() -> ExitCode {
         CliCommand::Bench(arguments) => arguments.run(),
         CliCommand::Pub(arguments) => arguments.run(),
         CliCommand::Sub(arguments) => arguments.run(),
+        CliCommand::Request(arguments) => arguments.run(),
         CliCommand::Journal(arguments) => arguments.run(),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         // The explanation is already printed.
         Err(error) if error.is::<ConflictingOptions>() => ExitCode::from(EXIT_USAGE),
+        Err(error) if error.is::<request::ErrorResponse>() => {
+            ExitCode::from(error.downcast_ref().map_or(1, request::ErrorResponse::status))
+        }
         Err(error) if error.is::<journal::JournalError>() => {
             let stop = error.downcast_ref::<journal::JournalError>();
             if let Some(stop) = stop.filter(|stop| stop.has_message()) {

@@ -5,6 +5,10 @@ use std::time::Duration;
 /// Receive buffers per shard. All lent: receives wait (counted as starved) until one is released.
 pub const RECEIVE_BUFFERS: u16 = 512;
 
+/// Receive buffers that a ring begins with. The kernel uses all in turn, so each becomes resident. All lent: their number
+/// doubles, up to [`RECEIVE_BUFFERS`].
+pub const RECEIVE_BUFFERS_INITIAL: u16 = 64;
+
 /// Bytes per receive buffer. Full: a long read follows.
 pub const RECEIVE_BUFFER_SIZE: usize = 4096;
 

@@ -10,6 +10,9 @@
 //!
 //! A buffer belongs to the kernel (its entry lies between head and tail), is named by an unprocessed completion, or is
 //! lent to the shard. Released buffers return to the kernel with the next `publish`.
+//!
+//! The kernel takes the buffer that was released first, so after a while all of them are resident. Therefore the ring
+//! begins with few; when all are lent and a receive finds none, `grow` adds as many again.
 
 use std::io;
 use std::ptr::NonNull;
@@ -20,7 +23,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use super::queue::UringQueue;
 use crate::driver::BufferId;
-use crate::limits::{RECEIVE_BUFFER_SIZE, RECEIVE_BUFFERS};
+use crate::limits::{RECEIVE_BUFFER_SIZE, RECEIVE_BUFFERS, RECEIVE_BUFFERS_INITIAL};
 
 /// The buffer group that receives select from.
 pub(super) const BUFFER_GROUP: u16 = 0;
@@ -29,10 +32,14 @@ const ENTRIES_SIZE: usize = RECEIVE_BUFFERS as usize * size_of::<BufRingEntry>()
 const MAPPING_SIZE: usize = ENTRIES_SIZE + RECEIVE_BUFFERS as usize * RECEIVE_BUFFER_SIZE;
 
 const _: () = assert!(RECEIVE_BUFFERS.is_power_of_two() && ENTRIES_SIZE.is_multiple_of(4096));
+const _: () =
+    assert!(RECEIVE_BUFFERS_INITIAL.is_power_of_two() && RECEIVE_BUFFERS_INITIAL <= RECEIVE_BUFFERS);
 
 pub(super) struct ProvidedBuffers {
     mapping: NonNull<u8>,
     tail: u16,
+    /// Buffers that the kernel has been given so far, those with the lowest ids.
+    provided: u16,
     lent: Box<[bool]>,
     lent_count: usize,
     reports_local: Box<[bool]>,
@@ -54,6 +61,7 @@ impl ProvidedBuffers {
         let mut buffers = ProvidedBuffers {
             mapping,
             tail: 0,
+            provided: 0,
             lent: vec![false; RECEIVE_BUFFERS as usize].into_boxed_slice(),
             lent_count: 0,
             reports_local: vec![false; RECEIVE_BUFFERS as usize].into_boxed_slice(),
@@ -68,11 +76,30 @@ impl ProvidedBuffers {
                 0,
             )?;
         }
-        for id in 0..RECEIVE_BUFFERS {
-            buffers.offer(BufferId(id));
-        }
-        buffers.publish();
+        buffers.provide_up_to(RECEIVE_BUFFERS_INITIAL);
         Ok(buffers)
+    }
+
+    /// Provides as many buffers again if all are lent. Returns whether there are more now.
+    pub(super) fn grow(&mut self) -> bool {
+        let may_grow = self.free() == 0 && !self.is_complete();
+        if may_grow {
+            self.provide_up_to(2 * self.provided);
+        }
+        may_grow
+    }
+
+    /// Whether all buffers that may exist are provided.
+    pub(super) fn is_complete(&self) -> bool {
+        self.provided == RECEIVE_BUFFERS
+    }
+
+    fn provide_up_to(&mut self, count: u16) {
+        for id in self.provided..count {
+            self.offer(BufferId(id));
+        }
+        self.provided = count;
+        self.publish();
     }
 
     pub(super) fn lend(&mut self, id: BufferId) {
@@ -94,7 +121,7 @@ impl ProvidedBuffers {
     }
 
     pub(super) fn free(&self) -> usize {
-        RECEIVE_BUFFERS as usize - self.lent_count
+        usize::from(self.provided) - self.lent_count
     }
 
     pub(super) fn bytes(&self, id: BufferId) -> &[u8] {
@@ -142,5 +169,33 @@ impl Drop for ProvidedBuffers {
         // SAFETY: the ring that used the mapping is gone (field order in the driver), and nothing borrows from it any
         // more.
         let _ = unsafe { munmap(self.mapping.as_ptr().cast(), MAPPING_SIZE) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Memory that a load does not need stays untouched.
+    #[test]
+    fn a_ring_begins_with_few_buffers_and_doubles_them_when_all_are_lent() {
+        let mut queue = UringQueue::new().expect("io_uring is available");
+        let mut buffers = ProvidedBuffers::register(&mut queue).expect("buffers can be registered");
+        let mut expected = RECEIVE_BUFFERS_INITIAL;
+        let mut lent = 0;
+        loop {
+            assert_eq!(buffers.free(), usize::from(expected - lent));
+            assert!(!buffers.grow(), "there are free buffers");
+            (lent..expected).for_each(|id| buffers.lend(BufferId(id)));
+            lent = expected;
+            if expected == RECEIVE_BUFFERS {
+                break;
+            }
+            assert!(!buffers.is_complete() && buffers.grow());
+            expected *= 2;
+        }
+        assert!(buffers.is_complete() && !buffers.grow(), "the maximum");
+        // The ring must go first.
+        drop(queue);
     }
 }

@@ -175,8 +175,11 @@ impl Uring {
                 buffer.into_iter().for_each(|buffer| self.buffers.release(buffer));
                 match -result {
                     libc::ENOBUFS if !detaching => {
-                        self.counters.starved += u64::from(source.set_mark(ArmedOps::STARVED));
+                        if self.buffers.is_complete() {
+                            self.counters.starved += u64::from(source.set_mark(ArmedOps::STARVED));
+                        }
                         source.set_mark(ArmedOps::WAITING);
+                        self.has_new_buffers |= self.buffers.grow();
                         self.starved.push_back(token);
                         rearm = false;
                     }

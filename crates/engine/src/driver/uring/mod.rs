@@ -93,6 +93,8 @@ pub struct Uring {
     pending_connects: VecDeque<PendingConnect>,
     /// Receives that found no buffer, oldest first; some may have been cancelled since.
     starved: VecDeque<Token>,
+    /// The pool has grown since the waiting receives were last armed.
+    has_new_buffers: bool,
     /// Receives that were cancelled while they waited for a buffer.
     cancelled: Vec<Token>,
     /// Addresses of connects and datagrams that the kernel has not read yet.
@@ -130,6 +132,7 @@ impl Uring {
             table: None,
             pending_connects: VecDeque::new(),
             starved: VecDeque::with_capacity(TURN_LIST_CAPACITY),
+            has_new_buffers: false,
             cancelled: Vec::new(),
             addresses: Vec::with_capacity(SUBMISSION_QUEUE_SIZE as usize),
             messages: MessageHeaders::new(GATHERED_SENDS_MAX, GATHERED_PIECES_MAX),
@@ -586,6 +589,9 @@ impl Driver for Uring {
             }
             self.counters.overflows += 1;
             self.counters.system_calls += u64::from(self.queue.enter(now, Wait::No)?);
+        }
+        if std::mem::take(&mut self.has_new_buffers) {
+            self.rearm_starved();
         }
         self.unlink_stopped(incomplete_sends);
         self.close_finished(incomplete_sends);

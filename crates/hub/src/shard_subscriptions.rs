@@ -25,7 +25,6 @@
 //!
 //! Subscriptions of one filter that receive identical bytes, or the same but for the sid, share a [feed](feeds).
 
-use std::collections::hash_map::Entry as MapEntry;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
@@ -43,12 +42,14 @@ use crate::publication_batch::{ClientOptions, HubRequest, PublicationBatch, Regi
 use crate::registrations::tokens;
 use crate::short_bytes::ShortBytes;
 
+use self::client_sids::ClientSids;
 use self::feeds::Feeds;
 use self::filter_subscriptions::FilterSubscriptions;
 use self::pending_change::{ChangeKind, PendingChange};
 use self::record_subscription::RecordSubscription;
 use self::subscription::{DisconnectedOwner, Sharing, Subscription, SubscriptionOwner};
 
+mod client_sids;
 mod expand;
 mod feeds;
 mod filter_subscriptions;
@@ -241,6 +242,15 @@ impl ShardSubscriptions {
         counters.requested.set(self.requests);
     }
 
+    /// Returns the only stream that has subjects of the filter of a connection over WebSocket or SSE, and the filter.
+    #[must_use]
+    pub fn stream_and_filter(&self, token: u64) -> Option<(u32, Arc<[u8]>)> {
+        let subscription = self.subscriptions[self.record_slot(token)? as usize].as_ref()?;
+        let stream = subscription.records.as_ref()?.stream?;
+        let registered = self.registered[subscription.registered as usize].as_ref()?;
+        Some((stream, Arc::clone(&registered.filter)))
+    }
+
     /// Appends a request to a publication batch. All requests of the shard must pass through this method, which counts
     /// them.
     #[inline]
@@ -300,7 +310,7 @@ impl ShardSubscriptions {
         format: MessageFormat,
         stream: Option<u32>,
     ) -> Result<(), SubscriptionLimit> {
-        let records = Box::new(RecordSubscription::new(format, stream));
+        let records = RecordSubscription::new(format, stream);
         self.add(token, ClientOptions::default(), (filter, b"", b""), Some(records))
     }
 
@@ -309,7 +319,7 @@ impl ShardSubscriptions {
         token: u64,
         client_options: ClientOptions,
         (filter, queue, sid): (&[u8], &[u8], &[u8]),
-        records: Option<Box<RecordSubscription>>,
+        records: Option<RecordSubscription>,
     ) -> Result<(), SubscriptionLimit> {
         self.make_room()?;
         let tokens = tokens(filter);
@@ -320,10 +330,16 @@ impl ShardSubscriptions {
         {
             return Err(SubscriptionLimit::PerClient);
         }
-        let MapEntry::Vacant(vacant) = of_client.sids.entry(sid.into()) else { return Ok(()) };
+        if of_client.sids.get(sid).is_some() {
+            return Ok(());
+        }
         let slot = self.free.next(&self.subscriptions);
-        vacant.insert(slot);
+        let single = of_client.sids.insert(sid.into(), slot, self.key);
         of_client.tokens += tokens;
+        let is_single = of_client.sids.is_single();
+        if let Some(single) = single {
+            self.count_in_table(single);
+        }
         let number = if queue.is_empty() { self.filters.get(filter).copied() } else { None };
         let number = number.unwrap_or_else(|| self.register(filter, !queue.is_empty()));
         self.age += 1;
@@ -345,7 +361,7 @@ impl ShardSubscriptions {
         self.free.place(&mut self.subscriptions, Some(subscription));
         if let Some(registered) = &mut self.registered[number as usize] {
             registered.was_shared |= !registered.members.is_empty();
-            registered.members.add(self.age, slot, token, self.key);
+            registered.members.add(self.age, slot, (token, is_single), self.key);
         }
         let changes = self.changes.len();
         self.queue_changes(number, queue);
@@ -373,13 +389,21 @@ impl ShardSubscriptions {
         if is_full(self) { Err(SubscriptionLimit::PerShard) } else { Ok(()) }
     }
 
+    /// Counts a connection in the table of its subscription's filter, before it gets a second subscription.
+    fn count_in_table(&mut self, slot: u32) {
+        let Some(Subscription { token, registered, .. }) = self.subscriptions[slot as usize] else { return };
+        if let Some(registered) = &mut self.registered[registered as usize] {
+            registered.members.count_in_table(token);
+        }
+    }
+
     /// Returns the index of a connection, adding it at its first subscription.
     fn owner(&mut self, token: u64) -> u32 {
         if let Some(&owner) = self.clients.get(&token) {
             return owner;
         }
         let new = SubscriptionOwner {
-            sids: HashMap::with_hasher(self.key),
+            sids: ClientSids::default(),
             tokens: 0,
             has_disconnected: false,
             position: None,
@@ -463,7 +487,7 @@ impl ShardSubscriptions {
     /// Ends a subscription, at once or after `after` messages in total.
     pub fn unsubscribe(&mut self, token: u64, sid: &[u8], after: Option<u32>) {
         let Some(&owner) = self.clients.get(&token) else { return };
-        let Some(&slot) = self.owners[owner as usize].sids.get(sid) else { return };
+        let Some(slot) = self.owners[owner as usize].sids.get(sid) else { return };
         self.make_private(slot);
         let Some(subscription) = &mut self.subscriptions[slot as usize] else { return };
         subscription.ends_after = after;
@@ -568,7 +592,7 @@ impl ShardSubscriptions {
     fn release(&mut self, owner: u32, token: u64, registered: u32, sid: &ShortBytes) {
         let size = self.registered[registered as usize].as_ref().map_or(0, |of| tokens(&of.filter));
         let of_client = &mut self.owners[owner as usize];
-        of_client.sids.remove(sid);
+        of_client.sids.remove(sid.bytes());
         of_client.tokens -= size;
         if of_client.sids.is_empty() {
             self.clients.remove(&token);
@@ -587,9 +611,9 @@ impl ShardSubscriptions {
         let Some(owner) = self.clients.remove(&token) else { return };
         let of_client = &mut self.owners[owner as usize];
         of_client.has_disconnected = true;
-        let sids = std::mem::replace(&mut of_client.sids, HashMap::with_hasher(self.key));
+        let sids = std::mem::take(&mut of_client.sids);
         self.stale_count += sids.len();
-        self.disconnected.push_back(DisconnectedOwner { owner, sids: sids.into_iter() });
+        self.disconnected.push_back(DisconnectedOwner { owner, slots: sids.into_slots() });
     }
 
     /// Returns whether subscriptions that receive nothing more remain to be removed.
@@ -609,9 +633,9 @@ impl ShardSubscriptions {
     /// Removes the next subscription of the client that disconnected first, unless it is removed already.
     fn remove_next_stale(&mut self) {
         let Some(disconnected) = self.disconnected.front_mut() else { return };
-        let (owner, next) = (disconnected.owner, disconnected.sids.next());
-        let is_last = disconnected.sids.len() == 0;
-        if let Some((_, slot)) = next {
+        let (owner, next) = (disconnected.owner, disconnected.slots.next());
+        let is_last = disconnected.slots.is_empty();
+        if let Some(slot) = next {
             // The slot may have been reused by another connection.
             self.remove_if_stale(slot);
         }

@@ -170,13 +170,13 @@ impl ShardSubscriptions {
     /// Returns the subscription of a connection over WebSocket or SSE.
     fn record_subscription(&mut self, token: u64) -> Option<&mut RecordSubscription> {
         let slot = self.record_slot(token)?;
-        self.subscriptions[slot as usize].as_mut()?.records.as_deref_mut()
+        self.subscriptions[slot as usize].as_mut()?.records.as_mut()
     }
 
     /// Returns the slot of the only subscription of a connection over WebSocket or SSE.
     pub(super) fn record_slot(&self, token: u64) -> Option<u32> {
         let owner = *self.clients.get(&token)?;
-        self.owners[owner as usize].sids.get(b"".as_slice()).copied()
+        self.owners[owner as usize].sids.get(b"")
     }
 
     /// Removes stale subscriptions that a message would have matched, so that the next message does not match them.
@@ -292,7 +292,7 @@ impl ShardSubscriptions {
                 }
             }
             let Some(subscription) = self.subscriptions[slot as usize].as_mut() else { continue };
-            let may_share = !subscription.records.as_ref().is_some_and(|records| records.is_catching_up())
+            let may_share = !subscription.records.as_ref().is_some_and(RecordSubscription::is_catching_up)
                 || planted!("early feed");
             if is_shareable && subscription.sharing == Sharing::New && may_share {
                 self.joining.push(slot);

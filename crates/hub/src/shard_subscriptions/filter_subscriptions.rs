@@ -26,13 +26,23 @@ pub(super) struct SubscriptionList {
     /// Ascending by age. A removed slot is [`REMOVED_SLOT`] until the list is compacted.
     members: Vec<(u64, u32)>,
     removed_count: usize,
-    /// Number of active subscriptions per connection.
+    /// Connections whose single subscription is in the list.
+    single_clients: ClientCounter,
+    /// Number of active subscriptions of each other connection.
     clients: HashMap<u64, u32, HashKey>,
     /// Number of subscriptions in feeds, which are not in `members`.
     shared: usize,
     feeds: Vec<u32>,
     /// Subscriptions that share a feed or may, by encoding.
     encodings: HashMap<Encoding, EncodingSharers, HashKey>,
+}
+
+/// Number of connections, without an entry for each.
+#[derive(Default, Debug)]
+struct ClientCounter {
+    count: usize,
+    /// Exclusive or of their tokens: the token of the only one.
+    tokens: u64,
 }
 
 /// Subscriptions with one encoding: in a feed, or too few for one.
@@ -48,8 +58,9 @@ const REMOVED_SLOT: u32 = u32::MAX;
 const COMPACTION_MIN: usize = 16;
 
 impl FilterSubscriptions {
-    /// Adds the latest subscription, of connection `token`.
-    pub(super) fn add(&mut self, age: u64, slot: u32, token: u64, key: HashKey) {
+    /// Adds the latest subscription, of connection `token`. Before a connection gets a second one, to any filter, its
+    /// single one is [counted in the table](Self::count_in_table).
+    pub(super) fn add(&mut self, age: u64, slot: u32, (token, is_single): (u64, bool), key: HashKey) {
         if let FilterSubscriptions::One { age, slot, token, has_ended } = *self {
             let mut clients = HashMap::with_hasher(key);
             if !has_ended {
@@ -58,6 +69,7 @@ impl FilterSubscriptions {
             *self = FilterSubscriptions::Many(Box::new(SubscriptionList {
                 members: vec![(age, slot)],
                 removed_count: 0,
+                single_clients: ClientCounter::default(),
                 clients,
                 shared: 0,
                 feeds: Vec::new(),
@@ -67,11 +79,24 @@ impl FilterSubscriptions {
         match self {
             FilterSubscriptions::Many(list) => {
                 list.members.push((age, slot));
-                *list.clients.entry(token).or_insert(0) += 1;
+                match is_single {
+                    true => list.single_clients.add(token),
+                    false => *list.clients.entry(token).or_insert(0) += 1,
+                }
             }
             FilterSubscriptions::None | FilterSubscriptions::One { .. } => {
                 *self = FilterSubscriptions::One { age, slot, token, has_ended: false };
             }
+        }
+    }
+
+    /// Counts connection `token` in the table: its single subscription, in this list, is about to have company.
+    pub(super) fn count_in_table(&mut self, token: u64) {
+        if let FilterSubscriptions::Many(list) = self
+            && !list.clients.contains_key(&token)
+        {
+            list.single_clients.remove(token);
+            list.clients.insert(token, 1);
         }
     }
 
@@ -142,11 +167,14 @@ impl FilterSubscriptions {
             FilterSubscriptions::None => ReportedSubscribers::None,
             FilterSubscriptions::One { has_ended: true, .. } => ReportedSubscribers::None,
             FilterSubscriptions::One { token, .. } => ReportedSubscribers::One(*token),
-            FilterSubscriptions::Many(list) => match list.clients.keys().next() {
-                Some(token) if list.clients.len() == 1 => ReportedSubscribers::One(*token),
-                Some(_) => ReportedSubscribers::Many,
-                None => ReportedSubscribers::None,
-            },
+            FilterSubscriptions::Many(list) => {
+                match (list.single_clients.count + list.clients.len(), list.clients.keys().next()) {
+                    (0, _) => ReportedSubscribers::None,
+                    (1, Some(token)) => ReportedSubscribers::One(*token),
+                    (1, None) => ReportedSubscribers::One(list.single_clients.tokens),
+                    _ => ReportedSubscribers::Many,
+                }
+            }
         }
     }
 
@@ -173,9 +201,9 @@ impl SubscriptionList {
         &self.members[start..]
     }
 
-    /// Number of active subscriptions of a connection.
-    pub(super) fn count_of(&self, token: u64) -> u32 {
-        self.clients.get(&token).copied().unwrap_or(0)
+    /// Returns whether a connection has several active subscriptions in the list.
+    pub(super) fn has_several_of(&self, token: u64) -> bool {
+        self.clients.get(&token).is_some_and(|count| *count > 1)
     }
 
     /// Counts a subscription that may share a feed.
@@ -220,11 +248,12 @@ impl SubscriptionList {
     }
 
     fn end(&mut self, token: u64) {
-        if let Some(count) = self.clients.get_mut(&token) {
-            *count -= 1;
-            if *count == 0 {
+        match self.clients.get_mut(&token) {
+            None => self.single_clients.remove(token),
+            Some(1) => {
                 self.clients.remove(&token);
             }
+            Some(count) => *count -= 1,
         }
     }
 
@@ -238,6 +267,19 @@ impl SubscriptionList {
             self.members.shrink_to(2 * self.members.len());
             self.removed_count = 0;
         }
+    }
+}
+
+impl ClientCounter {
+    fn add(&mut self, token: u64) {
+        self.count += 1;
+        self.tokens ^= token;
+    }
+
+    fn remove(&mut self, token: u64) {
+        debug_assert!(self.count > 0, "connection {token} is not counted");
+        self.count = self.count.saturating_sub(1);
+        self.tokens ^= token;
     }
 }
 
@@ -261,7 +303,7 @@ mod tests {
         let mut members = FilterSubscriptions::default();
         assert!(members.is_empty() && slots(&members, 0).is_empty());
         for number in 0..100_u32 {
-            members.add(u64::from(number) + 1, number, u64::from(number % 3), KEY);
+            members.add(u64::from(number) + 1, number, (u64::from(number % 3), false), KEY);
         }
         assert_eq!(members.clients(), ReportedSubscribers::Many);
         assert_eq!(slots(&members, 99), [98, 99]);
@@ -280,13 +322,13 @@ mod tests {
     #[test]
     fn one_that_has_ended_stays_until_it_is_removed() {
         let mut members = FilterSubscriptions::default();
-        members.add(1, 7, 5, KEY);
+        members.add(1, 7, (5, false), KEY);
         members.end(5);
         assert_eq!(
             (members.clients(), slots(&members, 0), members.only()),
             (ReportedSubscribers::None, vec![7], Some(1))
         );
-        members.add(2, 8, 6, KEY);
+        members.add(2, 8, (6, false), KEY);
         assert_eq!(
             (members.clients(), slots(&members, 0), members.only()),
             (ReportedSubscribers::One(6), vec![7, 8], None)
@@ -301,19 +343,43 @@ mod tests {
     #[test]
     fn several_subscriptions_of_one_connection_are_one_to_the_hub() {
         let mut members = FilterSubscriptions::default();
-        members.add(1, 7, 5, KEY);
+        members.add(1, 7, (5, false), KEY);
         assert_eq!(
             (members.clients(), slots(&members, 0), slots(&members, 2)),
             (ReportedSubscribers::One(5), vec![7], vec![])
         );
-        members.add(2, 8, 5, KEY);
+        members.add(2, 8, (5, false), KEY);
         assert_eq!(members.clients(), ReportedSubscribers::One(5));
-        members.add(3, 9, 6, KEY);
+        members.add(3, 9, (6, false), KEY);
         assert_eq!(members.clients(), ReportedSubscribers::Many);
         remove(&mut members, 3, 6);
         remove(&mut members, 1, 5);
         assert_eq!((members.clients(), slots(&members, 0)), (ReportedSubscribers::One(5), vec![8]));
         remove(&mut members, 2, 5);
         assert!(members.is_empty());
+    }
+
+    #[test]
+    fn connections_with_a_single_subscription_are_counted_without_an_entry() {
+        let mut members = FilterSubscriptions::default();
+        for token in 1..=100_u32 {
+            members.add(token.into(), token, (token.into(), true), KEY);
+        }
+        let entries = |members: &mut FilterSubscriptions| members.list_mut().map(|list| list.clients.len());
+        assert_eq!((entries(&mut members), members.clients()), (Some(1), ReportedSubscribers::Many));
+        // One gets a second subscription to the same filter, and ends the first.
+        members.count_in_table(50);
+        members.count_in_table(50);
+        members.add(101, 101, (50, false), KEY);
+        assert!(members.list_mut().is_some_and(|list| list.has_several_of(50) && !list.has_several_of(51)));
+        remove(&mut members, 50, 50);
+        for token in (1..=100).filter(|token| ![50, 77].contains(token)) {
+            remove(&mut members, token, token);
+        }
+        assert_eq!(members.clients(), ReportedSubscribers::Many);
+        remove(&mut members, 101, 50);
+        assert_eq!((entries(&mut members), members.clients()), (Some(0), ReportedSubscribers::One(77)));
+        remove(&mut members, 77, 77);
+        assert!(members.is_empty() && members.clients() == ReportedSubscribers::None);
     }
 }

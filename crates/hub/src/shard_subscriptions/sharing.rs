@@ -222,7 +222,7 @@ impl ShardSubscriptions {
         let Some(subscription) = &mut self.subscriptions[slot as usize] else { return };
         let list = self.registered[number as usize].as_mut().and_then(|of| of.members.list_mut());
         let Some(list) = list else { return };
-        let has_others = list.count_of(subscription.token) > 1;
+        let has_others = list.has_several_of(subscription.token);
         let has_end = subscription.ends_after.is_some() || subscription.until != u64::MAX;
         if has_others || has_end {
             subscription.sharing = Sharing::Private;

@@ -1,10 +1,8 @@
 //! One subscription of a connection, and its connection.
 
-use std::collections::{HashMap, hash_map};
-
+use super::client_sids::{ClientSids, ClientSlots};
 use super::feeds::{Encoding, FeedPosition};
 use super::record_subscription::RecordSubscription;
-use crate::hash_key::HashKey;
 use crate::short_bytes::{SHORT_MAX, ShortBytes};
 
 #[derive(Debug)]
@@ -25,7 +23,7 @@ pub(super) struct Subscription {
     pub(super) ends_after: Option<u32>,
     pub(super) sharing: Sharing,
     /// State of a subscription over WebSocket or SSE.
-    pub(super) records: Option<Box<RecordSubscription>>,
+    pub(super) records: Option<RecordSubscription>,
     /// Number of the last message it received from a feed that it has left.
     pub(super) received: u64,
 }
@@ -67,7 +65,7 @@ impl Subscription {
 /// A connection with subscriptions.
 #[derive(Debug)]
 pub(super) struct SubscriptionOwner {
-    pub(super) sids: HashMap<ShortBytes, u32, HashKey>,
+    pub(super) sids: ClientSids,
     pub(super) tokens: usize,
     pub(super) has_disconnected: bool,
     /// Its position in the open feed that it reads.
@@ -77,5 +75,9 @@ pub(super) struct SubscriptionOwner {
 #[derive(Debug)]
 pub(super) struct DisconnectedOwner {
     pub(super) owner: u32,
-    pub(super) sids: hash_map::IntoIter<ShortBytes, u32>,
+    pub(super) slots: ClientSlots,
 }
+
+// A crowd of subscribers of one filter costs little more than these, without an allocation for each.
+const _: () = assert!(size_of::<Option<Subscription>>() <= 120, "a subscription has grown");
+const _: () = assert!(size_of::<SubscriptionOwner>() <= 64, "a connection with subscriptions has grown");

@@ -42,6 +42,8 @@ pub(crate) struct CatchUp {
     pub(crate) next: Option<u64>,
     /// Records removed before `next` are a gap for the subscriber.
     pub(crate) reports_removed: bool,
+    /// The client has no id of the stream to resume from: it is told the start.
+    pub(crate) reports_start: bool,
     pub(crate) state: CatchUpState,
     is_queued: bool,
     /// Least distance from the last visible record so far, in sequences, and since when. `None` after a wait of the
@@ -172,6 +174,7 @@ impl CatchUps {
             from,
             next: None,
             reports_removed: false,
+            reports_start: !matches!(from, StartFrom::After { .. } | StartFrom::Behind { .. }),
             state: CatchUpState::Due,
             is_queued: false,
             nearest: None,

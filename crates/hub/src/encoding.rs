@@ -120,14 +120,17 @@ impl MessageFormat {
                 // Writing to a vector does not fail.
                 let _ = write!(json, r#"{{"reset":{{"cause":"{cause}","epoch":"{epoch}","next":{next}}}}}"#);
             }
-            SubscriptionNotice::CaughtUp { epoch, through } => {
-                let id = EventId { epoch, sequence: through };
+            SubscriptionNotice::Started { epoch, after: sequence }
+            | SubscriptionNotice::CaughtUp { epoch, through: sequence } => {
+                let id = EventId { epoch, sequence };
                 if self.is_sse() {
                     // An event without data only sets the id, from which a client resumes.
                     let _ = write!(out, "id: {id}\n\n");
                     return;
                 }
-                let _ = write!(json, r#"{{"position":"{id}"}}"#);
+                let is_start = matches!(notice, SubscriptionNotice::Started { .. });
+                let name = if is_start { "start" } else { "position" };
+                let _ = write!(json, r#"{{"{name}":"{id}"}}"#);
             }
             SubscriptionNotice::Refused => return,
         }
@@ -147,7 +150,9 @@ fn notice_event(notice: &SubscriptionNotice) -> Option<&'static str> {
     match notice {
         SubscriptionNotice::Gap(_) | SubscriptionNotice::Skipped { .. } => Some(sse::GAP_EVENT),
         SubscriptionNotice::Reset { .. } => Some(RESET_EVENT),
-        SubscriptionNotice::CaughtUp { .. } | SubscriptionNotice::Refused => None,
+        SubscriptionNotice::Started { .. }
+        | SubscriptionNotice::CaughtUp { .. }
+        | SubscriptionNotice::Refused => None,
     }
 }
 
@@ -251,6 +256,10 @@ mod tests {
         let object = r#"{"reset":{"cause":"ahead","epoch":"3","next":6}}"#;
         assert_eq!(notice(MessageFormat::SseJson, reset), format!("event: reset\ndata: {object}\n\n"));
         assert_eq!(notice(MessageFormat::SseJson, caught_up), "id: 3-5\n\n");
+        let started = SubscriptionNotice::Started { epoch: 3, after: 0 };
+        assert_eq!(notice(MessageFormat::SseRaw, started), "id: 3-0\n\n");
+        let frame = "\u{fffd}\u{f}{\"start\":\"3-0\"}";
+        assert_eq!(notice(MessageFormat::WebSocketRaw, started), frame);
         let frame = "\u{fffd}\u{12}{\"position\":\"3-5\"}";
         assert_eq!(notice(MessageFormat::WebSocketJson, caught_up), frame);
     }

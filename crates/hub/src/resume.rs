@@ -42,6 +42,13 @@ pub struct CatchUpRequest<'a> {
 /// A notice in the order of a subscription's messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SubscriptionNotice {
+    /// Kept records follow. From this position a client resumes that has no id of the stream yet.
+    Started {
+        /// Epoch of the stream.
+        epoch: u64,
+        /// Sequence before the first one to be sent.
+        after: u64,
+    },
     /// Records of these sequences are missing.
     Gap(Gap),
     /// Records of these sequences are not sent because the client was too slow.

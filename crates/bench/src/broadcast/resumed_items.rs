@@ -102,6 +102,9 @@ fn object(text: &[u8]) -> Result<ResumedItem<'_>, String> {
     if let Some(position) = text.strip_prefix(b"{\"position\":\"") {
         return position.strip_suffix(b"\"}").map(ResumedItem::Position).ok_or_else(wrong);
     }
+    if let Some(start) = text.strip_prefix(b"{\"start\":\"") {
+        return start.strip_suffix(b"\"}").map(ResumedItem::Position).ok_or_else(wrong);
+    }
     if let Some(first) = text.strip_prefix(b"{\"gap\":{\"first\":") {
         let (first, rest) = take_number(first).ok_or_else(wrong)?;
         let last = rest.strip_prefix(b",\"last\":").and_then(take_number).ok_or_else(wrong)?.0;
@@ -142,6 +145,7 @@ mod tests {
         check(HttpFormat::WebSocketRaw, &text(notice), gap());
         check(HttpFormat::Sse, format!("event: gap\ndata: {notice}\n\n").as_bytes(), gap());
         check(HttpFormat::WebSocketRaw, &text("{\"position\":\"3-4\"}"), ResumedItem::Position(b"3-4"));
+        check(HttpFormat::WebSocketRaw, &text("{\"start\":\"3-4\"}"), ResumedItem::Position(b"3-4"));
         check(HttpFormat::Sse, b"id: 3-4\n\n", ResumedItem::Position(b"3-4"));
         check(HttpFormat::Sse, b":\n\n", ResumedItem::Nothing);
         check(HttpFormat::WebSocketRaw, b"\x89\0", ResumedItem::Answer(PONG));

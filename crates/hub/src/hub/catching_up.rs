@@ -92,6 +92,11 @@ impl<S: Storage, O: ShardSenders> Hub<S, O> {
             (None, StartFrom::Time(time_ns)) => StartAt::Time(time_ns.as_nanos()),
             (None, _) => StartAt::Sequence(writer.first),
         };
+        if let Some(next) = catch_up.next {
+            // What retention has removed before the oldest record is no gap for a subscription from the beginning.
+            let next = if catch_up.reports_removed { next } else { next.max(writer.first) };
+            self.report_start(number, next);
+        }
         self.read_for_catch_up(number, stream, from);
     }
 
@@ -115,6 +120,7 @@ impl<S: Storage, O: ShardSenders> Hub<S, O> {
                 (sequence.max(1), None)
             }
             StartFrom::After { epoch, .. } if epoch != current => {
+                catch_up.reports_start = true;
                 (writer.first, reset(ResetCause::Epoch, writer.first))
             }
             StartFrom::After { sequence, .. } if sequence > visible => {
@@ -230,11 +236,25 @@ impl<S: Storage, O: ShardSenders> Hub<S, O> {
         }
     }
 
-    /// Reports the records before a chunk that retention has removed.
-    fn report_removed(&mut self, number: u32, chunk: &Chunk) {
+    /// Tells a client without an id of the stream where its records begin, before the first of them.
+    fn report_start(&mut self, number: u32, next: u64) {
         let Some(catch_up) = self.catch_ups.get_mut(number) else { return };
-        let begin = chunk.get(0).map(|(sequence, ..)| sequence);
-        let begin = begin.or(chunk.gap.map(|gap| gap.first)).unwrap_or(chunk.next);
+        if std::mem::take(&mut catch_up.reports_start) {
+            let epoch = self.streams[catch_up.stream].created_ns.as_nanos();
+            let started = SubscriptionNotice::Started { epoch, after: next.saturating_sub(1) };
+            self.fan_out.notice(catch_up.client, started);
+        }
+    }
+
+    /// Reports where a chunk begins, if the client does not know it, and the records before it that retention has removed.
+    fn report_begin(&mut self, number: u32, chunk: &Chunk) {
+        let begin = chunk.get(0).map(|(sequence, ..)| sequence).or(chunk.gap.map(|gap| gap.first));
+        if let Some(begin) = begin {
+            // The first record of a time is known now.
+            self.report_start(number, begin);
+        }
+        let begin = begin.unwrap_or(chunk.next);
+        let Some(catch_up) = self.catch_ups.get_mut(number) else { return };
         if let Some(first) = catch_up.next.filter(|&next| next < begin) {
             let gap = Gap { first, last: begin - 1, cause: GapCause::Removed };
             let (client, reports) = (catch_up.client, catch_up.reports_removed);
@@ -255,7 +275,7 @@ impl<S: Storage, O: ShardSenders> Hub<S, O> {
         let client = catch_up.client;
         let Some((chunk, from, visible)) = self.catch_ups.take_held(number) else { return };
         if from == 0 && chunk.failure.is_none() {
-            self.report_removed(number, &chunk);
+            self.report_begin(number, &chunk);
         }
         let visible_now = self.streams[chunk.stream as usize].visible;
         for at in from..chunk.len() {

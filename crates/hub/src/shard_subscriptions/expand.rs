@@ -160,7 +160,8 @@ impl ShardSubscriptions {
         match notice {
             SubscriptionNotice::Refused => return into.refuse(to),
             SubscriptionNotice::CaughtUp { through, .. } => records.go_live(through),
-            SubscriptionNotice::Gap(_)
+            SubscriptionNotice::Started { .. }
+            | SubscriptionNotice::Gap(_)
             | SubscriptionNotice::Skipped { .. }
             | SubscriptionNotice::Reset { .. } => {}
         }

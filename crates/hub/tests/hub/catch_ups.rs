@@ -165,7 +165,7 @@ fn a_stream_that_keeps_nothing_reports_what_is_missed() {
     fill(&mut fixture, "none", 1..6);
     subscribe(&mut fixture, READER, "none", StartFrom::Sequence(3));
     let text = take(&mut fixture, READER);
-    assert!(text.starts_with("event: gap\ndata: {\"gap\":{\"first\":3,\"last\":5,"), "{text}");
+    assert!(text.starts_with("id: 0-2\n\nevent: gap\ndata: {\"gap\":{\"first\":3,\"last\":5,"), "{text}");
     fill(&mut fixture, "none", 6..8);
     assert_eq!(sequences(&take(&mut fixture, READER)), [6, 7]);
 }

@@ -17,6 +17,7 @@ use crate::support::{HubTestServer, NatsSubscriber, TestPeer, eventually};
 on_both_drivers!(
     messages_are_events_with_ids,
     a_subscriber_starts_where_it_asks_to,
+    a_subscriber_resumes_before_its_first_event,
     a_subscriber_resumes_after_a_restart,
     removed_records_are_a_gap,
     a_position_that_does_not_exist_is_reset,
@@ -116,6 +117,12 @@ impl EventSource {
             }
         }
         event
+    }
+
+    /// The id of the event before the first message of a subscription that begins in the past.
+    #[track_caller]
+    fn start(&mut self) -> String {
+        self.caught_up()
     }
 
     /// The id of the event that ends the catch-up.
@@ -225,6 +232,9 @@ fn a_subscriber_starts_where_it_asks_to(driver: DriverChoice) {
             ("?from=2999-12-31T23:59:59Z", 6),
         ] {
             let mut events = EventSource::open(&server, &format!("/subscribe/{subject}.a{from}"), "");
+            if first <= 5 {
+                events.start();
+            }
             for expected in first..=5 {
                 assert_eq!(events.sequence(), expected, "{subject} {from}");
             }
@@ -233,6 +243,34 @@ fn a_subscriber_starts_where_it_asks_to(driver: DriverChoice) {
         }
         // The filter applies to what is read, too.
         let mut events = EventSource::open(&server, &format!("/subscribe/{subject}.b?from=all"), "");
+        assert!(events.start().ends_with("-0"));
+        assert!(events.caught_up().ends_with("-5"));
+    }
+    server.finish();
+}
+
+/// Row 2.15: a client that has not received an event yet has the id before it, and a later one has none to be told.
+fn a_subscriber_resumes_before_its_first_event(driver: DriverChoice) {
+    let server = HubTestServer::start(driver);
+    for subject in ["events.a", "quick.a"] {
+        publish_numbers(&server, subject, 1..=5);
+        for (from, first) in [("all", 1), ("4", 4), ("1999-12-31T23:59:59Z", 1), ("77-2", 1)] {
+            let path = format!("/subscribe/{subject}?from={from}");
+            let mut events = EventSource::open(&server, &path, "");
+            if from == "77-2" {
+                assert_eq!(events.next().name.as_deref(), Some("reset"));
+            }
+            let id = events.start();
+            assert!(id.ends_with(&format!("-{}", first - 1)), "{path}: {id}");
+            drop(events);
+            let mut events = EventSource::open(&server, &path, &format!("Last-Event-ID: {id}\r\n"));
+            for expected in first..=5 {
+                assert_eq!(events.sequence(), expected, "{path}");
+            }
+            assert_eq!(events.caught_up().split('-').next(), id.split('-').next());
+        }
+        // Nothing follows that an early id would be for.
+        let mut events = EventSource::open(&server, &format!("/subscribe/{subject}"), "");
         assert!(events.caught_up().ends_with("-5"));
     }
     server.finish();
@@ -243,7 +281,7 @@ fn a_subscriber_resumes_after_a_restart(driver: DriverChoice) {
     let server = HubTestServer::start(driver);
     publish_numbers(&server, "events.a", 1..=10);
     let mut events = EventSource::open(&server, "/subscribe/events.a?from=all", "");
-    let mut last = String::new();
+    let mut last = events.start();
     for expected in 1..=7 {
         let event = events.next();
         assert_eq!(sequence(&event), expected);
@@ -283,6 +321,7 @@ fn removed_records_are_a_gap(driver: DriverChoice) {
     let first = server.metric("stilling_hub_stream_first_sequence{stream=\"quick\"}");
     assert!(first > 3, "{first}");
     let mut events = EventSource::open(&server, "/subscribe/quick.a?from=2", "");
+    assert!(events.start().ends_with("-1"));
     let gap = events.next();
     assert_eq!(gap.name.as_deref(), Some("gap"));
     let expected = format!("{{\"gap\":{{\"first\":2,\"last\":{},\"cause\":\"removed\"}}}}", first - 1);
@@ -291,6 +330,8 @@ fn removed_records_are_a_gap(driver: DriverChoice) {
         assert_eq!(events.sequence(), expected);
     }
     let mut oldest = EventSource::open(&server, "/subscribe/quick.a?from=all", "");
+    let start = oldest.start();
+    assert!(start.ends_with(&format!("-{}", first - 1)), "resuming from it reports no gap: {start}");
     assert_eq!(oldest.sequence(), first, "the oldest record is what was asked for");
     drop((events, oldest));
     server.finish();
@@ -315,6 +356,9 @@ fn a_position_that_does_not_exist_is_reset(driver: DriverChoice) {
         let expected =
             format!("{{\"reset\":{{\"cause\":\"{cause}\",\"epoch\":\"{epoch}\",\"next\":{next}}}}}");
         assert_eq!(reset.data.as_deref(), Some(expected.as_str()), "{from}");
+        if next <= 3 {
+            assert_eq!(events.start(), format!("{epoch}-{}", next - 1));
+        }
         for expected in next..=3 {
             assert_eq!(events.sequence(), expected);
         }

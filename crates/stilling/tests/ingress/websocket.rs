@@ -15,6 +15,7 @@ use crate::support::{HubTestServer, TestPeer, eventually};
 on_both_drivers!(
     messages_are_text_or_binary_frames,
     a_subscriber_resumes_by_epoch_and_sequence,
+    a_subscriber_resumes_before_its_first_message,
     publications_are_acknowledged_with_their_reference,
     what_cannot_be_published_says_why,
     bad_frames_close_with_the_code_of_their_fault,
@@ -207,8 +208,35 @@ fn a_subscriber_resumes_by_epoch_and_sequence(driver: DriverChoice) {
     }
     let mut socket = WebSocket::open(&server, "/subscribe/quick.a?from=5-1&format=raw");
     assert!(socket.text().starts_with("{\"reset\":{\"cause\":\"epoch\""), "notices are text in every format");
+    assert_eq!(socket.text(), format!("{{\"start\":\"{epoch}-0\"}}"));
     assert_eq!(socket.next(), Frame::Binary(b"\0\0\0\0\0\0\0\x011".to_vec()));
     drop(socket);
+    server.finish();
+}
+
+/// Row 2.15: a client knows the epoch before the first message, whose object has none: in both formats it can resume
+/// however early its connection is lost.
+fn a_subscriber_resumes_before_its_first_message(driver: DriverChoice) {
+    let server = HubTestServer::start(driver);
+    for (subject, number) in [("events.a", 1), ("quick.a", 1), ("events.a", 2), ("quick.a", 2)] {
+        publish(&server, subject, &number.to_string());
+    }
+    for subject in ["events.a", "quick.a"] {
+        let mut socket = WebSocket::open(&server, &format!("/subscribe/{subject}?from=all"));
+        let text = socket.text();
+        drop(socket);
+        let start = text.strip_prefix("{\"start\":\"").and_then(|rest| rest.strip_suffix("\"}"));
+        let start = start.unwrap_or_else(|| panic!("no start: {text}"));
+        let mut raw = WebSocket::open(&server, &format!("/subscribe/{subject}?from=all&format=raw"));
+        assert_eq!(raw.text(), text, "notices are text in every format");
+        drop(raw);
+        let mut socket = WebSocket::open(&server, &format!("/subscribe/{subject}?from={start}"));
+        for number in 1..=2 {
+            assert!(socket.text().starts_with(&format!("{{\"seq\":{number},")));
+        }
+        let position = socket.caught_up();
+        assert_eq!(position.strip_suffix("-2"), start.strip_suffix("-0"), "the epoch is the same");
+    }
     server.finish();
 }
 

@@ -35,7 +35,7 @@ impl ResumingSubscriber {
             let object: serde_json::Value = serde_json::from_str(&text).expect("JSON");
             if let Some(position) = object["position"].as_str() {
                 position.split('-').next().expect("an epoch").clone_into(&mut self.epoch);
-            } else {
+            } else if object.get("start").is_none() {
                 assert_eq!(object["seq"].as_u64(), Some(self.last + 1), "{text}");
                 self.last += 1;
             }

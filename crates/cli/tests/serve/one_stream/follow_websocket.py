@@ -1,6 +1,6 @@
 """Follows a subject of a stream with `websockets`, up to a number. Prints `<sequence> <number>` per message.
 
-After a lost connection it resumes with the epoch of the last position and its last sequence.
+After a lost connection it resumes with the epoch of the last start or position and its last sequence.
 """
 
 import json
@@ -22,8 +22,8 @@ def main(url, until):
             with connect(f"{url}?from={start}") as socket:
                 for text in socket:
                     message = json.loads(text)
-                    if "position" in message:
-                        epoch = message["position"].split("-")[0]
+                    if position := message.get("start") or message.get("position"):
+                        epoch = position.split("-")[0]
                     elif "seq" in message:
                         last = message["seq"]
                         print(last, message["data"], flush=True)

@@ -19,8 +19,8 @@ window.followWebSocket = (subject) => {
     const socket = new WebSocket(`ws://${location.host}/subscribe/${subject}?from=${from}`);
     socket.onmessage = ({ data }) => {
       const message = JSON.parse(data);
-      if (message.position) {
-        epoch = message.position.split("-")[0];
+      if (message.start ?? message.position) {
+        epoch = (message.start ?? message.position).split("-")[0];
       } else if (message.seq) {
         last = message.seq;
         lines.push(`${last} ${message.data}`);

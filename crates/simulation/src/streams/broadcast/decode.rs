@@ -23,6 +23,7 @@ pub(super) enum SubscriberInput {
         epoch: u64,
         next: u64,
     },
+    /// A start, or that the subscription is up to date.
     Position {
         epoch: u64,
         sequence: u64,
@@ -106,7 +107,7 @@ pub(super) fn text_of<'a>(object: &'a str, key: &str) -> Option<&'a str> {
     behind.split('"').next()
 }
 
-/// A gap, a reset or a position; `None` for other messages.
+/// A start, a gap, a reset or a position; `None` for other messages.
 fn decode_notice(text: &str) -> Result<Option<SubscriberInput>, String> {
     let damaged = || format!("damaged notice {text}");
     let number = |key| number_of(text, key).ok_or_else(damaged);
@@ -120,6 +121,9 @@ fn decode_notice(text: &str) -> Result<Option<SubscriberInput>, String> {
     } else if text.starts_with("{\"reset\":") {
         let epoch = word("epoch")?.parse().map_err(|_| damaged())?;
         SubscriberInput::Reset { cause: word("cause")?.to_owned(), epoch, next: number("next")? }
+    } else if text.starts_with("{\"start\":") {
+        let (epoch, sequence) = event_id(word("start")?).ok_or_else(damaged)?;
+        SubscriberInput::Position { epoch, sequence }
     } else if text.starts_with("{\"position\":") {
         let (epoch, sequence) = event_id(word("position")?).ok_or_else(damaged)?;
         SubscriberInput::Position { epoch, sequence }

@@ -71,16 +71,10 @@ impl SubscriberPosition {
 
     /// Begins a connection. Returns the position to request: an id, if the client knows one.
     pub(super) fn connect(&mut self) -> String {
-        let is_on_disk = self.key.is_some_and(EpochKey::is_on_disk);
         match (self.epoch, self.resumes_at) {
             (Some(epoch), Some(sequence)) => {
                 self.last = Some(sequence);
                 format!("{epoch}-{sequence}")
-            }
-            // A client over WebSocket knows the epoch once it is up to date; a stream on disk has only one.
-            (None, Some(sequence)) if is_on_disk => {
-                self.last = Some(sequence);
-                (sequence + 1).to_string()
             }
             _ => {
                 self.restart(None);
@@ -131,6 +125,9 @@ impl SubscriberPosition {
         match input {
             SubscriberInput::Record { epoch, sequence, subject, payload } => {
                 self.enter(epoch.map(|epoch| (epoch, sequence)), key, ledger)?;
+                if self.epoch.is_none() {
+                    return Err(format!("sequence {sequence} came before a start or position"));
+                }
                 self.advance(sequence, key, ledger)?;
                 self.resumes_at = Some(sequence);
                 self.delivered += 1;

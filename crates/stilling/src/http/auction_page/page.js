@@ -102,7 +102,7 @@ function applyGap({ first, last, cause }) {
 // ---- Connection: WebSocket, or server-sent events where that fails ----
 
 const connection = {
-  epoch: null, // known once the past has been received; then the page can resume
+  epoch: null, // known from the first message on; then the page can resume
   close: null, // ends the current transport
   failures: 0,
   isLive: false,
@@ -180,6 +180,8 @@ function receive(message, id, resumesAfter) {
     notify("reset", "warn", "The stream was started anew; everything is loaded again.");
     connection.epoch = null;
     if (message.reset.cause !== "epoch") return connect();
+  } else if (message.start) {
+    setPosition(message.start);
   } else if (message.position) {
     setPosition(message.position);
     becomeLive(resumesAfter !== null);

@@ -1,6 +1,6 @@
 // Follows a subject of a stream with `ws`, up to a number. Prints `<sequence> <number>` per message.
 //
-// After a lost connection it resumes with the epoch of the last position and its last sequence.
+// After a lost connection it resumes with the epoch of the last start or position and its last sequence.
 import { WebSocket } from "ws";
 
 const [url, until] = [process.argv[2], Number(process.argv[3])];
@@ -16,8 +16,8 @@ function open() {
   const socket = new WebSocket(`${url}?from=${from}`);
   socket.on("message", (text) => {
     const message = JSON.parse(text);
-    if (message.position) {
-      epoch = message.position.split("-")[0];
+    if (message.start ?? message.position) {
+      epoch = (message.start ?? message.position).split("-")[0];
     } else if (message.seq) {
       last = message.seq;
       console.log(last, message.data);

@@ -8,9 +8,11 @@ use stilling_ring::Time;
 
 use super::ledger::StreamLedger;
 use super::message::{MEMORY, MessageName, ON_DISK, STREAMS, UNSTORED};
-use super::wire::{ClientWire, WireError, WireInput, number_of};
+use super::publication_queue::PublicationQueue;
+use super::stepped_client::{ClientContext, ClientRole, StepEnd, SteppedClient};
+use super::wire::{ClientWire, NatsInput, NatsMessage, WireError, number_of};
 use crate::SplitMix64;
-use crate::network::{Address, Network, PeerKey};
+use crate::network::{Address, Network};
 
 /// Timeout of a publication: longer than any disk hang.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(100);
@@ -54,18 +56,10 @@ pub struct ClientTotals {
     pub connections: u64,
 }
 
-#[derive(Debug)]
-pub(super) struct StreamsClient {
-    role: StreamsRole,
-    wire: ClientWire,
-    wake_at: Option<Time>,
-    /// Server generation of the last connection.
-    server_generation: u32,
-    is_done: bool,
-}
+pub(super) type StreamsClient = SteppedClient<StreamsRole>;
 
 #[derive(Debug)]
-enum StreamsRole {
+pub(super) enum StreamsRole {
     StreamsPublisher(StreamsPublisher),
     HttpPoster(HttpPoster),
     Subscriber { seen: BTreeSet<MessageName> },
@@ -76,18 +70,12 @@ enum StreamsRole {
 pub(super) struct StreamsPublisher {
     number: u32,
     has_ids: bool,
-    total: u32,
-    window: usize,
+    queue: PublicationQueue,
     burst: u32,
     pause: Duration,
-    next: u32,
-    waiting: BTreeSet<u32>,
-    again: BTreeSet<u32>,
-    resume_at: Time,
     left_in_burst: u32,
     /// Last acknowledged sequence of each stream on this connection, except duplicates.
     last: BTreeMap<String, u64>,
-    answered_at: Time,
 }
 
 /// Publishes by HTTP, one request at a time.
@@ -117,40 +105,24 @@ pub(super) struct StreamFollower {
 }
 
 impl StreamsClient {
-    fn new(role: StreamsRole, start: Time) -> StreamsClient {
-        StreamsClient {
-            role,
-            wire: ClientWire::default(),
-            wake_at: Some(start),
-            server_generation: 0,
-            is_done: false,
-        }
-    }
-
     pub(super) fn publisher(
         number: u32,
         start: Time,
         pace: Duration,
         random: &mut SplitMix64,
     ) -> StreamsClient {
-        StreamsClient::new(
-            StreamsRole::StreamsPublisher(StreamsPublisher {
-                number,
-                has_ids: random.chance(700),
-                total: random.between(5, 60) as u32,
-                window: random.between(1, 24) as usize,
-                burst: random.between(1, 20) as u32,
-                pause: Duration::from_micros(random.between(100, 2 * pace.as_micros() as u64)),
-                next: 0,
-                waiting: BTreeSet::new(),
-                again: BTreeSet::new(),
-                resume_at: start,
-                left_in_burst: 0,
-                last: BTreeMap::new(),
-                answered_at: start,
-            }),
-            start,
-        )
+        let has_ids = random.chance(700);
+        let (total, window) = (random.between(5, 60) as u32, random.between(1, 24) as usize);
+        let publisher = StreamsPublisher {
+            number,
+            has_ids,
+            queue: PublicationQueue::new(total, window, ANSWER_TIMEOUT, start),
+            burst: random.between(1, 20) as u32,
+            pause: Duration::from_micros(random.between(100, 2 * pace.as_micros() as u64)),
+            left_in_burst: 0,
+            last: BTreeMap::new(),
+        };
+        StreamsClient::new(StreamsRole::StreamsPublisher(publisher), start)
     }
 
     pub(super) fn poster(number: u32, start: Time, pace: Duration, random: &mut SplitMix64) -> StreamsClient {
@@ -186,60 +158,43 @@ impl StreamsClient {
     pub(super) fn is_source(&self) -> bool {
         matches!(self.role, StreamsRole::StreamsPublisher(_) | StreamsRole::HttpPoster(_))
     }
+}
 
-    pub(super) fn is_done(&self) -> bool {
-        self.is_done
+impl ClientContext for StreamsClientContext<'_> {
+    fn network(&self) -> &Network {
+        self.network
     }
 
-    pub(super) fn key(&self) -> Option<PeerKey> {
-        self.wire.key()
+    fn now(&self) -> Time {
+        self.now
     }
 
-    pub(super) fn wake_at(&self) -> Option<Time> {
-        self.wake_at.filter(|_| !self.is_done)
+    fn random(&mut self) -> &mut SplitMix64 {
+        self.random
     }
 
-    pub(super) fn finish_role(&mut self) {
-        (self.is_done, self.wake_at) = (true, None);
-        self.wire.hang_up();
+    fn server_generation(&self) -> u32 {
+        self.server_generation
     }
 
-    pub(super) fn step(&mut self, context: &mut StreamsClientContext<'_>) -> Result<(), String> {
-        if self.is_done {
-            return Ok(());
-        }
-        let is_due = self.wake_at.is_some_and(|at| at <= context.now);
-        if is_due {
-            self.wake_at = None;
-        }
-        if !self.wire.is_open() {
-            if !is_due {
-                return Ok(());
-            }
-            self.dial(context);
-        }
-        match self.exchange(context) {
-            Ok(()) => {
-                if self.is_done {
-                    self.finish_role();
-                }
-                Ok(())
-            }
-            Err(WireError::Wrong(why)) => Err(self.failure_message(&why)),
-            Err(WireError::Ended(why)) => self.ended(&why, context),
-        }
+    fn is_served(&self) -> bool {
+        self.is_served
+    }
+}
+
+impl ClientRole<StreamsClientContext<'_>> for StreamsRole {
+    const UNSERVED_PAUSE_MAX: u64 = 400_000;
+
+    fn address(&self, context: &StreamsClientContext<'_>) -> Address {
+        if matches!(self, StreamsRole::HttpPoster(_)) { context.http.clone() } else { context.nats.clone() }
     }
 
-    fn dial(&mut self, context: &mut StreamsClientContext<'_>) {
-        let to = if matches!(self.role, StreamsRole::HttpPoster(_)) { context.http } else { context.nats };
-        self.wire.dial(context.network, to);
+    fn dialled(&mut self, wire: &mut ClientWire, context: &mut StreamsClientContext<'_>) {
         context.totals.connections += 1;
-        self.server_generation = context.server_generation;
-        let wire = &mut self.wire;
-        if !matches!(self.role, StreamsRole::HttpPoster(_)) {
+        if !matches!(self, StreamsRole::HttpPoster(_)) {
             wire.line("CONNECT {\"verbose\":false,\"headers\":true}");
         }
-        match &mut self.role {
+        match self {
             StreamsRole::StreamsPublisher(publisher) => publisher.begin(wire, context),
             StreamsRole::HttpPoster(poster) => poster.is_waiting = false,
             StreamsRole::Subscriber { seen } => {
@@ -252,91 +207,68 @@ impl StreamsClient {
         }
     }
 
-    fn exchange(&mut self, context: &mut StreamsClientContext<'_>) -> Result<(), WireError> {
-        let has_ended = self.wire.fill()?;
-        if let StreamsRole::HttpPoster(poster) = &mut self.role {
-            while let Some((status, body, is_kept)) = self.wire.next_answer()? {
+    fn exchange(
+        &mut self,
+        wire: &mut ClientWire,
+        context: &mut StreamsClientContext<'_>,
+    ) -> Result<StepEnd, WireError> {
+        let has_ended = wire.fill()?;
+        if let StreamsRole::HttpPoster(poster) = self {
+            while let Some((status, body, is_kept)) = wire.next_answer()? {
                 poster.answered(status, &body, context).map_err(WireError::Wrong)?;
                 if !is_kept {
                     return Err(WireError::Ended("the server closes".to_owned()));
                 }
             }
         } else {
-            while let Some(input) = self.wire.next_input()? {
-                self.handle_input(input, context)?;
-                if self.is_done {
-                    return Ok(());
+            while let Some(input) = wire.next_nats()? {
+                if let NatsInput::Message(message) = input
+                    && self.receive(&message, wire.attempt, context).map_err(WireError::Wrong)?
+                {
+                    return Ok(StepEnd::Done);
                 }
             }
         }
         if has_ended {
             return Err(WireError::Ended("the end came".to_owned()));
         }
-        let (wire, role) = (&mut self.wire, &mut self.role);
-        let (again_at, is_done) = match role {
-            StreamsRole::StreamsPublisher(publisher) => publisher.send_more(wire, context)?,
-            StreamsRole::HttpPoster(poster) => poster.send_more(wire, context)?,
-            StreamsRole::Subscriber { .. } | StreamsRole::StreamFollower(_) => (None, false),
-        };
-        self.is_done = is_done;
-        if let Some(at) = again_at {
-            self.wake_at = Some(self.wake_at.map_or(at, |other| other.min(at)));
+        match self {
+            StreamsRole::StreamsPublisher(publisher) => publisher.send_more(wire, context),
+            StreamsRole::HttpPoster(poster) => poster.send_more(wire, context),
+            StreamsRole::Subscriber { .. } | StreamsRole::StreamFollower(_) => Ok(StepEnd::Continue(None)),
         }
-        self.wire.flush(context.random)
     }
 
-    fn handle_input(
-        &mut self,
-        input: WireInput,
-        context: &mut StreamsClientContext<'_>,
-    ) -> Result<(), WireError> {
-        let (subject, reply, payload) = match input {
-            WireInput::Pong | WireInput::Info => return Ok(()),
-            WireInput::Ping => {
-                self.wire.line("PONG");
-                return Ok(());
-            }
-            WireInput::Error(line) => return Err(WireError::Ended(line)),
-            WireInput::Message { subject, reply, payload } => (subject, reply, payload),
-        };
-        let done = match &mut self.role {
-            StreamsRole::StreamsPublisher(publisher) => {
-                publisher.answered((&subject, self.wire.attempt), &payload, context).map(|()| false)
-            }
-            StreamsRole::Subscriber { seen } => {
-                record_seen(seen, &subject, &payload, context).map(|()| false)
-            }
-            StreamsRole::StreamFollower(follower) => {
-                follower.handle_message(&subject, &reply, &payload, context)
-            }
-            StreamsRole::HttpPoster(_) => Ok(false),
-        };
-        self.is_done |= done.map_err(WireError::Wrong)?;
-        Ok(())
+    fn may_end(&self, why: &str, _: &StreamsClientContext<'_>) -> bool {
+        matches!(self, StreamsRole::HttpPoster(_)) && why == "the server closes"
     }
 
-    /// Handles the end of the connection: acceptable after a network fault and when a server starts or ends.
-    fn ended(&mut self, why: &str, context: &mut StreamsClientContext<'_>) -> Result<(), String> {
-        let is_expected = self.wire.is_damaged()
-            || context.server_generation != self.server_generation
-            || !context.is_served;
-        let is_server_close = matches!(self.role, StreamsRole::HttpPoster(_)) && why == "the server closes";
-        if !is_expected && !is_server_close {
-            return Err(self.failure_message(why));
-        }
-        self.wire.hang_up();
-        match &mut self.role {
+    fn disconnected(&mut self, context: &mut StreamsClientContext<'_>) {
+        match self {
             StreamsRole::StreamsPublisher(publisher) => publisher.lost(context.totals),
             StreamsRole::HttpPoster(poster) => poster.lost(context.totals),
             StreamsRole::Subscriber { .. } | StreamsRole::StreamFollower(_) => {}
         }
-        let most = if context.is_served { 50_000 } else { 400_000 };
-        self.wake_at = Some(context.now.after(Duration::from_micros(context.random.between(1, most))));
-        Ok(())
     }
+}
 
-    pub(super) fn failure_message(&self, what: &str) -> String {
-        format!("{:?}: {what}\n  {}", self.role, self.wire.describe())
+impl StreamsRole {
+    /// Handles a NATS message. Returns whether the client is done.
+    fn receive(
+        &mut self,
+        message: &NatsMessage,
+        attempt: u32,
+        context: &mut StreamsClientContext<'_>,
+    ) -> Result<bool, String> {
+        let NatsMessage { subject, payload, .. } = message;
+        match self {
+            StreamsRole::StreamsPublisher(publisher) => {
+                publisher.answered((subject, attempt), payload, context).map(|()| false)
+            }
+            StreamsRole::Subscriber { seen } => record_seen(seen, subject, payload, context).map(|()| false),
+            StreamsRole::StreamFollower(follower) => follower.handle_message(message, context),
+            StreamsRole::HttpPoster(_) => Ok(false),
+        }
     }
 }
 
@@ -362,7 +294,7 @@ fn record_seen(
 impl StreamsPublisher {
     fn begin(&mut self, wire: &mut ClientWire, context: &StreamsClientContext<'_>) {
         self.last.clear();
-        self.answered_at = context.now;
+        self.queue.restart_timeout(context.now);
         // Answers to messages of an earlier connection may still arrive.
         wire.line(&format!("SUB {}* 1", self.inbox(wire.attempt)));
         wire.line("PING");
@@ -370,9 +302,9 @@ impl StreamsPublisher {
 
     /// Handles the loss of the connection and of its pending answers.
     fn lost(&mut self, totals: &mut ClientTotals) {
-        let waiting = std::mem::take(&mut self.waiting);
+        let waiting = self.queue.take_waiting();
         if self.has_ids {
-            self.again.extend(waiting);
+            waiting.into_iter().for_each(|message| self.queue.send_again(message));
         } else {
             totals.unknown += waiting.len() as u64;
         }
@@ -382,36 +314,22 @@ impl StreamsPublisher {
         MessageName { publisher: self.number, message }
     }
 
-    /// Sends what may be sent. Returns the time to continue, and whether all is done.
+    /// Sends what may be sent.
     fn send_more(
         &mut self,
         wire: &mut ClientWire,
         context: &mut StreamsClientContext<'_>,
-    ) -> Result<(Option<Time>, bool), WireError> {
-        if !self.waiting.is_empty() && context.now > self.answered_at.after(ANSWER_TIMEOUT) {
-            return Err(WireError::Wrong(format!("{:?} were never answered", self.waiting)));
-        }
-        while context.now >= self.resume_at && self.waiting.len() < self.window {
-            let Some(message) = self.again.pop_first().or_else(|| {
-                let next = Some(self.next).filter(|next| *next < self.total);
-                self.next += u32::from(next.is_some());
-                next
-            }) else {
-                break;
-            };
+    ) -> Result<StepEnd, WireError> {
+        self.queue.check_answers(context.now)?;
+        while let Some(message) = self.queue.next_to_send(context.now) {
             self.send(message, wire, context);
             if self.left_in_burst == 0 {
                 self.left_in_burst = self.burst;
-                self.resume_at = context.now.after(self.pause);
+                self.queue.resume_at(context.now.after(self.pause));
             }
             self.left_in_burst -= 1;
         }
-        let has_more = !self.again.is_empty() || self.next < self.total;
-        let is_done = !has_more && self.waiting.is_empty();
-        let more = Some(self.resume_at).filter(|at| has_more && *at > context.now);
-        let late = (!self.waiting.is_empty())
-            .then(|| self.answered_at.after(ANSWER_TIMEOUT + Duration::from_secs(1)));
-        Ok((more.into_iter().chain(late).min(), is_done))
+        Ok(self.queue.step_end(context.now))
     }
 
     fn send(&mut self, message: u32, wire: &mut ClientWire, context: &mut StreamsClientContext<'_>) {
@@ -420,10 +338,6 @@ impl StreamsPublisher {
         if let Some(ledger) = context.ledgers.get_mut(stream).filter(|_| stream < ON_DISK) {
             ledger.send(name);
         }
-        if self.waiting.is_empty() {
-            self.answered_at = context.now;
-        }
-        self.waiting.insert(message);
         let id = if self.has_ids { format!("{}-{message}", self.number) } else { String::new() };
         let subject = format!("{}.{}", STREAMS[stream], self.number);
         let reply = format!("{}{message}", self.inbox(wire.attempt));
@@ -449,19 +363,17 @@ impl StreamsPublisher {
     ) -> Result<(), String> {
         let message = subject.strip_prefix(&self.inbox(attempt)).and_then(|rest| rest.parse().ok());
         let message: u32 = message.ok_or_else(|| format!("unexpected message on {subject}"))?;
-        if !self.waiting.remove(&message) {
-            return Err(format!("message {message} was answered, but was not pending"));
-        }
-        self.answered_at = context.now;
+        self.queue.answered(message, context.now)?;
         let text = String::from_utf8_lossy(payload).into_owned();
         if text.contains("\"error\"") {
             context.totals.refused += 1;
             if self.has_ids {
-                self.again.insert(message);
+                self.queue.send_again(message);
             } else {
                 context.totals.unknown += 1;
             }
-            self.resume_at = context.now.after(Duration::from_millis(context.random.between(50, 1000)));
+            let span = Duration::from_millis(context.random.between(50, 1000));
+            self.queue.resume_at(context.now.after(span));
             return Ok(());
         }
         let name = self.name(message);
@@ -509,19 +421,18 @@ impl HttpPoster {
         &mut self,
         wire: &mut ClientWire,
         context: &mut StreamsClientContext<'_>,
-    ) -> Result<(Option<Time>, bool), WireError> {
+    ) -> Result<StepEnd, WireError> {
         if self.is_waiting && context.now > self.answered_at.after(ANSWER_TIMEOUT) {
             return Err(WireError::Wrong("a request was never answered".to_owned()));
         }
-        let mut is_done = false;
         if !self.is_waiting && context.now >= self.resume_at {
-            is_done = self.next >= self.total;
-            if !is_done {
-                self.send(wire, context);
+            if self.next >= self.total {
+                return Ok(StepEnd::Done);
             }
+            self.send(wire, context);
         }
         let late = self.answered_at.after(ANSWER_TIMEOUT + Duration::from_secs(1));
-        Ok((Some(if self.is_waiting { late } else { self.resume_at }), is_done))
+        Ok(StepEnd::Continue(Some(if self.is_waiting { late } else { self.resume_at })))
     }
 
     fn send(&mut self, wire: &mut ClientWire, context: &mut StreamsClientContext<'_>) {
@@ -610,9 +521,7 @@ impl StreamFollower {
     /// Handles a message. Returns whether the follower has now received everything up to `until`.
     fn handle_message(
         &mut self,
-        subject: &str,
-        reply: &str,
-        payload: &[u8],
+        NatsMessage { subject, reply, payload }: &NatsMessage,
         context: &mut StreamsClientContext<'_>,
     ) -> Result<bool, String> {
         if subject.starts_with("_R.") {

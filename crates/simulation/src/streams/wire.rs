@@ -20,7 +20,22 @@ pub(super) enum WireInput {
     Ping,
     Info,
     Error(String),
-    Message { subject: String, reply: String, payload: Vec<u8> },
+    Message(NatsMessage),
+}
+
+/// Input of a NATS client that concerns what it does.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum NatsInput {
+    Pong,
+    Message(NatsMessage),
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct NatsMessage {
+    pub(super) subject: String,
+    /// Empty without one.
+    pub(super) reply: String,
+    pub(super) payload: Vec<u8>,
 }
 
 #[derive(Debug)]
@@ -167,13 +182,24 @@ impl ClientWire {
         let Some(payload) = body.strip_suffix(b"\r\n").and_then(|body| body.get(headers..)) else {
             return Err(WireError::Wrong(format!("message length does not match its header: {line}")));
         };
-        let input = WireInput::Message {
-            subject: subject.to_owned(),
-            reply: reply.to_owned(),
-            payload: payload.to_vec(),
-        };
+        let message =
+            NatsMessage { subject: subject.to_owned(), reply: reply.to_owned(), payload: payload.to_vec() };
         self.inbox.drain(..start + size + 2);
-        Ok(Some(input))
+        Ok(Some(WireInput::Message(message)))
+    }
+
+    /// The next NATS message or PONG. Answers PING.
+    pub(super) fn next_nats(&mut self) -> Result<Option<NatsInput>, WireError> {
+        while let Some(input) = self.next_input()? {
+            match input {
+                WireInput::Info => {}
+                WireInput::Ping => self.line("PONG"),
+                WireInput::Pong => return Ok(Some(NatsInput::Pong)),
+                WireInput::Error(line) => return Err(WireError::Ended(line)),
+                WireInput::Message(message) => return Ok(Some(NatsInput::Message(message))),
+            }
+        }
+        Ok(None)
     }
 
     /// Decodes the next HTTP response: its status, its body, and whether the connection is kept.

@@ -380,7 +380,7 @@ impl StreamsWorld {
 
     /// Ends the other clients after all publications; followers then read every stream from its beginning.
     fn start_final_followers(&mut self, now: Time) -> Result<(), String> {
-        self.clients.iter_mut().for_each(StreamsClient::finish_role);
+        self.clients.iter_mut().for_each(StreamsClient::stop);
         for (number, (ledger, disk)) in self.ledgers.iter_mut().zip(&self.disks).enumerate() {
             ledger.audit(disk)?;
             if let Some(last) = ledger.last() {

@@ -1,6 +1,5 @@
 //! Publishers over HTTP, NATS and WebSocket. A message is sent again until it is stored or rejected.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use stilling_ring::Time;
@@ -11,7 +10,9 @@ use super::message::{SentMessage, is_gated};
 use super::world::BroadcastContext;
 use crate::SplitMix64;
 use crate::streams::message::MessageName;
-use crate::streams::wire::{ClientWire, WireError, WireInput, number_of};
+use crate::streams::publication_queue::PublicationQueue;
+use crate::streams::stepped_client::StepEnd;
+use crate::streams::wire::{ClientWire, NatsInput, NatsMessage, WireError, number_of};
 
 /// Timeout of a publication: longer than any disk hang.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
@@ -28,15 +29,8 @@ pub(super) struct BroadcastPublisher {
     number: u32,
     protocol: PublisherProtocol,
     stream: usize,
-    total: u32,
-    /// Publications without an answer at once.
-    window: usize,
+    queue: PublicationQueue,
     pause: Duration,
-    next: u32,
-    waiting: BTreeSet<u32>,
-    again: BTreeSet<u32>,
-    resume_at: Time,
-    answered_at: Time,
     /// The WebSocket is open.
     is_upgraded: bool,
 }
@@ -55,14 +49,8 @@ impl BroadcastPublisher {
             number,
             protocol,
             stream,
-            total,
-            window,
+            queue: PublicationQueue::new(total, window, ANSWER_TIMEOUT, Time::ZERO),
             pause: Duration::from_micros(random.between(50, 2 * pace.as_micros() as u64)),
-            next: 0,
-            waiting: BTreeSet::new(),
-            again: BTreeSet::new(),
-            resume_at: Time::ZERO,
-            answered_at: Time::ZERO,
             is_upgraded: false,
         }
     }
@@ -88,7 +76,8 @@ impl BroadcastPublisher {
 
     /// Handles the loss of the connection and of its pending answers.
     pub(super) fn lost(&mut self) {
-        self.again.append(&mut self.waiting);
+        let waiting = self.queue.take_waiting();
+        waiting.into_iter().for_each(|message| self.queue.send_again(message));
     }
 
     fn name(&self, message: u32) -> MessageName {
@@ -110,8 +99,9 @@ impl BroadcastPublisher {
         match self.protocol {
             PublisherProtocol::Http => {
                 while let Some((status, body, is_kept)) = wire.next_answer()? {
-                    let message = self.waiting.first().copied();
-                    let message = message
+                    let message = self
+                        .queue
+                        .first_waiting()
                         .ok_or_else(|| WireError::Wrong(format!("unexpected answer {status} {body}")))?;
                     let outcome = http_outcome(status, &body).map_err(WireError::Wrong)?;
                     self.answered((message, run), &outcome, context).map_err(WireError::Wrong)?;
@@ -121,8 +111,11 @@ impl BroadcastPublisher {
                 }
             }
             PublisherProtocol::Nats => {
-                while let Some(input) = wire.next_input()? {
-                    self.receive_nats(input, wire, run, context)?;
+                while let Some(input) = wire.next_nats()? {
+                    if let NatsInput::Message(message) = input {
+                        let answer = self.receive_nats(&message, (wire.attempt, run), context);
+                        answer.map_err(WireError::Wrong)?;
+                    }
                 }
             }
             PublisherProtocol::WebSocket => self.receive_websocket(wire, run, context)?,
@@ -132,27 +125,14 @@ impl BroadcastPublisher {
 
     fn receive_nats(
         &mut self,
-        input: WireInput,
-        wire: &mut ClientWire,
-        run: u32,
+        NatsMessage { subject, payload, .. }: &NatsMessage,
+        (attempt, run): (u32, u32),
         context: &mut BroadcastContext<'_>,
-    ) -> Result<(), WireError> {
-        match input {
-            WireInput::Pong | WireInput::Info => Ok(()),
-            WireInput::Ping => {
-                wire.line("PONG");
-                Ok(())
-            }
-            WireInput::Error(line) => Err(WireError::Ended(line)),
-            WireInput::Message { subject, payload, .. } => {
-                let message =
-                    subject.strip_prefix(&self.inbox(wire.attempt)).and_then(|rest| rest.parse().ok());
-                let message =
-                    message.ok_or_else(|| WireError::Wrong(format!("unexpected message on {subject}")))?;
-                let outcome = outcome_of(&String::from_utf8_lossy(&payload)).map_err(WireError::Wrong)?;
-                self.answered((message, run), &outcome, context).map_err(WireError::Wrong)
-            }
-        }
+    ) -> Result<(), String> {
+        let message = subject.strip_prefix(&self.inbox(attempt)).and_then(|rest| rest.parse().ok());
+        let message = message.ok_or_else(|| format!("unexpected message on {subject}"))?;
+        let outcome = outcome_of(&String::from_utf8_lossy(payload))?;
+        self.answered((message, run), &outcome, context)
     }
 
     fn receive_websocket(
@@ -195,10 +175,7 @@ impl BroadcastPublisher {
         outcome: &Outcome,
         context: &mut BroadcastContext<'_>,
     ) -> Result<(), String> {
-        if !self.waiting.remove(&message) {
-            return Err(format!("message {message} was answered, but was not pending"));
-        }
-        self.answered_at = context.now;
+        self.queue.answered(message, context.now)?;
         let totals = &mut *context.totals;
         match outcome {
             Outcome::Stored { is_duplicate, .. } => {
@@ -208,53 +185,35 @@ impl BroadcastPublisher {
             Outcome::Rejected(_) => totals.rejected += 1,
             Outcome::Refused => {
                 totals.refused += 1;
-                self.again.insert(message);
+                self.queue.send_again(message);
                 let span = Duration::from_millis(context.random.between(20, 500));
-                self.resume_at = context.now.after(span);
+                self.queue.resume_at(context.now.after(span));
             }
         }
         context.ledger.answer((self.stream, run), self.name(message), outcome)
     }
 
-    /// Sends what may be sent. Returns the time to continue, and whether all is done.
+    /// Sends what may be sent.
     pub(super) fn send_more(
         &mut self,
         wire: &mut ClientWire,
         context: &mut BroadcastContext<'_>,
-    ) -> Result<(Option<Time>, bool), WireError> {
-        if !self.waiting.is_empty() && context.now > self.answered_at.after(ANSWER_TIMEOUT) {
-            return Err(WireError::Wrong(format!("{:?} were never answered", self.waiting)));
-        }
+    ) -> Result<StepEnd, WireError> {
+        self.queue.check_answers(context.now)?;
         let is_ready = match self.protocol {
             PublisherProtocol::WebSocket => self.is_upgraded,
             PublisherProtocol::Http | PublisherProtocol::Nats => wire.is_connected(),
         };
-        while is_ready && context.now >= self.resume_at && self.waiting.len() < self.window {
-            let Some(message) = self.again.pop_first().or_else(|| {
-                let next = Some(self.next).filter(|next| *next < self.total);
-                self.next += u32::from(next.is_some());
-                next
-            }) else {
-                break;
-            };
+        while is_ready && let Some(message) = self.queue.next_to_send(context.now) {
             self.send(message, wire, context);
             if context.random.chance(400) {
-                self.resume_at = context.now.after(self.pause);
+                self.queue.resume_at(context.now.after(self.pause));
             }
         }
-        let has_more = !self.again.is_empty() || self.next < self.total;
-        let is_done = !has_more && self.waiting.is_empty();
-        let more = Some(self.resume_at).filter(|at| has_more && *at > context.now);
-        let late = (!self.waiting.is_empty())
-            .then(|| self.answered_at.after(ANSWER_TIMEOUT + Duration::from_secs(1)));
-        Ok((more.into_iter().chain(late).min(), is_done))
+        Ok(self.queue.step_end(context.now))
     }
 
     fn send(&mut self, message: u32, wire: &mut ClientWire, context: &mut BroadcastContext<'_>) {
-        if self.waiting.is_empty() {
-            self.answered_at = context.now;
-        }
-        self.waiting.insert(message);
         let (name, stream) = (self.name(message), self.stream);
         let prices = context.ledger.prices(stream);
         let random = &mut *context.random;

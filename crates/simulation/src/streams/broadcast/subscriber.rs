@@ -13,7 +13,7 @@ use super::position::SubscriberPosition;
 use super::world::BroadcastContext;
 use crate::SplitMix64;
 use crate::streams::message::MessageName;
-use crate::streams::wire::{ClientWire, WireError, WireInput};
+use crate::streams::wire::{ClientWire, NatsInput, NatsMessage, WireError};
 
 /// Interval of reads in the last phase, in which all subscribers come up to date.
 const LAST_READ_INTERVAL: Duration = Duration::from_millis(20);
@@ -253,8 +253,11 @@ impl BroadcastSubscriber {
                 {
                     self.request_consumer(wire, run);
                 }
-                while let Some(input) = wire.next_input()? {
-                    self.receive_nats(input, wire, run, context)?;
+                while let Some(input) = wire.next_nats()? {
+                    match input {
+                        NatsInput::Pong => self.is_open = true,
+                        NatsInput::Message(message) => self.receive_nats(message, run, context)?,
+                    }
                 }
                 Ok(())
             }
@@ -300,25 +303,11 @@ impl BroadcastSubscriber {
 
     fn receive_nats(
         &mut self,
-        input: WireInput,
-        wire: &mut ClientWire,
+        NatsMessage { subject, reply, payload }: NatsMessage,
         run: u32,
         context: &mut BroadcastContext<'_>,
     ) -> Result<(), WireError> {
         let key = self.key(run);
-        let (subject, reply, payload) = match input {
-            WireInput::Info => return Ok(()),
-            WireInput::Pong => {
-                self.is_open = true;
-                return Ok(());
-            }
-            WireInput::Ping => {
-                wire.line("PONG");
-                return Ok(());
-            }
-            WireInput::Error(line) => return Err(WireError::Ended(line)),
-            WireInput::Message { subject, reply, payload } => (subject, reply, payload),
-        };
         if self.protocol == SubscriberProtocol::Nats {
             let name = context.ledger.identify(key, (Some(&subject), &payload)).map_err(WireError::Wrong)?;
             self.names.push(name);

@@ -7,7 +7,7 @@ use stilling::settings::{SlowSubscribers, StreamConfig};
 use stilling_journal::disk::simulated::{DiskFaults, EIO, SimulatedDisk};
 use stilling_ring::Time;
 
-use super::client::{BroadcastClient, BroadcastRole};
+use super::client::{BroadcastClient, BroadcastRole, BroadcastTask};
 use super::ledger::BroadcastLedger;
 use super::message::ON_DISK;
 use super::parameters::{self, BroadcastParameters, BroadcastRun, BroadcastRunEnd, ShardStall};
@@ -109,12 +109,12 @@ pub(super) fn play(
         network.record_text();
     }
     runs.reverse();
-    let publishers = publishers.into_iter().map(BroadcastRole::Publisher);
-    let roles = publishers.chain(subscribers.into_iter().map(BroadcastRole::Subscriber));
-    let clients = roles
-        .map(|role| {
+    let publishers = publishers.into_iter().map(BroadcastTask::Publisher);
+    let tasks = publishers.chain(subscribers.into_iter().map(BroadcastTask::Subscriber));
+    let clients = tasks
+        .map(|task| {
             let start = Time::ZERO.after(Duration::from_micros(random.below(START_MAX)));
-            BroadcastClient::new(role, start)
+            BroadcastClient::new(BroadcastRole::new(task), start)
         })
         .collect();
     let address = |text: &str| Address::Tcp(text.parse().expect("an address"));
@@ -244,7 +244,7 @@ impl BroadcastWorld {
 
     /// Advances the last run through its stages.
     fn step_last_run(&mut self, now: Time) -> Result<bool, String> {
-        let is_publisher = |client: &&BroadcastClient| matches!(client.role, BroadcastRole::Publisher(_));
+        let is_publisher = |client: &&BroadcastClient| client.role.is_publisher();
         if !self.clients.iter().filter(is_publisher).all(BroadcastClient::is_done) {
             return Ok(false);
         }
@@ -259,13 +259,14 @@ impl BroadcastWorld {
             LastStage::CatchingUp => {
                 self.stage = LastStage::Following;
                 for client in &mut self.clients {
-                    if let BroadcastRole::Subscriber(subscriber) = &mut client.role {
+                    if let BroadcastTask::Subscriber(subscriber) = &mut client.role.task {
                         subscriber.expect_last();
                     }
                 }
                 let last = parameters::last_publishers(&mut self.random);
-                let client = |publisher| BroadcastClient::new(BroadcastRole::Publisher(publisher), now);
-                self.clients.extend(last.into_iter().map(client));
+                let role = |publisher| BroadcastRole::new(BroadcastTask::Publisher(publisher));
+                let clients = last.into_iter().map(|publisher| BroadcastClient::new(role(publisher), now));
+                self.clients.extend(clients);
             }
             LastStage::Following => self.end(now),
         }
@@ -275,7 +276,7 @@ impl BroadcastWorld {
     fn are_up_to_date(&mut self) -> bool {
         let mut clients = std::mem::take(&mut self.clients);
         let context = self.context();
-        let are_up_to_date = clients.iter().all(|client| client.is_up_to_date(&context));
+        let are_up_to_date = clients.iter().all(|client| client.role.is_up_to_date(&context));
         std::mem::swap(&mut self.clients, &mut clients);
         are_up_to_date
     }
@@ -389,7 +390,8 @@ impl BroadcastWorld {
     fn unfinished(&mut self) -> String {
         let clients = std::mem::take(&mut self.clients);
         let context = self.context();
-        let is_unfinished = |client: &&BroadcastClient| !client.is_done() && !client.is_up_to_date(&context);
+        let is_unfinished =
+            |client: &&BroadcastClient| !client.is_done() && !client.role.is_up_to_date(&context);
         let texts: Vec<String> = clients
             .iter()
             .filter(is_unfinished)
@@ -406,7 +408,7 @@ impl BroadcastWorld {
         self.audit()?;
         self.ledger.finish()?;
         for client in &clients {
-            if let BroadcastRole::Subscriber(subscriber) = &client.role {
+            if let BroadcastTask::Subscriber(subscriber) = &client.role.task {
                 let position = subscriber.position();
                 self.totals.delivered += position.delivered;
                 self.totals.missing += position.missing;

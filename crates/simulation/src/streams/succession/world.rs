@@ -596,7 +596,7 @@ impl SuccessionWorld {
     /// Ends the other clients after all publications; followers then read every stream from its beginning.
     fn start_final_followers(&mut self, now: Time) -> Result<(), String> {
         self.audit()?;
-        self.clients.iter_mut().for_each(StreamsClient::finish_role);
+        self.clients.iter_mut().for_each(StreamsClient::stop);
         for (number, ledger) in self.ledgers.iter().enumerate() {
             if let Some(last) = ledger.last() {
                 self.clients.push(StreamsClient::follower((self.clients.len(), number), now, Some(last)));

@@ -1,5 +1,6 @@
 //! Load generators of Stilling that verify every result. [`http`] sends requests with the engine of the server;
-//! [`collect`] sends one-way messages with plain threads; [`broadcast`] sends few messages to many subscribers.
+//! [`collect`] sends one-way messages with plain threads; [`broadcast`] sends few messages to many subscribers;
+//! [`coap`] sends requests over UDP from many source ports.
 //!
 //! A generator decodes every answer strictly and compares every byte; an unexpected answer is a failure of its own
 //! kind, never a success. Latency counts from the intended start of a request, so that a stalling server cannot hide
@@ -20,7 +21,9 @@
 #![forbid(unsafe_code)]
 
 pub mod broadcast;
+pub mod coap;
 pub mod collect;
 pub mod http;
 mod plan_checks;
+mod server_cpu;
 mod statistics;

@@ -1,6 +1,7 @@
 //! `stilling bench`: the load generators, their options, and their figures as a table or as JSON.
 
 mod broadcast;
+mod coap;
 mod collect;
 mod crash;
 
@@ -32,6 +33,8 @@ enum BenchSubcommand {
     Collect(Box<collect::CollectArguments>),
     /// Send messages to many subscribers and check every delivered byte
     Broadcast(Box<broadcast::BroadcastArguments>),
+    /// Request a resource of a CoAP server from many source ports and check every answer
+    Coap(Box<coap::CoapArguments>),
     /// Kill a server under load and compare its acknowledgements with its stream
     Crash(Box<crash::CrashBenchArguments>),
 }
@@ -147,6 +150,7 @@ impl BenchArguments {
             BenchSubcommand::Http(options) => options.run(),
             BenchSubcommand::Collect(options) => options.run(),
             BenchSubcommand::Broadcast(options) => options.run(),
+            BenchSubcommand::Coap(options) => options.run(),
             BenchSubcommand::Crash(options) => options.run(),
         }
     }

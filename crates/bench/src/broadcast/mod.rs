@@ -39,7 +39,6 @@ mod report;
 mod resumed_items;
 mod resuming;
 mod run;
-mod server_cpu;
 mod server_memory;
 mod sse;
 mod subscriber;

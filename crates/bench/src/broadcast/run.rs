@@ -18,11 +18,12 @@ use super::poller::{Interest, Poller};
 use super::publisher::{Publisher, expected_deliveries};
 use super::report::{BroadcastReport, CpuTimes, FanOutFigures};
 use super::resuming::Resuming;
-use super::server_cpu;
+
 use super::server_memory::{self, ServerMemory};
 use super::subscriber::{DeliveryBytes, FanOutSubscriber, Verifier};
 use super::tally::{BroadcastTally, DeliveryFailure};
 use crate::collect::Pattern;
+use crate::server_cpu;
 use crate::statistics::process_cpu;
 
 /// Executes a plan.

@@ -6,7 +6,7 @@ use std::time::Duration;
 const TICKS_PER_SECOND: u64 = 100;
 
 /// CPU time of a process so far, user and kernel, all threads; `None` if there is no such process.
-pub(super) fn of(process: u32) -> Option<Duration> {
+pub(crate) fn of(process: u32) -> Option<Duration> {
     parse(&std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?)
 }
 

@@ -1,0 +1,118 @@
+//! Counters of a run. Failures are counted by kind, with evidence of the first of each kind.
+
+use std::collections::BTreeMap;
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+
+use crate::statistics::histogram;
+
+macro_rules! failures {
+    ($($(#[$doc:meta])* $name:ident = $text:literal;)*) => {
+        /// Failure of a request or of a datagram.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+        #[serde(rename_all = "snake_case")]
+        pub enum CoapFailure { $($(#[$doc])* $name,)* }
+
+        impl CoapFailure {
+            /// All kinds, in the order of their discriminants.
+            pub const ALL: &[CoapFailure] = &[$(CoapFailure::$name,)*];
+
+            /// The name in reports.
+            pub const fn name(self) -> &'static str {
+                match self { $(CoapFailure::$name => $text,)* }
+            }
+        }
+    };
+}
+
+failures! {
+    /// A request without a complete response in time.
+    Timeout = "timeout";
+    /// A datagram that is no CoAP message.
+    Malformed = "malformed";
+    /// An answer to a request of another source port.
+    Misdirected = "misdirected";
+    /// An answer with a token that was never sent.
+    UnknownToken = "unknown_token";
+    /// An acknowledgement with the right token and another message id.
+    WrongId = "wrong_id";
+    /// A body or block with other bytes than the first response had.
+    WrongBody = "wrong_body";
+    /// A block that was not requested, or of another representation.
+    WrongBlock = "wrong_block";
+    /// A response code other than 2.05, 4.29 and 5.03.
+    UnexpectedCode = "unexpected_code";
+    /// A reset.
+    Reset = "reset";
+    /// The port of the server is closed.
+    Refused = "refused";
+    /// A source port had no message id left for a block.
+    IdsExhausted = "ids_exhausted";
+}
+
+#[derive(Debug)]
+pub(super) struct CoapTally {
+    /// From the intended start of a request to the end of its response, in nanoseconds.
+    pub(super) latency: Histogram<u64>,
+    pub(super) completed: u64,
+    /// Messages with a part of a completed or unfinished body.
+    pub(super) blocks: u64,
+    /// Requests answered with 4.29 or 5.03.
+    pub(super) shed: u64,
+    /// Due requests for which no slot was free.
+    pub(super) not_sent: u64,
+    /// Non-confirmable requests without a response while loss is injected.
+    pub(super) lost: u64,
+    pub(super) retransmissions: u64,
+    /// Answers to messages that were answered before.
+    pub(super) duplicates: u64,
+    /// Datagrams that this system refused to send.
+    pub(super) unsent: u64,
+    /// Time of the last completion in nanoseconds of the run.
+    pub(super) last_ns: u64,
+    failures: [u64; CoapFailure::ALL.len()],
+    evidence: [Option<String>; CoapFailure::ALL.len()],
+}
+
+impl CoapTally {
+    pub(super) fn new() -> CoapTally {
+        CoapTally {
+            latency: histogram(),
+            completed: 0,
+            blocks: 0,
+            shed: 0,
+            not_sent: 0,
+            lost: 0,
+            retransmissions: 0,
+            duplicates: 0,
+            unsent: 0,
+            last_ns: 0,
+            failures: [0; CoapFailure::ALL.len()],
+            evidence: [const { None }; CoapFailure::ALL.len()],
+        }
+    }
+
+    /// Counts a failure. `detail` is called for the first one of a kind only.
+    #[cold]
+    pub(super) fn fail(&mut self, failure: CoapFailure, detail: impl FnOnce() -> String) {
+        self.failures[failure as usize] += 1;
+        self.evidence[failure as usize].get_or_insert_with(detail);
+    }
+
+    pub(super) fn complete(&mut self, intended_ns: u64, now_ns: u64) {
+        self.completed += 1;
+        self.last_ns = now_ns;
+        self.latency.saturating_record(now_ns.saturating_sub(intended_ns));
+    }
+
+    pub(super) fn failures(&self) -> BTreeMap<&'static str, u64> {
+        let counted = CoapFailure::ALL.iter().map(|kind| (kind.name(), self.failures[*kind as usize]));
+        counted.filter(|(_, count)| *count > 0).collect()
+    }
+
+    pub(super) fn evidence(&self) -> BTreeMap<&'static str, String> {
+        let all = CoapFailure::ALL.iter();
+        all.filter_map(|kind| Some((kind.name(), self.evidence[*kind as usize].clone()?))).collect()
+    }
+}

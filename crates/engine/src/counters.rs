@@ -69,6 +69,12 @@ pub struct EngineCounters {
     pub datagrams_received: Counter,
     /// Datagrams that the system dropped before they were received: full receive buffer, or a wrong checksum.
     pub datagrams_dropped_by_kernel: Counter,
+    /// Datagrams that wait for a service that paces them, now.
+    pub datagrams_waiting: Counter,
+    /// Maximum of datagrams that waited at once.
+    pub datagrams_waiting_max: Counter,
+    /// Datagrams that a full ring dropped before the service got them.
+    pub datagrams_shed: Counter,
     /// Datagrams that the service sent, dropped ones included.
     pub datagrams_sent: Counter,
     datagrams_dropped: [Counter; DatagramDropReason::ALL.len()],

@@ -51,6 +51,25 @@ pub const DIRECT_DESCRIPTORS_MAX: u32 = 1 << 20;
 /// Datagrams received from one socket in one turn. More stay in the socket's own queue.
 pub const DATAGRAMS_PER_TURN: usize = 64;
 
+/// Bytes of received datagrams per shard that wait for a service which paces them. Full: one is dropped and counted, by
+/// the [`DatagramDropPolicy`](crate::DatagramDropPolicy).
+pub const DATAGRAM_RING_SIZE: usize = 1024 * 1024;
+
+/// The same as a number of datagrams.
+pub const DATAGRAM_RING_ENTRIES: usize = 4096;
+
+/// Default of [`ShardConfig::datagrams_served_per_turn`](crate::ShardConfig::datagrams_served_per_turn): datagrams of
+/// paced sockets passed to the service in one turn. More wait in the ring.
+pub const DATAGRAMS_SERVED_PER_TURN: usize = 64;
+
+/// Datagrams of paced sockets in one turn that suggest that more are in the sockets: the shard drains them before it
+/// serves any.
+pub const DRAIN_BATCH_MIN: usize = 16;
+
+/// Turns in succession that only drain paced sockets. Reached: the service gets datagrams although more may be in a
+/// socket.
+pub const DRAIN_TURNS_MAX: u32 = 32;
+
 /// Connections accepted from one listener in one turn of the `poll` driver. More stay in the backlog.
 pub const ACCEPTS_PER_TURN: usize = 128;
 

@@ -113,6 +113,12 @@ impl OverviewCollector {
         let help =
             "Datagrams that the kernel dropped before they were received, as the receive buffer was full";
         counter(to, "datagrams_dropped_by_kernel", help, missed)?;
+        let help = "Datagrams that wait for a protocol that paces them";
+        gauge(to, "datagrams_waiting", help, overview.engine(|c| &c.datagrams_waiting))?;
+        let most = overview.engines.iter().map(|c| c.datagrams_waiting_max.get()).max().unwrap_or(0);
+        gauge(to, "datagrams_waiting_max", "Most datagrams that waited at once in a shard", most)?;
+        let help = "Waiting datagrams that were dropped because too many waited";
+        counter(to, "datagrams_shed", help, overview.engine(|c| &c.datagrams_shed))?;
         counter(to, "datagrams_sent", "Datagrams to be sent", overview.engine(|c| &c.datagrams_sent))?;
         let dropped = DatagramDropReason::ALL
             .map(|reason| (reason.name(), overview.engine(|c| c.datagrams_dropped(reason))));

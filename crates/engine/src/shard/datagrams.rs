@@ -8,9 +8,10 @@ use std::io;
 use super::Shard;
 use super::datagram_io::{DatagramIo, DatagramPath, DatagramSender};
 use super::listener::{ListenerState, ShardListener};
+use super::output::TurnStage;
 use super::session::Service;
 use crate::driver::{BufferId, Driver, SourceKind};
-use crate::limits::{LISTENERS_MAX, SEND_MAX};
+use crate::limits::{DRAIN_BATCH_MIN, DRAIN_TURNS_MAX, LISTENERS_MAX, SEND_MAX};
 use crate::token::Token;
 
 /// The difference of two values of a count modulo 2^32.
@@ -28,6 +29,22 @@ impl<D: Driver, V: Service> Shard<D, V> {
     /// # Errors
     /// There are [`LISTENERS_MAX`] already, or the driver cannot use the socket.
     pub fn receive_datagrams(&mut self, socket: D::Socket) -> io::Result<u32> {
+        self.add_datagram_socket(socket, false)
+    }
+
+    /// The same for a protocol whose work per datagram may exceed what arrives. The socket is drained at once into a
+    /// ring of [`DATAGRAM_RING_SIZE`](crate::limits::DATAGRAM_RING_SIZE) bytes, and [`Service::datagram`] gets
+    /// [`datagrams_served_per_turn`](super::ShardConfig::datagrams_served_per_turn) of them, oldest first. A full ring
+    /// drops by [`datagram_drop`](super::ShardConfig::datagram_drop).
+    ///
+    /// # Errors
+    /// Those of [`receive_datagrams`](Self::receive_datagrams).
+    pub fn receive_paced_datagrams(&mut self, socket: D::Socket) -> io::Result<u32> {
+        self.datagram_ring.reserve();
+        self.add_datagram_socket(socket, true)
+    }
+
+    fn add_datagram_socket(&mut self, socket: D::Socket, is_paced: bool) -> io::Result<u32> {
         let number = self.listeners.len() as u32;
         if number == LISTENERS_MAX {
             return Err(io::Error::other(format!(
@@ -45,6 +62,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
             leaves_backlog: true,
             dropped,
             is_datagram_socket: true,
+            is_paced,
         });
         self.may_have_intents = true;
         self.driver.receive(token);
@@ -55,10 +73,48 @@ impl<D: Driver, V: Service> Shard<D, V> {
         let datagram = self.driver.datagram(buffer);
         self.counters.datagrams_received.add(1);
         self.received_from |= 1 << token.index();
+        if self.listeners[token.index() as usize].is_paced {
+            let dropped = self.datagram_ring.push(token.index(), &datagram);
+            self.paced_in_turn += 1;
+            self.counters.datagrams_shed.add(dropped);
+            self.counters.datagrams_waiting_max.set_max(self.datagram_ring.len() as u64);
+            return self.driver.release(buffer);
+        }
         let path = DatagramPath { socket: token.index(), peer: datagram.from, local: datagram.local };
         let sender = DatagramSender::new(&mut self.output, &self.listeners, &self.counters, SEND_MAX);
         self.service.datagram(&datagram, &mut DatagramIo { now: self.now, path, sender });
         self.driver.release(buffer);
+    }
+
+    /// Passes waiting datagrams to the service, unless the sockets probably have more: those are drained first, so that
+    /// the ring and not the system decides which ones are dropped.
+    pub(super) fn serve_paced_datagrams(&mut self) {
+        let received = std::mem::take(&mut self.paced_in_turn);
+        if received >= DRAIN_BATCH_MIN && self.drain_turns < DRAIN_TURNS_MAX {
+            self.drain_turns += 1;
+        } else {
+            self.drain_turns = 0;
+            for _ in 0..self.config.datagrams_served_per_turn {
+                if !self.output.has_room_for(TurnStage::Events) {
+                    break;
+                }
+                let Some((path, datagram)) = self.datagram_ring.front() else { break };
+                let sender = DatagramSender::new(&mut self.output, &self.listeners, &self.counters, SEND_MAX);
+                self.service.datagram(&datagram, &mut DatagramIo { now: self.now, path, sender });
+                self.datagram_ring.pop();
+            }
+            self.stop_served_sockets();
+        }
+        self.counters.datagrams_waiting.set(self.datagram_ring.len() as u64);
+    }
+
+    /// Closes stopped sockets of which no datagram waits any more.
+    fn stop_served_sockets(&mut self) {
+        let mut left = std::mem::take(&mut self.sockets_to_drain);
+        while left != 0 {
+            self.on_datagrams_stopped(left.trailing_zeros());
+            left &= left - 1;
+        }
     }
 
     pub(super) fn deliver_to_peer(&mut self, path: DatagramPath, mail: V::Mail) {
@@ -110,13 +166,19 @@ impl<D: Driver, V: Service> Shard<D, V> {
         }
     }
 
-    /// No receive is armed any more. The close waits until this turn's datagrams of the socket are sent.
+    /// No receive is armed any more. The close waits until the service got the socket's datagrams, and until this turn's
+    /// are sent.
     pub(super) fn on_datagrams_stopped(&mut self, number: u32) {
         let (listener, token) = (&mut self.listeners[number as usize], Token::new(number, 0));
         if listener.state != ListenerState::StoppingDatagrams {
             return;
         }
+        if self.datagram_ring.has_datagram_of(number) {
+            self.sockets_to_drain |= 1 << number;
+            return;
+        }
         listener.state = ListenerState::Closing;
+        self.may_have_intents = true;
         if self.output.has_datagram_of(token) {
             self.sockets_to_close |= 1 << number;
         } else {

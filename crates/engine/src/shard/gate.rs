@@ -34,6 +34,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
             leaves_backlog: false,
             dropped: 0,
             is_datagram_socket: false,
+            is_paced: false,
         });
         // The driver accepts with its next turn, which must not wait for another event.
         self.may_have_intents = true;

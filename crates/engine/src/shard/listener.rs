@@ -33,6 +33,8 @@ pub(super) struct ShardListener {
     /// The system's count of dropped datagrams at the last read, modulo 2^32.
     pub(super) dropped: u32,
     pub(super) is_datagram_socket: bool,
+    /// Its datagrams pass through the ring.
+    pub(super) is_paced: bool,
 }
 
 impl ShardListener {

@@ -19,6 +19,7 @@ mod closing;
 mod commands;
 mod connection;
 mod datagram_io;
+mod datagram_ring;
 mod datagrams;
 mod detach;
 mod gate;
@@ -40,9 +41,11 @@ use std::time::Duration;
 use stilling_ring::{Clock, Time, Wake};
 
 pub use self::datagram_io::{DatagramIo, DatagramPath};
+pub use self::datagram_ring::DatagramDropPolicy;
 pub use self::io::{Io, OutputFull};
 pub use self::session::{NO_FREE_SLOT, Recipient, Service, Session, ShardControl};
 
+use self::datagram_ring::DatagramRing;
 use self::detach::DetachHandler;
 use self::input_blocks::InputBlocks;
 use self::listener::ShardListener;
@@ -52,7 +55,7 @@ use self::slots::ShardSlots;
 use crate::close_reason::CloseReason;
 use crate::counters::EngineCounters;
 use crate::driver::{Driver, DriverEvent, IncompleteSend};
-use crate::limits::{BLOCK_SIZE, LISTENERS_MAX, TURN_LIST_CAPACITY};
+use crate::limits::{BLOCK_SIZE, DATAGRAMS_SERVED_PER_TURN, LISTENERS_MAX, TURN_LIST_CAPACITY};
 use crate::store::StashStore;
 use crate::timer_wheel::TimerWheel;
 use crate::token::Token;
@@ -84,6 +87,10 @@ pub struct ShardConfig {
     pub connect_timeout: Duration,
     /// Pause of accepting after a failed accept, or until a connection closes.
     pub accept_retry: Duration,
+    /// The datagram that is dropped when the ring of [`Shard::receive_paced_datagrams`] is full.
+    pub datagram_drop: DatagramDropPolicy,
+    /// Datagrams of paced sockets passed to the service in one turn.
+    pub datagrams_served_per_turn: usize,
 }
 
 impl Default for ShardConfig {
@@ -99,6 +106,8 @@ impl Default for ShardConfig {
             linger_timeout: Duration::from_secs(2),
             connect_timeout: Duration::from_secs(10),
             accept_retry: Duration::from_millis(100),
+            datagram_drop: DatagramDropPolicy::default(),
+            datagrams_served_per_turn: DATAGRAMS_SERVED_PER_TURN,
         }
     }
 }
@@ -136,6 +145,14 @@ pub struct Shard<D: Driver, V: Service> {
     listeners: Vec<ShardListener>,
     /// Datagram sockets that received in this turn, one bit each.
     received_from: u64,
+    /// Datagrams of paced sockets.
+    datagram_ring: DatagramRing,
+    /// Datagrams of paced sockets received in this turn.
+    paced_in_turn: usize,
+    /// Turns in succession that only drained paced sockets.
+    drain_turns: u32,
+    /// Datagram sockets to close when the service got their datagrams in the ring, one bit each.
+    sockets_to_drain: u64,
     /// Datagram sockets to close when this turn's output is sent, one bit each.
     sockets_to_close: u64,
     /// Until this time the queues of listeners are rechecked periodically.
@@ -171,6 +188,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         let slot_count = config.capacity.saturating_add(config.reserved_connects);
         let sources = slot_count as usize + LISTENERS_MAX as usize;
         driver.reserve(sources);
+        let datagram_ring = DatagramRing::new(config.datagram_drop);
         Shard {
             driver,
             service,
@@ -196,6 +214,10 @@ impl<D: Driver, V: Service> Shard<D, V> {
             commands: Vec::new(),
             listeners: Vec::new(),
             received_from: 0,
+            datagram_ring,
+            paced_in_turn: 0,
+            drain_turns: 0,
+            sockets_to_drain: 0,
             sockets_to_close: 0,
             recheck_until: now,
             waiting: VecDeque::new(),

@@ -38,6 +38,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         self.may_have_intents |= !self.events.is_empty() || !self.to_revisit.is_empty();
         self.revisit();
         self.dispatch();
+        self.serve_paced_datagrams();
         self.count_dropped_datagrams();
         self.deliver();
         self.expire();
@@ -67,7 +68,10 @@ impl<D: Driver, V: Service> Shard<D, V> {
         // Block references must be dropped and sockets closed without a wait.
         let has_end_of_turn_work = self.output.holds_blocks() || self.sockets_to_close != 0;
         let busy = self.dispatched < self.events.len() || has_deferred_work || has_end_of_turn_work;
-        if busy || self.output.items.iter().any(|item| item.after == AfterSend::Revisit) {
+        if busy
+            || !self.datagram_ring.is_empty()
+            || self.output.items.iter().any(|item| item.after == AfterSend::Revisit)
+        {
             return Wait::No;
         }
         self.wake.set_parked();

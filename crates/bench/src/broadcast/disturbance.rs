@@ -1,5 +1,6 @@
-//! NATS subscribers that disturb a fan-out run, on a thread of their own: stopped, trickling, joining and leaving,
-//! reconnecting. The window of the run does not wait for them.
+//! Subscribers that disturb a fan-out run, on a thread of their own: stopped, trickling, joining and leaving, reconnecting.
+//! The window of the run does not wait for them. Stopped and trickling ones use the protocol of the run if that is SSE or a
+//! WebSocket of Stilling, and all others NATS.
 //!
 //! What they receive is verified: every payload is one of the run, and within a subscription the messages follow each
 //! other without a gap, a repetition or a change.
@@ -23,6 +24,7 @@ use super::limits::{
 };
 use super::nats::opening_size;
 use super::plan::{BroadcastPlan, DisturbancePlan};
+use super::slow_web_reader::SlowWebReader;
 use super::tally::DeliveryFailure;
 use crate::collect::{Pattern, connect, encode_nats_connect};
 
@@ -78,8 +80,8 @@ struct Disturber {
     plan: BroadcastPlan,
     start: Instant,
     /// Only kept open.
-    _stopped: Vec<NatsReader>,
-    trickling: Vec<NatsReader>,
+    _stopped: Vec<SlowReader>,
+    trickling: Vec<SlowReader>,
     next_trickle: Instant,
     joining: Vec<NatsReader>,
     reconnecting: Vec<NatsReader>,
@@ -87,6 +89,31 @@ struct Disturber {
     buffer: Vec<u8>,
     outcome: DisturbanceOutcome,
 }
+
+/// A stopped or trickling subscriber.
+enum SlowReader {
+    Nats(NatsReader),
+    Web(SlowWebReader),
+}
+
+impl SlowReader {
+    fn open(plan: &BroadcastPlan) -> Result<SlowReader, BroadcastError> {
+        match plan.protocol.is_subscription_over_http() {
+            true => SlowWebReader::open(plan).map(SlowReader::Web),
+            false => NatsReader::open(plan).map(SlowReader::Nats),
+        }
+    }
+
+    fn received(&self) -> u64 {
+        match self {
+            SlowReader::Nats(reader) => reader.received,
+            SlowReader::Web(reader) => reader.received,
+        }
+    }
+}
+
+/// A failure of a disturbing subscriber, with what it received.
+pub(super) type DisturbanceFailure = (DeliveryFailure, String);
 
 /// A connection with at most one current subscription. Subscription ids rise.
 struct NatsReader {
@@ -102,7 +129,7 @@ struct NatsReader {
 
 /// State of a connection after a read.
 #[derive(PartialEq, Eq)]
-enum ReadOutcome {
+pub(super) enum ReadOutcome {
     Open,
     /// The server closed it, or announced that it will.
     Closed,
@@ -111,14 +138,15 @@ enum ReadOutcome {
 impl Disturber {
     fn open(plan: &BroadcastPlan) -> Result<Disturber, BroadcastError> {
         let DisturbancePlan { stopped, trickling, joins_per_s, .. } = plan.disturbance;
-        let open_all = |count| (0..count).map(|_| NatsReader::open(plan)).collect::<Result<Vec<_>, _>>();
+        let open_slow = |count| (0..count).map(|_| SlowReader::open(plan)).collect::<Result<Vec<_>, _>>();
+        let joining = if joins_per_s > 0 { JOINING_CONNECTIONS } else { 0 };
         Ok(Disturber {
             plan: plan.clone(),
             start: Instant::now(),
-            _stopped: open_all(stopped)?,
-            trickling: open_all(trickling)?,
+            _stopped: open_slow(stopped)?,
+            trickling: open_slow(trickling)?,
             next_trickle: Instant::now(),
-            joining: open_all(if joins_per_s > 0 { JOINING_CONNECTIONS } else { 0 })?,
+            joining: (0..joining).map(|_| NatsReader::open(plan)).collect::<Result<_, _>>()?,
             reconnecting: Vec::new(),
             pattern: Pattern::new(plan.size),
             buffer: vec![0; READ_SIZE],
@@ -148,9 +176,9 @@ impl Disturber {
     fn trickle(&mut self) {
         let mut trickling = std::mem::take(&mut self.trickling);
         for reader in &mut trickling {
-            if self.receive(reader, TRICKLE_SIZE) == ReadOutcome::Closed {
+            if self.receive_slowly(reader) == ReadOutcome::Closed {
                 self.outcome.report.disconnected += 1;
-                match NatsReader::open(&self.plan) {
+                match SlowReader::open(&self.plan) {
                     Ok(opened) => *reader = opened,
                     Err(error) => self.fail(DeliveryFailure::Broken, error.to_string()),
                 }
@@ -205,11 +233,30 @@ impl Disturber {
         self.reconnecting = reconnecting;
     }
 
+    /// Reads at most [`TRICKLE_SIZE`] bytes and verifies them.
+    fn receive_slowly(&mut self, reader: &mut SlowReader) -> ReadOutcome {
+        let before = reader.received();
+        let buffer = &mut self.buffer[..TRICKLE_SIZE];
+        let received = match reader {
+            SlowReader::Nats(reader) => reader.receive(buffer, &self.pattern, &self.plan.subject),
+            SlowReader::Web(reader) => reader.receive(buffer, &self.pattern, &self.plan),
+        };
+        self.note_received(reader.received() - before, received)
+    }
+
     /// Reads at most `size` bytes and verifies them.
     fn receive(&mut self, reader: &mut NatsReader, size: usize) -> ReadOutcome {
         let before = reader.received;
         let received = reader.receive(&mut self.buffer[..size], &self.pattern, &self.plan.subject);
-        self.outcome.report.deliveries += reader.received - before;
+        self.note_received(reader.received - before, received)
+    }
+
+    fn note_received(
+        &mut self,
+        deliveries: u64,
+        received: Result<ReadOutcome, DisturbanceFailure>,
+    ) -> ReadOutcome {
+        self.outcome.report.deliveries += deliveries;
         match received {
             Ok(outcome) => outcome,
             Err((failure, detail)) => {
@@ -268,7 +315,7 @@ impl NatsReader {
         buffer: &mut [u8],
         pattern: &Pattern,
         subject: &str,
-    ) -> Result<ReadOutcome, (DeliveryFailure, String)> {
+    ) -> Result<ReadOutcome, DisturbanceFailure> {
         match self.stream.read(buffer) {
             Ok(0) => return Ok(ReadOutcome::Closed),
             Ok(count) => self.unfinished.extend_from_slice(&buffer[..count]),
@@ -308,12 +355,7 @@ impl NatsReader {
     }
 
     /// Checks a payload: right, and the next one of its subscription.
-    fn check(
-        &mut self,
-        sid: u64,
-        payload: &[u8],
-        pattern: &Pattern,
-    ) -> Result<(), (DeliveryFailure, String)> {
+    fn check(&mut self, sid: u64, payload: &[u8], pattern: &Pattern) -> Result<(), DisturbanceFailure> {
         let Some(id) = pattern.check(payload) else {
             return Err((DeliveryFailure::WrongPayload, shown(payload)));
         };

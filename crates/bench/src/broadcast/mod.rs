@@ -40,6 +40,7 @@ mod resumed_items;
 mod resuming;
 mod run;
 mod server_memory;
+mod slow_web_reader;
 mod sse;
 mod subscriber;
 mod tally;

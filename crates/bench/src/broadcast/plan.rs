@@ -47,6 +47,12 @@ impl BroadcastProtocol {
         }
     }
 
+    /// Whether subscribers use `/subscribe/` of Stilling's HTTP port.
+    pub(super) fn is_subscription_over_http(self) -> bool {
+        use BroadcastProtocol::{Sse, WebSocketJson, WebSocketRaw};
+        matches!(self, Sse | WebSocketRaw | WebSocketJson)
+    }
+
     /// Whether messages are published with this protocol, too; otherwise with NATS.
     fn publishes(self) -> bool {
         use BroadcastProtocol::{Centrifugo, Mqtt, Nats, Redis};
@@ -100,7 +106,8 @@ pub struct BroadcastPlan {
     pub timeout: Duration,
 }
 
-/// NATS subscribers that disturb a run, in addition to those that are measured.
+/// Subscribers that disturb a run, in addition to those that are measured. They use NATS; those that are stopped or read
+/// slowly use SSE or WebSocket in runs of Stilling's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DisturbancePlan {
     /// Subscribers that never read. Default: 0.

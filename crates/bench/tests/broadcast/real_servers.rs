@@ -93,6 +93,26 @@ fn stopped_and_trickling_subscribers_cost_the_others_no_message() {
     }
 }
 
+/// Row 2.18: the same over WebSocket and SSE, with slow subscribers of the same protocol.
+#[test]
+fn slow_subscribers_over_websocket_and_sse_cost_the_others_no_message() {
+    for driver in DRIVERS {
+        for protocol in
+            [BroadcastProtocol::WebSocketRaw, BroadcastProtocol::WebSocketJson, BroadcastProtocol::Sse]
+        {
+            let server = StreamServer::start(driver);
+            let disturbance = DisturbancePlan { stopped: 1, trickling: 2, ..DisturbancePlan::default() };
+            // Long enough for each trickling subscriber's first read.
+            let (to, publish_to) = (server.http, Some(server.nats));
+            let plan = BroadcastPlan { protocol, to, publish_to, disturbance, ..server.plan() };
+            let plan = BroadcastPlan { messages: Some(1_000), rate: Some(500), ..plan };
+            let found = server.run(&plan).disturbance.expect("a disturbance was planned");
+            assert!((1..=2_000).contains(&found.deliveries), "{driver:?}, {protocol:?}: {found:?}");
+            assert_eq!(found.disconnected, 0, "{driver:?}, {protocol:?}");
+        }
+    }
+}
+
 /// Row 2.18: delivered and reported messages of subscribers that resume add up to the published ones.
 #[test]
 fn resuming_subscribers_account_for_every_message() {

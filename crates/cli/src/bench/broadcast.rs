@@ -89,10 +89,10 @@ pub(super) struct BroadcastArguments {
 /// Subscribers that the window does not wait for.
 #[derive(Args)]
 struct AdditionalSubscribers {
-    /// Further NATS subscribers that never read
+    /// Further subscribers that never read, over --protocol sse or websocket, else NATS
     #[arg(long, value_name = "N", default_value_t = 0)]
     stopped: u32,
-    /// Further NATS subscribers that read 1 KiB per second
+    /// Further subscribers that read 1 KiB per second, likewise
     #[arg(long, value_name = "N", default_value_t = 0)]
     trickling: u32,
     /// NATS subscriptions per second that begin and end on open connections

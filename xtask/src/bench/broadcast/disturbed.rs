@@ -45,8 +45,30 @@ const DISTURBANCES: [SubscriberDisturbance; 5] = [
     },
 ];
 
-const PEERS: [BroadcastPeer; 3] =
+/// Disturbances that SSE and WebSocket have, too: the first ones.
+const SLOW_ONLY: usize = 3;
+
+/// Rows of NATS clients.
+const NATS_PEERS: [BroadcastPeer; 3] =
     [BroadcastPeer::StillingUring, BroadcastPeer::StillingPoll, BroadcastPeer::NatsServer];
+
+/// Rows of clients over WebSocket and SSE.
+const WEB_CLIENTS: [MeasuredClients; 4] = [
+    MeasuredClients::web("stilling uring, binary", BroadcastPeer::StillingUring, "websocket"),
+    MeasuredClients::web("stilling uring, SSE", BroadcastPeer::StillingUring, "sse"),
+    MeasuredClients::web("stilling poll, binary", BroadcastPeer::StillingPoll, "websocket"),
+    MeasuredClients::web("stilling poll, SSE", BroadcastPeer::StillingPoll, "sse"),
+];
+
+/// Clients with what disturbs them. The undisturbed run of clients precedes their others.
+type DisturbedRun = (MeasuredClients, &'static SubscriberDisturbance);
+
+fn runs() -> Vec<DisturbedRun> {
+    let nats = NATS_PEERS.map(|peer| (MeasuredClients::usual(peer), &DISTURBANCES[..]));
+    let web = WEB_CLIENTS.map(|clients| (clients, &DISTURBANCES[..SLOW_ONLY]));
+    let all = nats.into_iter().chain(web);
+    all.flat_map(|(clients, disturbances)| disturbances.iter().map(move |one| (clients, one))).collect()
+}
 
 /// Samples of a server with one disturbance, and without any in the same rounds.
 struct DisturbedSeries<'a> {
@@ -70,14 +92,11 @@ impl BroadcastBench {
     pub(super) fn disturbed(&self) -> XtaskResult<PageSection> {
         let seconds = if self.options.quick { 2 } else { 5 };
         let load = FanOutLoad { seconds, ..at(200, 64, 2048) };
-        let runs: Vec<_> = PEERS
-            .iter()
-            .flat_map(|peer| DISTURBANCES.iter().map(move |disturbance| (*peer, disturbance)))
-            .collect();
-        let found = harness::run_rounds(self.options.rounds, &runs, |round, (peer, disturbance)| {
+        let runs = runs();
+        let found = harness::run_rounds(self.options.rounds, &runs, |round, (clients, disturbance)| {
             let load = FanOutLoad { further: disturbance.options, ..load };
-            let sample = load.measure(&MeasuredClients::usual(*peer), &self.place)?;
-            let (name, rate, failures) = (peer.name(), sample.rate, sample.failures);
+            let sample = load.measure(clients, &self.place)?;
+            let (name, rate, failures) = (clients.name, sample.rate, sample.failures);
             let what = disturbance.name;
             println!("{TITLE}, round {round}, {name}, {what}: {rate:.0}/s, {failures} failures");
             Ok(sample)
@@ -85,18 +104,23 @@ impl BroadcastBench {
         let mut table = figures::table(
             "server | disturbance | deliveries/s | ÷ undisturbed | server CPU s per million | ÷ undisturbed | p99 ms | memory MB | failures",
         );
-        for (at, (peer, disturbance)) in runs.iter().enumerate() {
-            let undisturbed = at / DISTURBANCES.len() * DISTURBANCES.len();
-            let series = DisturbedSeries { samples: &found[at], undisturbed: &found[undisturbed] };
-            if *peer != BroadcastPeer::NatsServer {
-                self.judge_disturbance(*peer, disturbance, &series);
+        let mut undisturbed = 0;
+        for (at, (clients, disturbance)) in runs.iter().enumerate() {
+            if disturbance.options.is_empty() {
+                undisturbed = at;
             }
-            table.push(row(*peer, disturbance, &series));
+            let series = DisturbedSeries { samples: &found[at], undisturbed: &found[undisturbed] };
+            if clients.peer.is_stilling() {
+                self.judge_disturbance(clients.name, disturbance, &series);
+            }
+            table.push(row(clients.name, disturbance, &series));
         }
         let description = format!(
             "`{}`, and further subscribers that the window does not wait for (`--stopped`, `--trickling`, `--joins`, \
              `--reconnects`). Deliveries are those to the 200 others, and so is the CPU per delivery; the further subscribers' \
-             messages are verified, too. A server disconnects a subscriber that holds too much of its memory. Joins use four \
+             messages are verified, too. Rows without a protocol are of NATS clients. Slow subscribers use the protocol of the row. \
+             A stream's slow subscribers over WebSocket and SSE stay connected and catch up (`slow-subscribers=catch-up`). \
+             Otherwise a server disconnects a subscriber that holds too much of its memory. Joins use four \
              open connections; each reconnect is a connection that subscribes and closes.",
             load.shown()
         );
@@ -105,11 +129,11 @@ impl BroadcastBench {
 
     fn judge_disturbance(
         &self,
-        peer: BroadcastPeer,
+        clients: &str,
         disturbance: &SubscriberDisturbance,
         series: &DisturbedSeries<'_>,
     ) {
-        let name = format!("{}, {}", peer.name(), disturbance.name);
+        let name = format!("{clients}, {}", disturbance.name);
         if disturbance.is_slow {
             let cpu = series.times(|sample| Some(sample.cpu_s));
             let what = format!("server CPU per delivery ÷ undisturbed, {name}");
@@ -133,16 +157,12 @@ impl BroadcastBench {
     }
 }
 
-fn row(
-    peer: BroadcastPeer,
-    disturbance: &SubscriberDisturbance,
-    series: &DisturbedSeries<'_>,
-) -> Vec<String> {
+fn row(clients: &str, disturbance: &SubscriberDisturbance, series: &DisturbedSeries<'_>) -> Vec<String> {
     let spread = |of: fn(&BenchSample) -> Option<f64>, show: fn(f64) -> String| {
         figures::spread_of_measured(series.samples.iter().map(of), show)
     };
     vec![
-        peer.name().to_owned(),
+        clients.to_owned(),
         disturbance.name.to_owned(),
         spread(|sample| Some(sample.rate), figures::thousands),
         figures::times(series.times(|sample| Some(sample.rate))),
@@ -159,6 +179,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn each_server_and_protocol_is_measured_undisturbed_first() {
+        let runs = runs();
+        assert_eq!(runs.len(), NATS_PEERS.len() * DISTURBANCES.len() + WEB_CLIENTS.len() * SLOW_ONLY);
+        assert!(DISTURBANCES[1..SLOW_ONLY].iter().all(|disturbance| disturbance.is_slow));
+        for (at, (clients, _)) in runs.iter().enumerate() {
+            let first = runs.iter().position(|(other, _)| other.name == clients.name);
+            let first = first.expect("it is one of them");
+            assert!(runs[first].1.options.is_empty());
+            assert!(runs[first..=at].iter().all(|(other, _)| other.name == clients.name), "{}", clients.name);
+        }
+    }
+
+    #[test]
     fn a_disturbance_is_compared_within_each_round() {
         let sample = |rate, memory| BenchSample { rate, memory: Some(memory), ..BenchSample::default() };
         let undisturbed = [sample(100.0, 7_000_000), sample(10.0, 8_000_000), sample(50.0, 9_000_000)];
@@ -166,7 +199,7 @@ mod tests {
         let series = DisturbedSeries { samples: &samples, undisturbed: &undisturbed };
         assert_eq!(series.times(|sample| Some(sample.rate)), Some(0.9));
         assert_eq!(series.growth_mb(), 10.0);
-        let row = row(BroadcastPeer::StillingPoll, &DISTURBANCES[1], &series);
+        let row = row("stilling poll", &DISTURBANCES[1], &series);
         assert_eq!(row[..4], ["stilling poll", "1 stopped", "50 (8 – 90)", "×0.90"]);
         assert_eq!(DISTURBANCES[0].options, [""; 0]);
     }

@@ -88,6 +88,10 @@ impl BroadcastPeer {
         }
     }
 
+    pub(super) fn is_stilling(self) -> bool {
+        matches!(self, BroadcastPeer::StillingUring | BroadcastPeer::StillingPoll)
+    }
+
     /// The generator's protocol.
     pub(super) fn protocol(self) -> &'static str {
         match self {

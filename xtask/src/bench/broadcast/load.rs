@@ -7,6 +7,7 @@ use std::process::Command;
 use serde::Deserialize;
 
 use super::clients::MeasuredClients;
+use super::peers::RunningPeer;
 use crate::XtaskResult;
 use crate::bench::collect::CollectPrograms;
 use crate::bench::sample::BenchSample;
@@ -25,6 +26,8 @@ pub(super) struct FanOutLoad {
     pub(super) distinct_sids: bool,
     /// Further options of the generator.
     pub(super) further: &'static [&'static str],
+    /// Further options of Stilling.
+    pub(super) stilling_options: &'static [&'static str],
 }
 
 /// The part of a report that the tables show.
@@ -33,7 +36,7 @@ pub(super) struct FanOutReport {
     elapsed_s: f64,
     pub(super) messages: u64,
     pub(super) deliveries: u64,
-    deliveries_per_s: f64,
+    pub(super) deliveries_per_s: f64,
     received_megabytes_per_s: f64,
     pub(super) latency: LatencyFigures,
     pub(super) failures_total: u64,
@@ -95,18 +98,33 @@ impl FanOutLoad {
         let folder = place.folder.join("data");
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder)?;
-        let running = clients.peer.start(place, &folder, clients.stream, &[])?;
+        let options = if clients.peer.is_stilling() { self.stilling_options } else { &[] };
+        let running = clients.peer.start(place, &folder, clients.stream, options)?;
+        let report = self.generate(clients, place, &running)?;
+        let memory = running.server.peak_memory();
+        drop(running);
+        fs::remove_dir_all(&folder)?;
+        Ok(report.sample(memory))
+    }
+
+    /// Runs the load on a started server.
+    ///
+    /// # Errors
+    /// If there is no report.
+    pub(super) fn generate(
+        self,
+        clients: &MeasuredClients,
+        place: &CollectPrograms,
+        running: &RunningPeer,
+    ) -> XtaskResult<FanOutReport> {
         let mut command = Command::new(&place.stilling);
-        command.args(["bench", "broadcast"]).args(clients.addresses(&running)).args(self.options());
+        command.args(["bench", "broadcast"]).args(clients.addresses(running)).args(self.options());
         command.arg(format!("--pid={}", running.server.first_process())).arg("--json");
         let report: FanOutReport = report(&mut command)?;
         for (kind, words) in &report.evidence {
             println!("  {}: {kind}: {words}", clients.name);
         }
-        let memory = running.server.peak_memory();
-        drop(running);
-        fs::remove_dir_all(&folder)?;
-        Ok(report.sample(memory))
+        Ok(report)
     }
 }
 
@@ -148,6 +166,7 @@ mod tests {
             subjects: None,
             distinct_sids: true,
             further: &["--rate=5"],
+            stilling_options: &["--max-output-held=70000"],
         };
         assert_eq!(
             load.shown(),

@@ -61,8 +61,12 @@ pub(crate) const FOR_BENCH_COLLECT: [RequiredProgram; 3] =
     [program("ip", "iproute2"), program("redis-server", "redis-server"), program("rsyslogd", "rsyslog")];
 
 /// Programs for `cargo xtask bench broadcast`, besides nats-server.
-pub(crate) const FOR_BENCH_BROADCAST: [RequiredProgram; 3] =
-    [program("ip", "iproute2"), program("mosquitto", "mosquitto"), program("redis-server", "redis-server")];
+pub(crate) const FOR_BENCH_BROADCAST: [RequiredProgram; 4] = [
+    program("ip", "iproute2"),
+    program("mosquitto", "mosquitto"),
+    program("redis-server", "redis-server"),
+    program("strace", "strace"),
+];
 
 pub(crate) const FOR_SOAK: [RequiredProgram; 6] = [
     program("ab", "apache2-utils"),

@@ -7,6 +7,7 @@ mod clients;
 mod crowd;
 mod disturbed;
 mod load;
+mod lock_waits;
 mod many;
 mod peers;
 mod scenarios;
@@ -49,10 +50,11 @@ struct BroadcastBench {
 type BroadcastPart = (&'static str, fn(&BroadcastBench) -> XtaskResult<PageSection>);
 
 /// The parts after the scenarios.
-const FURTHER: [BroadcastPart; 4] = [
+const FURTHER: [BroadcastPart; 5] = [
     (crowd::TITLE, BroadcastBench::crowd),
     (disturbed::TITLE, BroadcastBench::disturbed),
     (many::TITLE, BroadcastBench::many),
+    (lock_waits::TITLE, BroadcastBench::lock_waits),
     (thrash::TITLE, BroadcastBench::thrash),
 ];
 

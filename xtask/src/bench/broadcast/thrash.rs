@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::BroadcastBench;
 use super::load::LatencyFigures;
-use super::peers::{BroadcastPeer, BroadcastStream};
+use super::peers::{BroadcastPeer, BroadcastStream, RunningPeer};
 use crate::XtaskResult;
 use crate::bench::figures::{self, PageSection};
 use crate::bench::harness;
@@ -27,13 +27,13 @@ const OUT_ON_DISK_MIN: f64 = 70_000.0;
 const OUT_PEAK_MIN: f64 = 52_000.0;
 
 #[derive(Deserialize)]
-struct ThrashFigures {
+pub(super) struct ThrashFigures {
     in_per_s: f64,
     in_peak_per_s: u64,
-    out_per_s: f64,
+    pub(super) out_per_s: f64,
     out_peak_per_s: u64,
     latency: LatencyFigures,
-    failures_total: u64,
+    pub(super) failures_total: u64,
     evidence: BTreeMap<String, String>,
     server_cpu_s_per_million: Option<f64>,
 }
@@ -63,10 +63,15 @@ const SERVERS: [AuctionServer; 4] = [
     server(BroadcastPeer::StillingPoll, true),
 ];
 
+/// The generator's options.
+pub(super) fn options(seconds: u32) -> String {
+    format!("--thrash --clients={CLIENTS} --seconds={seconds}")
+}
+
 impl BroadcastBench {
     pub(super) fn thrash(&self) -> XtaskResult<PageSection> {
         let seconds = if self.options.quick { 1 } else { 10 };
-        let options = format!("--thrash --clients={CLIENTS} --seconds={seconds}");
+        let options = options(seconds);
         let found = harness::run_rounds(self.options.rounds, &SERVERS, |round, server| {
             let figures = self.measure_auction(server, &options)?;
             let (name, storage, out) = (server.peer.name(), server.storage, figures.out_per_s);
@@ -95,16 +100,31 @@ impl BroadcastBench {
         let folder = self.place.folder.join("data");
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder)?;
-        let running = server.peer.start(&self.place, &folder, server.stream, &[])?.server;
-        let mut command = Command::new(&self.place.stilling);
-        command.args(["bench", "broadcast", &running.address.to_string()]).args(options.split(' '));
-        command.arg(format!("--pid={}", running.first_process())).arg("--json");
-        let figures: ThrashFigures = report(&mut command)?;
-        for (kind, words) in &figures.evidence {
-            println!("  {}: {kind}: {words}", server.peer.name());
-        }
+        let running = server.peer.start(&self.place, &folder, server.stream, &[])?;
+        let figures = self.bid(server.peer, &running, options)?;
         drop(running);
         fs::remove_dir_all(&folder)?;
+        Ok(figures)
+    }
+
+    /// Runs the auction on a started server.
+    ///
+    /// # Errors
+    /// If there is no report.
+    pub(super) fn bid(
+        &self,
+        peer: BroadcastPeer,
+        running: &RunningPeer,
+        options: &str,
+    ) -> XtaskResult<ThrashFigures> {
+        let server = &running.server;
+        let mut command = Command::new(&self.place.stilling);
+        command.args(["bench", "broadcast", &server.address.to_string()]).args(options.split(' '));
+        command.arg(format!("--pid={}", server.first_process())).arg("--json");
+        let figures: ThrashFigures = report(&mut command)?;
+        for (kind, words) in &figures.evidence {
+            println!("  {}: {kind}: {words}", peer.name());
+        }
         Ok(figures)
     }
 

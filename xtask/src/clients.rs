@@ -4,6 +4,8 @@
 //! follow a stream over a hot restart and a kill of the server, and must all see its records once and in order. It runs
 //! the end-to-end test named below with more messages.
 
+use std::process::Command;
+
 use clap::Args;
 
 use crate::XtaskResult;
@@ -14,6 +16,9 @@ use crate::restarts::run_one_test;
 use crate::steps::{StepRunner, cargo};
 
 const TEST: &str = "all_clients_see_the_same_sequence_over_restarts";
+
+/// The test that this run fails if a client loses, doubles or reorders a message.
+const JUDGE_TEST: &str = "one_stream::judge::a_lost_doubled_or_reordered_message_of_any_client_is_found";
 
 /// Modules of the test, one per driver.
 const DRIVERS: [&str; 2] = ["on_uring", "on_poll"];
@@ -32,10 +37,10 @@ impl ClientsArguments {
             steps.run_step("nats-py", || python::NATS_PY.install())?;
             steps.run_step("websockets", || python::WEBSOCKETS.install())?;
             steps.run_step("nats and ws for node", node::install_nats)?;
+            steps.run_step("judge of the records", || run_one_test(&mut exact_test(JUDGE_TEST)))?;
             for driver in DRIVERS {
-                let name = format!("one_stream::{driver}::{TEST}");
-                let mut command = cargo(["test", "-p", "stilling-cli", "--test", "serve", "--", "--exact"]);
-                command.arg(name).env("STILLING_CLIENTS_MESSAGES", self.messages.to_string());
+                let mut command = exact_test(&format!("one_stream::{driver}::{TEST}"));
+                command.env("STILLING_CLIENTS_MESSAGES", self.messages.to_string());
                 steps.run_step(&format!("{} messages {driver}", self.messages), || {
                     run_one_test(&mut command)
                 })?;
@@ -43,4 +48,10 @@ impl ClientsArguments {
             Ok(())
         })
     }
+}
+
+fn exact_test(name: &str) -> Command {
+    let mut command = cargo(["test", "-p", "stilling-cli", "--test", "serve", "--", "--exact"]);
+    command.arg(name);
+    command
 }

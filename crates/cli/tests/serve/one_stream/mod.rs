@@ -5,6 +5,7 @@
 //! its protocol's means: `Last-Event-ID` (curl, EventSource), `from=<epoch>-<sequence>` (WebSocket), an ordered consumer
 //! (NATS). Its lines must be those of the stream: a gap, a duplicate or another order is a difference.
 
+mod judge;
 mod packages;
 
 use std::io::{Read, Write};
@@ -14,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread::JoinHandle;
 
+use judge::{ClientRecord, check_records};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -123,10 +125,10 @@ impl Follower {
     }
 
     /// All lines, when the client has ended.
-    fn finish(self) -> Vec<String> {
-        let Follower { program, mut lines, .. } = self;
+    fn finish(self) -> ClientRecord {
+        let Follower { name, program, mut lines } = self;
         lines.extend(program.lines());
-        lines
+        ClientRecord { name, lines }
     }
 
     fn python(name: &'static str, environment: &str, file: &str, url: &str, last: u64) -> Follower {
@@ -228,26 +230,15 @@ fn all_clients_see_the_same_sequence_over_restarts(driver: DriverUnderTest) {
     let expected: Vec<String> =
         all.into_iter().map(|(sequence, text)| format!("{sequence} {text}")).collect();
     assert_eq!((expected.len() as u64, behind), (last, 0), "every message is stored once");
-    for follower in followers {
-        expect_same(follower.name, &follower.finish(), &expected);
-    }
+    let mut records: Vec<_> = followers.into_iter().map(Follower::finish).collect();
     for (page, name) in pages.iter().zip(PAGES) {
         browser.wait_until(page, &format!("lines.length >= {last}"));
         let lines = browser.evaluate(page, "lines");
         let lines = lines.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned);
-        expect_same(name, &lines.collect::<Vec<_>>(), &expected);
+        records.push(ClientRecord { name, lines: lines.collect() });
     }
+    check_records(&records, &expected).unwrap_or_else(|difference| panic!("{difference}"));
     assert_eq!(browser.faults(), <[String; 0]>::default());
     drop(browser);
     server.server.finish();
-}
-
-/// Compares what a client has seen with the stream, and names the first difference.
-#[track_caller]
-fn expect_same(name: &str, lines: &[String], expected: &[String]) {
-    let first = lines.iter().zip(expected).position(|(line, expected)| line != expected);
-    if let Some(at) = first {
-        panic!("{name}: line {at} is {:?}, expected {:?}", lines[at], expected[at]);
-    }
-    assert_eq!(lines.len(), expected.len(), "{name}: {:?}", lines.last());
 }

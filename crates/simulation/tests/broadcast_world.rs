@@ -11,7 +11,7 @@ fn report(seed: u64) -> BroadcastReport {
     run(seed, false).unwrap_or_else(|failure| panic!("{failure}\n{replay}"))
 }
 
-fn named_counts(totals: &BroadcastTotals) -> [(&'static str, u64); 17] {
+fn named_counts(totals: &BroadcastTotals) -> [(&'static str, u64); 19] {
     [
         ("acknowledged", totals.acknowledged),
         ("duplicates", totals.duplicates),
@@ -21,6 +21,8 @@ fn named_counts(totals: &BroadcastTotals) -> [(&'static str, u64); 17] {
         ("missing", totals.missing),
         ("resets", totals.resets),
         ("skipped", totals.skipped),
+        ("damaged", totals.damaged),
+        ("lost", totals.lost),
         ("fallen behind", totals.fallen_behind),
         ("connections", totals.connections),
         ("departures", totals.departures),

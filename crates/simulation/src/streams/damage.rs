@@ -23,6 +23,15 @@ pub(super) enum DiskDamage {
     BitFlipped { disk: usize },
 }
 
+/// A disk whose content has changed.
+pub(super) struct AlteredDisk {
+    pub(super) disk: SimulatedDisk,
+    /// File of the affected segment.
+    segment: String,
+    /// Sequences of the segment.
+    range: (u64, u64),
+}
+
 impl DiskDamage {
     pub(super) fn name(self) -> &'static str {
         match self {
@@ -53,14 +62,27 @@ impl DiskDamage {
         }
     }
 
-    /// Damages a segment of `disk` and checks what readers find. Returns the changed disk; `None` if there is no
-    /// segment between the oldest, whose loss would look like the result of retention, and the last.
+    /// Damages a segment of `disk` and checks what readers find. Returns the changed disk, if there is a segment to damage.
     pub(super) fn change(
         self,
         disk: &SimulatedDisk,
         ledger: &mut StreamLedger,
         random: &mut SplitMix64,
     ) -> Result<Option<SimulatedDisk>, String> {
+        let Some(AlteredDisk { disk: changed, segment, range }) = self.alter(disk, random) else {
+            return Ok(None);
+        };
+        let (before, after) = (ledger.read(disk)?, ledger.read(&changed)?);
+        let is_removed = matches!(self, DiskDamage::SegmentRemoved { .. });
+        check(&before, &after, range, is_removed)
+            .map_err(|what| format!("{}, {segment} of {}: {what}", self.name(), ledger.name()))?;
+        ledger.lose(&before, &after);
+        Ok(Some(changed))
+    }
+
+    /// Damages a segment of `disk`; `None` if there is no segment between the oldest, whose loss would look like the
+    /// result of retention, and the last.
+    pub(super) fn alter(self, disk: &SimulatedDisk, random: &mut SplitMix64) -> Option<AlteredDisk> {
         let mut files = disk.files();
         let is_written = |(_, bytes): &&(String, Vec<u8>)| bytes.iter().any(|byte| *byte != 0);
         let segments: Vec<(String, u64)> = files
@@ -69,12 +91,12 @@ impl DiskDamage {
             .filter_map(|(name, _)| Some((name.clone(), name.strip_suffix(".segment")?.parse().ok()?)))
             .collect();
         if segments.len() < 3 {
-            return Ok(None);
+            return None;
         }
         let at = random.between(1, segments.len() as u64 - 2) as usize;
-        let (segment, first) = &segments[at];
-        let range = (*first, segments[at + 1].1 - 1);
-        let index = files.iter().position(|(name, _)| name == segment).unwrap_or(0);
+        let (segment, first) = segments[at].clone();
+        let range = (first, segments[at + 1].1 - 1);
+        let index = files.iter().position(|(name, _)| *name == segment).unwrap_or(0);
         match self {
             DiskDamage::BitFlipped { .. } => {
                 let bytes = &mut files[index].1;
@@ -83,14 +105,9 @@ impl DiskDamage {
             }
             _ => drop(files.remove(index)),
         }
-        let changed = SimulatedDisk::with_files(files);
-        let (before, after) = (ledger.read(disk)?, ledger.read(&changed)?);
-        let is_removed = matches!(self, DiskDamage::SegmentRemoved { .. });
-        check(&before, &after, range, is_removed)
-            .map_err(|what| format!("{}, {segment} of {}: {what}", self.name(), ledger.name()))?;
-        ledger.lose(&before, &after);
-        changed.start_recording();
-        Ok(Some(changed))
+        let disk = SimulatedDisk::with_files(files);
+        disk.start_recording();
+        Some(AlteredDisk { disk, segment, range })
     }
 }
 

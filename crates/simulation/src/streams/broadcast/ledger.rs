@@ -3,13 +3,13 @@
 //! The checks, for every subscriber and each epoch of its stream:
 //!
 //! - **gap equation**: between its start and its last position, each record of its filter was delivered once, in order,
-//!   or lies in a reported gap; a gap reported as removed has no record that is still stored;
+//!   or lies in a reported gap; a gap reported as removed or damaged has no record that is still stored;
 //! - **durable**: a record of a disk stream that was acknowledged or received is stored after each crash, unless
-//!   retention removed it;
+//!   retention removed it or its segment was damaged;
 //! - **gate**: a rejected message is never received or stored; stored prices rise; a rejection reveals no price that is
 //!   not durable and none below what the records before it say, also after a restart.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use stilling_journal::disk::simulated::SimulatedDisk;
@@ -44,7 +44,7 @@ pub(super) struct PassedRange {
     pub(super) filter: String,
     pub(super) first: u64,
     pub(super) last: u64,
-    /// Reported as removed, or before the first record of a subscription from the oldest one.
+    /// Reported as removed or damaged, or before the first record of a subscription from the oldest one.
     pub(super) is_removed: bool,
     /// The subscriber.
     pub(super) by: usize,
@@ -87,6 +87,8 @@ pub(super) struct BroadcastLedger {
     floors: [[Option<u64>; LOTS]; STREAMS.len()],
     /// Records that the last audit found, per disk.
     stored: [BTreeMap<u64, MessageName>; ON_DISK],
+    /// Disks with a damaged segment, and the records that they lost.
+    lost: [Option<BTreeSet<u64>>; ON_DISK],
     passed: Vec<PassedRange>,
     /// Silent ranges that an audit has compared, for the comparison at the end.
     silent: Vec<PassedRange>,
@@ -114,7 +116,7 @@ pub(super) enum Outcome {
 impl fmt::Display for PassedRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let PassedRange { key, filter, first, last, is_removed, by } = self;
-        let how = if *is_removed { "as removed" } else { "silently" };
+        let how = if *is_removed { "as removed or damaged" } else { "silently" };
         write!(f, "subscriber {by} of {filter} in {key:?} passed {first} to {last} {how}")
     }
 }
@@ -131,6 +133,7 @@ impl BroadcastLedger {
             rejected: BTreeMap::new(),
             floors: Default::default(),
             stored: Default::default(),
+            lost: Default::default(),
             passed: Vec::new(),
             silent: Vec::new(),
             nats_runs: Vec::new(),
@@ -285,8 +288,13 @@ impl BroadcastLedger {
         }
         let runs = self.sent[key.stream].get(&name).map_or((0, 0), |attempts| attempts.runs);
         let may_be_forgotten = self.has_retention[key.stream] && runs.0 != runs.1;
+        // The id of a lost record is lost with it.
+        let lost = self.lost.get(key.stream).and_then(Option::as_ref);
+        let is_lost = |at: u64| lost.is_some_and(|lost| lost.contains(&at));
         match epoch.sequences.insert(name, sequence) {
-            Some(other) if other != sequence && !may_be_forgotten => {
+            Some(other)
+                if other != sequence && !may_be_forgotten && !is_lost(other) && !is_lost(sequence) =>
+            {
                 Err(format!("{name} is at {other} and at {sequence} of {key:?}"))
             }
             _ => Ok(()),
@@ -305,8 +313,32 @@ impl BroadcastLedger {
         self.may_skip
     }
 
-    pub(super) fn has_retention(&self, stream: usize) -> bool {
-        self.has_retention[stream]
+    /// Whether a consumer, which reports no gaps, may miss records of a stream.
+    pub(super) fn may_lack_records(&self, stream: usize) -> bool {
+        self.has_retention[stream] || self.is_damaged(stream)
+    }
+
+    /// Whether a segment of a stream has been damaged.
+    pub(super) fn is_damaged(&self, stream: usize) -> bool {
+        self.lost.get(stream).is_some_and(Option::is_some)
+    }
+
+    /// Notes which records of an audited disk are lost by damage. Returns their number.
+    pub(super) fn lose(&mut self, stream: usize, damaged: &SimulatedDisk) -> Result<u64, String> {
+        let (_, left) = self.read(stream, damaged)?;
+        let before = std::mem::replace(&mut self.stored[stream], left);
+        let left = &self.stored[stream];
+        if let Some((sequence, name)) =
+            left.iter().find(|(sequence, name)| before.get(sequence) != Some(name))
+        {
+            return Err(format!("{name} at {sequence} of {} was not there before", STREAMS[stream]));
+        }
+        let gone: BTreeMap<u64, MessageName> =
+            before.into_iter().filter(|(sequence, _)| !left.contains_key(sequence)).collect();
+        let count = gone.len() as u64;
+        self.lost[stream].get_or_insert_default().extend(gone.keys());
+        self.epochs.entry(EpochKey::new(stream, 0)).or_default().proven.extend(gone);
+        Ok(count)
     }
 
     /// Last known record of a filter.
@@ -339,7 +371,8 @@ impl BroadcastLedger {
         let epoch = self.epochs.entry(key).or_default();
         for (sequence, name) in epoch.proven.range(first..) {
             let found = stored.get(sequence);
-            if found != Some(name) {
+            let is_lost = self.lost[stream].as_ref().is_some_and(|lost| lost.contains(sequence));
+            if found != Some(name) && !is_lost {
                 return Err(in_stream(format!("{name} at {sequence} was visible; stored is {found:?}")));
             }
         }

@@ -9,6 +9,9 @@ pub(super) const STREAMS: [&str; 4] = ["events", "auction", "cache", "rounds"];
 /// Number of streams on disk, which come first.
 pub(super) const ON_DISK: usize = 2;
 
+/// The stream on disk without a gate.
+pub(super) const UNGATED_DISK: usize = 0;
+
 /// Publishers from this number on send long messages.
 pub(super) const LONG_PUBLISHERS: u32 = 200;
 

@@ -1,6 +1,6 @@
 //! The world of broadcast: subscribers over SSE, WebSocket and NATS that are slow, leave, return and resume, while
 //! publishers publish to streams on disk and in memory, with and without the gate `auction`, and servers crash or
-//! restart.
+//! restart and segments on disk are damaged between them.
 //!
 //! Shards, sessions, hub and journal are those of [`streams`](super). The `ledger` compares what each subscriber was
 //! sent with what was published: delivered and reported gaps are everything in its filter, each record once and in
@@ -40,6 +40,10 @@ pub struct BroadcastTotals {
     pub resets: u64,
     /// Gaps because a subscriber was slow.
     pub skipped: u64,
+    /// Gaps because records were damaged.
+    pub damaged: u64,
+    /// Records lost by damaged segments.
+    pub lost: u64,
     /// Subscriptions that caught up again because they were slow.
     pub fallen_behind: u64,
     /// Connections made.

@@ -6,13 +6,14 @@ use std::time::{Duration, Instant};
 use stilling::settings::{Durability, Retention, SlowSubscribers, StreamConfig};
 use stilling_journal::JournalLimits;
 
-use super::message::{LONG_PUBLISHERS, LOTS, ON_DISK, STREAMS, is_gated};
+use super::message::{LONG_PUBLISHERS, LOTS, ON_DISK, STREAMS, UNGATED_DISK, is_gated};
 use super::position::{StartPosition, SubscriberPosition};
 use super::publisher::BroadcastPublisher;
 use super::subscriber::{BroadcastSubscriber, SubscriberProtocol, draw_habits};
 use crate::SplitMix64;
 use crate::faults::FaultRates;
 use crate::network::NetworkOptions;
+use crate::streams::damage::DiskDamage;
 use crate::streams::disks::ServerCrash;
 use crate::streams::parameters::mild;
 use crate::streams::server::ServerPlan;
@@ -56,6 +57,8 @@ pub(super) struct BroadcastRun {
     pub(super) stalls: Vec<ShardStall>,
     /// Time until the next server starts.
     pub(super) pause: Duration,
+    /// Damage to a disk during that time.
+    pub(super) damage: Option<DiskDamage>,
 }
 
 /// A shard whose thread does not run for a while.
@@ -243,6 +246,14 @@ fn draw_filter(stream: usize, random: &mut SplitMix64) -> String {
     }
 }
 
+/// Damage to a stream without a gate: the state of a gate would be unknown.
+fn draw_damage(random: &mut SplitMix64) -> DiskDamage {
+    match random.chance(500) {
+        true => DiskDamage::SegmentRemoved { disk: UNGATED_DISK },
+        false => DiskDamage::BitFlipped { disk: UNGATED_DISK },
+    }
+}
+
 impl BroadcastRun {
     fn draw(shards: usize, random: &mut SplitMix64) -> BroadcastRun {
         let span = if random.chance(300) { random.between(1, 60) } else { random.between(20, 1500) };
@@ -262,6 +273,7 @@ impl BroadcastRun {
         }
         stalls.sort_by_key(|stall| std::cmp::Reverse(stall.after));
         let (span, pause) = (Duration::from_millis(span), micros(random, 200_000));
-        BroadcastRun { span, end, hang, failure, stalls, pause }
+        let damage = random.chance(250).then(|| draw_damage(random));
+        BroadcastRun { span, end, hang, failure, stalls, pause, damage }
     }
 }

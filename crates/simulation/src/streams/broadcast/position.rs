@@ -32,6 +32,8 @@ pub(super) struct SubscriberPosition {
     pub(super) resets: u64,
     /// Gaps because it was slow.
     pub(super) skipped: u64,
+    /// Gaps because records were damaged.
+    pub(super) damaged: u64,
 }
 
 impl SubscriberPosition {
@@ -54,6 +56,7 @@ impl SubscriberPosition {
             missing: 0,
             resets: 0,
             skipped: 0,
+            damaged: 0,
         }
     }
 
@@ -141,6 +144,10 @@ impl SubscriberPosition {
                 self.advance(first, key, ledger)?;
                 match &*cause {
                     "removed" | "torn" => self.pass(key, (first, last), true, ledger),
+                    "damaged" if ledger.is_damaged(self.stream) => {
+                        self.damaged += 1;
+                        self.pass(key, (first, last), true, ledger);
+                    }
                     "slow" if ledger.may_skip() => self.skipped += 1,
                     _ => return Err(format!("a gap ({cause}) from {first} to {last}")),
                 }
@@ -241,7 +248,7 @@ impl SubscriberPosition {
         key: EpochKey,
         ledger: &mut BroadcastLedger,
     ) -> Result<(), String> {
-        self.is_before_first = ledger.has_retention(self.stream);
+        self.is_before_first = ledger.may_lack_records(self.stream);
         self.advance(sequence, key, ledger)?;
         self.delivered += 1;
         ledger.receive(key, sequence, (Some(subject), payload)).map(drop)

@@ -213,9 +213,9 @@ impl BroadcastSubscriber {
         let last = context.ledger.last_of(key, self.position.filter());
         let last = last.map(|(_, name)| name).filter(|name| LAST_PUBLISHERS.contains(&name.publisher));
         if self.protocol != SubscriberProtocol::Nats {
-            // A consumer reports no gap where retention has removed all that it wants.
+            // A consumer reports no gap where all that it wants has been removed or damaged.
             let may_have_nothing = self.protocol == SubscriberProtocol::Consumer
-                && context.ledger.has_retention(self.position.stream());
+                && context.ledger.may_lack_records(self.position.stream());
             let is_up_to_date = self.position.is_up_to_date(key, context.ledger);
             return self.is_open && (is_up_to_date || may_have_nothing && last.is_none());
         }

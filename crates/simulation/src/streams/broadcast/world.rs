@@ -15,6 +15,7 @@ use super::{BroadcastReport, BroadcastTotals};
 use crate::SplitMix64;
 use crate::network::{Address, Network, PeerKey};
 use crate::report::RunReport;
+use crate::streams::damage::{AlteredDisk, DiskDamage};
 use crate::streams::disks::{self, ServerCrash};
 use crate::streams::server::{self, HTTP, NATS, ServerPlan, StreamsServer};
 
@@ -199,7 +200,7 @@ impl BroadcastWorld {
                 let any = run.step_faults(progress.started_at, now, server, &self.disks);
                 let is_over = now >= progress.started_at.after(run.span);
                 if is_over {
-                    self.end(now);
+                    self.end(now)?;
                 }
                 Ok(any || is_over)
             }
@@ -268,7 +269,7 @@ impl BroadcastWorld {
                 let clients = last.into_iter().map(|publisher| BroadcastClient::new(role(publisher), now));
                 self.clients.extend(clients);
             }
-            LastStage::Following => self.end(now),
+            LastStage::Following => self.end(now)?,
         }
         Ok(true)
     }
@@ -299,21 +300,22 @@ impl BroadcastWorld {
     }
 
     /// Ends the serving server as planned.
-    fn end(&mut self, now: Time) {
+    fn end(&mut self, now: Time) -> Result<(), String> {
         let BroadcastPhase::Serving(server, progress) =
             std::mem::replace(&mut self.phase, BroadcastPhase::Over)
         else {
-            return;
+            return Ok(());
         };
         self.generation += 1;
         self.totals.fallen_behind += server.fallen_behind();
         match progress.run {
-            Some(BroadcastRun { end: BroadcastRunEnd::Crash(how), pause, .. }) => {
+            Some(BroadcastRun { end: BroadcastRunEnd::Crash(how), pause, damage, .. }) => {
                 match how {
                     ServerCrash::Power => self.totals.power += 1,
                     ServerCrash::Kill => self.totals.kills += 1,
                 }
                 self.crash(server, how, now.after(pause));
+                self.damage(damage)?;
             }
             run => {
                 server.end();
@@ -321,6 +323,7 @@ impl BroadcastWorld {
                 self.phase = BroadcastPhase::Draining(server, now, run);
             }
         }
+        Ok(())
     }
 
     /// Handles a draining server that has stopped or is cut off.
@@ -332,12 +335,13 @@ impl BroadcastWorld {
         };
         self.generation += 1;
         let until = now.after(run.as_ref().map_or(Duration::ZERO, |run| run.pause));
+        let damage = run.as_ref().and_then(|run| run.damage);
         if let Some(BroadcastRun { end: BroadcastRunEnd::Restart(Some((_, how))), .. }) = run
             && !has_stopped
         {
             self.totals.crashed_draining += 1;
             self.crash(server, how, until);
-            return Ok(());
+            return self.damage(damage);
         }
         server.check_end()?;
         self.note("seal");
@@ -349,6 +353,19 @@ impl BroadcastWorld {
         }
         self.totals.restarts += 1;
         self.phase = BroadcastPhase::Down { until };
+        self.damage(damage)
+    }
+
+    /// Damages a disk while no server runs.
+    fn damage(&mut self, damage: Option<DiskDamage>) -> Result<(), String> {
+        let Some(damage) = damage else { return Ok(()) };
+        let number = damage.disk();
+        self.ledger.audit(number, &self.disks[number])?;
+        if let Some(AlteredDisk { disk, .. }) = damage.alter(&self.disks[number], &mut self.random) {
+            self.note(damage.name());
+            self.totals.lost += self.ledger.lose(number, &disk)?;
+            self.disks[number] = disk;
+        }
         Ok(())
     }
 
@@ -414,6 +431,7 @@ impl BroadcastWorld {
                 self.totals.missing += position.missing;
                 self.totals.resets += position.resets;
                 self.totals.skipped += position.skipped;
+                self.totals.damaged += position.damaged;
             }
         }
         self.totals.removals = self.ledger.removals;

@@ -1,11 +1,12 @@
-//! The I/O of four jobs and nothing else: a lower bound for the benchmarks of all servers.
+//! The I/O of five jobs and nothing else: a lower bound for the benchmarks of all servers.
 //!
 //! `http` answers requests, `relay` forwards messages, `broadcast` forwards them from one shared log, `durable` stores
-//! and acknowledges them. Each finds the end of a request or message, makes its system calls, and has no routes, limits,
+//! and acknowledges them, `coap` answers datagrams. Each finds the end of a request or message, makes its system calls, and has no routes, limits,
 //! counters or timers.
 #![forbid(unsafe_code)]
 
 mod broadcast;
+mod coap;
 mod durable;
 mod http;
 mod log;
@@ -18,7 +19,7 @@ use std::path::Path;
 
 type PeerResult = Result<(), Box<dyn Error>>;
 
-const USAGE: &str = "usage: stilling-peer-bare http ADDRESS THREADS | relay ADDRESS | broadcast ADDRESS | durable ADDRESS FILE";
+const USAGE: &str = "usage: stilling-peer-bare http ADDRESS THREADS | relay ADDRESS | broadcast ADDRESS | durable ADDRESS FILE | coap ADDRESS SIZE";
 
 fn main() -> PeerResult {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -28,6 +29,7 @@ fn main() -> PeerResult {
         ["relay", address] => relay::run(address.parse()?),
         ["broadcast", address] => broadcast::run(address.parse()?),
         ["durable", address, file] => durable::run(address.parse()?, Path::new(file)),
+        ["coap", address, size] => coap::run(address.parse()?, size.parse()?),
         _ => Err(USAGE.into()),
     }
 }

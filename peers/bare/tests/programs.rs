@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use stilling_bench::broadcast::{self, BroadcastPlan};
+use stilling_bench::coap::{self, CoapPlan};
 use stilling_bench::collect::{self, CollectPlan};
 use stilling_probe::{HANG_TIMEOUT, TestPeer};
 
@@ -231,5 +232,23 @@ fn the_durable_writer_stands_the_loads_of_the_benchmarks() {
             let messages = Some(100);
             *plan = CollectPlan { messages, window: 1, per_message: true, confirmed, ..plan.clone() };
         });
+    }
+}
+
+/// The generator compares token, message id and body of each answer.
+#[test]
+fn coap_answers_each_request() {
+    let program = PeerProgram::start(&["coap", "127.0.0.1:0", "64"]);
+    for is_confirmable in [true, false] {
+        let plan = CoapPlan {
+            requests: Some(MESSAGES),
+            span: None,
+            is_confirmable,
+            timeout: HANG_TIMEOUT,
+            ..CoapPlan::new(program.address)
+        };
+        let report = coap::run(&plan).expect("there is a report");
+        assert!(report.is_good() && report.completed == MESSAGES, "{report:?}");
+        assert_eq!((report.parameters.body_bytes, report.duplicates), ((64, 64), 0), "{report:?}");
     }
 }

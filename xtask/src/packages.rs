@@ -68,6 +68,14 @@ pub(crate) const FOR_BENCH_BROADCAST: [RequiredProgram; 4] = [
     program("strace", "strace"),
 ];
 
+/// Programs for `cargo xtask bench coap`.
+pub(crate) const FOR_BENCH_COAP: [RequiredProgram; 4] = [
+    program("coap-server-notls", "libcoap3-bin"),
+    program("ip", "iproute2"),
+    program("javac", "default-jdk-headless"),
+    program("mvn", "maven"),
+];
+
 pub(crate) const FOR_SOAK: [RequiredProgram; 6] = [
     program("ab", "apache2-utils"),
     program("curl", "curl"),

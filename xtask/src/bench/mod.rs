@@ -3,6 +3,7 @@
 
 mod app;
 mod broadcast;
+mod coap;
 pub(crate) mod collect;
 mod fairness;
 pub(crate) mod figures;
@@ -87,6 +88,8 @@ enum BenchCommand {
     Collect(collect::CollectBenchArguments),
     /// Messages to many subscribers beside nats-server, Redis and mosquitto
     Broadcast(broadcast::BroadcastBenchArguments),
+    /// CoAP requests beside libcoap's server and Californium
+    Coap(coap::CoapBenchArguments),
     /// A well-behaved publisher and subscriber beside hostile clients
     Fairness(fairness::FairnessArguments),
     /// The first message after a silence to ordered consumers of NATS clients, beside nats-server
@@ -153,6 +156,7 @@ impl BenchArguments {
             BenchCommand::App(arguments) => arguments.run(),
             BenchCommand::Collect(arguments) => arguments.run(),
             BenchCommand::Broadcast(arguments) => arguments.run(),
+            BenchCommand::Coap(arguments) => arguments.run(),
             BenchCommand::Fairness(arguments) => arguments.run(),
             BenchCommand::IdleConsumers(arguments) => arguments.run(),
             BenchCommand::Journal(arguments) => arguments.run(),

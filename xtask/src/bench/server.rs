@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -19,6 +19,12 @@ const TICKS_PER_SECOND: f64 = 100.0;
 
 /// Timeout of the start and the end of a server.
 pub(super) const READY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A confirmable GET without options, which every CoAP server answers in some way.
+const COAP_PROBE: [u8; 4] = [0x40, 1, 0x12, 0x34];
+
+/// Wait for the answer before the request is sent again.
+const COAP_PROBE_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Connections per nginx worker; the idle measurement needs 10,000 in total.
 const NGINX_CONNECTIONS: u32 = 16_384;
@@ -125,6 +131,30 @@ impl BenchServer {
         while TcpStream::connect(address).is_err() {
             if start.elapsed() > READY_TIMEOUT {
                 return Err(format!("{name} does not listen on {address}").into());
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(server)
+    }
+
+    /// Starts a CoAP server with a given address and returns once it answers a request.
+    pub(super) fn with_datagrams(
+        name: &'static str,
+        command_line: String,
+        address: SocketAddr,
+        mut command: Command,
+    ) -> XtaskResult<BenchServer> {
+        let child = command.stdin(Stdio::null()).spawn();
+        let child = child.map_err(|error| format!("`{}`: {error}", command_text(&command)))?;
+        let server =
+            BenchServer { name, address, command: command_line, child, has_app: false, _stdout: None };
+        let probe = UdpSocket::bind("127.0.0.1:0")?;
+        probe.connect(address)?;
+        probe.set_read_timeout(Some(COAP_PROBE_TIMEOUT))?;
+        let start = Instant::now();
+        while probe.send(&COAP_PROBE).and_then(|_| probe.recv(&mut [0; 64])).is_err() {
+            if start.elapsed() > READY_TIMEOUT {
+                return Err(format!("{name} does not answer on {address}").into());
             }
             std::thread::sleep(Duration::from_millis(10));
         }

@@ -84,6 +84,9 @@ fn http(config: &ServeConfig, sources: &SettingSources, output: &mut String) {
             let _ = writeln!(output, "auction    http://{address}/auction (a page for bidders)");
         }
     }
+    for address in &config.coap {
+        let _ = writeln!(output, "coap       {address} ({})", sources.origin("coap"));
+    }
     if let Admin::At(address) = config.admin {
         let _ = writeln!(output, "admin      {address} ({})", sources.origin("admin"));
     }

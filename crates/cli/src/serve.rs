@@ -20,6 +20,9 @@ use crate::settings::units::{address, bytes, read_seconds};
 use crate::settings::{Diagnostic, Diagnostics, SettingOrigin, SettingSources};
 use crate::warnings::warnings;
 
+/// The CoAP listener when no listener is named.
+const COAP_DEFAULT: ([u8; 4], u16) = ([127, 0, 0, 1], 5683);
+
 const SOURCES_HELP: &str = "\
 Each option is also a key of the file and a variable of the environment: max-queue and STILLING_MAX_QUEUE for --max-queue. \
 Options override variables, variables override the file. `stilling options` lists all, `stilling check` verifies them.";
@@ -44,6 +47,9 @@ pub(crate) struct ServeArguments {
     /// Listen on this address, such as 0.0.0.0:80 or [::]:9000; port 0 takes a free one; repeatable
     #[arg(short, long, value_name = "ADDRESS", value_parser = address())]
     listen: Vec<SocketAddr>,
+    /// Receive CoAP requests on this address; repeatable [default: 127.0.0.1:5683, if no listener is named]
+    #[arg(long, value_name = "ADDRESS", value_parser = address())]
+    coap: Vec<SocketAddr>,
     /// Take over from the server with this control socket without losing a connection, then listen there for the next
     /// server. Each service needs its own path. With --daemonize the path is resolved before the server changes to /,
     /// and a command of --app starts after that
@@ -407,7 +413,10 @@ impl ServeArguments {
     pub(crate) fn resolve(self, mut sources: SettingSources) -> Result<ResolvedSettings, Box<dyn Error>> {
         let defaults = ServeConfig::default();
         let shards = self.accept_threads.map_or(defaults.shards, |threads| threads as usize);
-        let is_named = self.port.is_some() || !self.listen.is_empty() || self.hub.names_a_listener();
+        let is_named = self.port.is_some()
+            || !self.listen.is_empty()
+            || !self.coap.is_empty()
+            || self.hub.names_a_listener();
         let is_passed = are_listeners_passed()?;
         // A parent that passes listeners has chosen the addresses.
         let listens_by_default = !is_named && !is_passed;
@@ -438,6 +447,7 @@ impl ServeArguments {
             admin: self.admin.unwrap_or_default(),
             take_over: self.take_over.map(|path| TakeOverConfig { path, report: log_line }),
             passed_listeners: true,
+            coap: if listens_by_default { vec![COAP_DEFAULT.into()] } else { self.coap },
             app: self.app.config(),
             hub: hub.config.clone(),
             hub_thread: hub.thread,
@@ -473,6 +483,7 @@ fn computed(config: &ServeConfig) -> ComputedDefaults {
         ("listen", texts(&config.listen)),
         ("accept-threads", texts(&[config.shards])),
         ("nats", texts(&config.hub.nats)),
+        ("coap", texts(&config.coap)),
         ("syslog-source", texts(&config.hub.syslog_sources)),
     ];
     if config.app.is_none() {

@@ -74,6 +74,8 @@ pub struct ServeConfig {
     pub take_over: Option<TakeOverConfig>,
     /// Also accepts from the listeners that the parent process passes (sd_listen_fds(3)). Default: no.
     pub passed_listeners: bool,
+    /// Addresses for CoAP over UDP; port 0 takes a free port. Default: none.
+    pub coap: Vec<SocketAddr>,
     /// Worker processes that answer everything but the admin pages, in place of worker threads and handlers. Default:
     /// none.
     pub app: Option<AppConfig>,
@@ -155,6 +157,7 @@ impl Default for ServeConfig {
             congestion: None,
             take_over: None,
             passed_listeners: false,
+            coap: Vec::new(),
             app: None,
             protocols: Vec::new(),
             hub: MessagingConfig::default(),
@@ -209,7 +212,7 @@ impl ServeConfig {
     #[must_use]
     pub fn problems(&self) -> Vec<SettingError> {
         let protocols: Vec<SocketAddr> = self.protocols.iter().map(|listener| listener.address).collect();
-        self.hub.problems_with_protocols(&self.http_addresses(), &protocols)
+        self.hub.problems_with_protocols(&self.http_addresses(), &protocols, &self.coap)
     }
 
     /// Whether the server has a hub: if anything can publish to it.

@@ -53,9 +53,10 @@ impl ServeConfig {
             hub.syslog_udp.iter().copied().map(of(ListenerProtocol::Syslog(SyslogTransport::Udp), false));
         let tcp =
             hub.syslog_tcp.iter().copied().map(of(ListenerProtocol::Syslog(SyslogTransport::Tcp), false));
+        let coap = self.coap.iter().copied().map(of(ListenerProtocol::Coap, false));
         let protocols = self.protocols.iter().map(|listener| listener.address);
         let protocols = protocols.map(of(ListenerProtocol::Custom(0), false));
-        self.exposures_of(http.chain(admin).chain(nats).chain(udp).chain(tcp).chain(protocols))
+        self.exposures_of(http.chain(admin).chain(nats).chain(udp).chain(tcp).chain(coap).chain(protocols))
     }
 
     /// Whether `POST /publish/*` is answered at an HTTP listener with this address. With users it requires
@@ -102,6 +103,7 @@ impl ServeConfig {
                 // Without users the latter refuses clients at such an address.
                 ListenerProtocol::Nats | ListenerProtocol::NatsWebSocket => {}
                 ListenerProtocol::Syslog(transport) => exposures.extend(self.syslog_exposure(address, transport)),
+                ListenerProtocol::Coap => exposures.extend(self.coap_exposure(address)),
                 ListenerProtocol::Custom(_) => exposures.push(Exposure {
                     option: PROTOCOLS,
                     reason: format!(
@@ -152,6 +154,16 @@ impl ServeConfig {
                 ),
             );
         }
+    }
+
+    fn coap_exposure(&self, address: SocketAddr) -> Option<Exposure> {
+        self.demo.then(|| Exposure {
+            option: "coap",
+            reason: format!(
+                "{address} is reachable from other machines, and every CoAP client there may use and change the demo \
+                 resources; leave out demo"
+            ),
+        })
     }
 
     fn syslog_exposure(&self, address: SocketAddr, transport: SyslogTransport) -> Option<Exposure> {
@@ -209,6 +221,7 @@ mod tests {
             (config.demo, config.open_publish) = (true, true);
             let hub = &mut config.hub;
             (hub.nats, hub.syslog_udp, hub.syslog_tcp) = (all.to_vec(), all.to_vec(), all.to_vec());
+            config.coap = all.to_vec();
             config.protocols = all.map(unopened_listener).to_vec();
         });
         assert_exposures(&exposures, &[]);
@@ -223,18 +236,20 @@ mod tests {
             (config.hub.syslog_udp, config.hub.syslog_tcp) =
                 (vec![at("10.0.0.1:514")], vec![at("10.0.0.1:601")]);
             config.hub.syslog_sources = vec!["::/0".parse().expect("a range")];
+            config.coap = vec![at("0.0.0.0:5683")];
             config.protocols = vec![unopened_listener(at("0.0.0.0:7"))];
         };
-        let [publish, pages, demo, nats, udp, tcp, custom] = [
+        let [publish, pages, demo, nats, udp, tcp, coap, custom] = [
             ("open-publish", "/publish/*"),
             ("listen", "0.0.0.0:80 is reachable from other machines, and /status"),
             ("demo", "/test/slow"),
             ("nats", "[::]:4222 is reachable from other machines, and without users"),
             ("syslog-udp", "lets every address send"),
             ("syslog-tcp", "10.0.0.1:601"),
+            ("coap", "0.0.0.0:5683 is reachable from other machines, and every CoAP client"),
             ("protocols", "0.0.0.0:7 is reachable from other machines, and only the protocol there"),
         ];
-        assert_exposures(&exposures(open), &[publish, pages, demo, nats, udp, tcp, custom]);
+        assert_exposures(&exposures(open), &[publish, pages, demo, nats, udp, tcp, coap, custom]);
         let with_users = |config: &mut ServeConfig| {
             open(config);
             config.hub.users = vec![UserConfig::new("ann", Credential::Password(Secret::new("x")))];

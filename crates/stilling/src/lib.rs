@@ -33,6 +33,7 @@
 #![forbid(unsafe_code)]
 
 mod addresses;
+mod coap;
 mod config;
 mod control_frames;
 mod data_directory;
@@ -88,6 +89,7 @@ pub mod gate {
 /// Parts of a server, for programs that assemble their own, such as the simulator. A program that only reads an
 /// [`Overview`] needs [`HttpCounters`](parts::HttpCounters).
 pub mod parts {
+    pub use crate::coap::{CoapCounters, CoapEndpoint, DatagramClass};
     pub use crate::hand_over::succession::{
         PredecessorDrain, PredecessorEvent, Succession, SuccessionAction,
     };

@@ -43,6 +43,8 @@ pub(crate) enum ListenerProtocol {
     /// NATS over WebSocket.
     NatsWebSocket,
     Syslog(SyslogTransport),
+    /// CoAP over UDP.
+    Coap,
     /// The custom protocol with this index.
     Custom(u16),
 }
@@ -57,6 +59,7 @@ impl ListenerProtocol {
             ListenerProtocol::Syslog(SyslogTransport::Tcp) => "syslog-tcp",
             ListenerProtocol::Syslog(SyslogTransport::Udp) => "syslog-udp",
             ListenerProtocol::Syslog(SyslogTransport::Unix) => "syslog-unix",
+            ListenerProtocol::Coap => "coap",
             ListenerProtocol::Custom(_) => "custom",
         }
     }
@@ -125,7 +128,7 @@ impl Listeners {
         mut when: ListenTiming<'_>,
     ) -> Result<Listeners, ServeError> {
         let options = |protocol| options(config, protocol);
-        let SortedListeners { groups, unconfigured, datagrams, inherited, .. } =
+        let SortedListeners { groups, unconfigured, mut datagrams, inherited, .. } =
             sort_listeners(config, old, passed, &options)?;
         // All checks before the first listener listens: this server's own addresses may overlap.
         for group in &groups {
@@ -143,7 +146,9 @@ impl Listeners {
             let options = options(group.protocol);
             listeners.open_group(number, group, &options, &inherited, &when)?;
         }
-        listeners.open_syslog_udp(&config.hub.syslog_udp, datagrams, &mut when)?;
+        let syslog = ListenerProtocol::Syslog(SyslogTransport::Udp);
+        listeners.open_udp(syslog, &config.hub.syslog_udp, &mut datagrams, &mut when)?;
+        listeners.open_udp(ListenerProtocol::Coap, &config.coap, &mut datagrams, &mut when)?;
         listeners.open_syslog_unix(&config.hub.syslog_unix, &when)?;
         for listeners in &mut listeners.by_shard {
             listeners.sort_by_key(|listener| listener.from);
@@ -192,11 +197,13 @@ impl Listeners {
         Ok(())
     }
 
-    /// Assigns each UDP address for syslog to one shard: a single reader keeps the order of a source's datagrams.
-    fn open_syslog_udp(
+    /// Assigns each UDP address to one shard: a single reader keeps the order of a source's datagrams, and recognises
+    /// its duplicates.
+    fn open_udp(
         &mut self,
+        protocol: ListenerProtocol,
         addresses: &[SocketAddr],
-        mut old: Vec<(SocketAddr, OwnedFd)>,
+        old: &mut Vec<(SocketAddr, OwnedFd)>,
         when: &mut ListenTiming<'_>,
     ) -> Result<(), ServeError> {
         let mut opened = Vec::new();
@@ -204,12 +211,11 @@ impl Listeners {
             if wanted.port() != 0 && opened.contains(wanted) {
                 continue;
             }
-            let (socket, is_old) = datagram_socket(*wanted, &mut old, when)?;
+            let (socket, is_old) = datagram_socket(*wanted, old, when)?;
             self.reused += usize::from(is_old);
             let address = net::local_addr(&socket).map_err(|error| ServeError::Listen(*wanted, error))?;
             opened.push(*wanted);
             self.addresses.push(address);
-            let protocol = ListenerProtocol::Syslog(SyslogTransport::Udp);
             self.protocols.push(protocol);
             let shard = self.addresses.len() % self.by_shard.len();
             self.by_shard[shard].push(ListeningSocket {
@@ -277,7 +283,10 @@ pub(crate) fn options(config: &ServeConfig, protocol: ListenerProtocol) -> Liste
     let defer_accept = match protocol {
         ListenerProtocol::Http | ListenerProtocol::NatsWebSocket => DEFER_ACCEPT_SECONDS,
         // The server may send first, and clients may be silent for long.
-        ListenerProtocol::Nats | ListenerProtocol::Syslog(_) | ListenerProtocol::Custom(_) => 0,
+        ListenerProtocol::Nats
+        | ListenerProtocol::Syslog(_)
+        | ListenerProtocol::Coap
+        | ListenerProtocol::Custom(_) => 0,
     };
     ListenOptions {
         defer_accept: Some(defer_accept),

@@ -15,6 +15,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 use stilling_engine::{CloseReason, DatagramDropReason};
 
+use crate::coap::DatagramClass;
 use crate::http::Status;
 use crate::overview::Overview;
 
@@ -71,6 +72,7 @@ impl Collector for OverviewCollector {
         self.encode_http_memory(to)?;
         self.encode_jobs(to)?;
         self.encode_app(to)?;
+        self.encode_coap(to)?;
         hub::encode(&self.0, to)
     }
 }
@@ -129,6 +131,40 @@ impl OverviewCollector {
             "Sends that the kernel accepted only in part",
             overview.engine(|c| &c.blocked_sends),
         )
+    }
+
+    fn encode_coap(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let overview = &*self.0;
+        let datagrams = DatagramClass::ALL
+            .map(|class| (class.name(), overview.coap(|counters| counters.datagrams(class))));
+        family(to, "coap_datagrams", "CoAP datagrams received, by class", "class", datagrams)?;
+        let help = "Requests that would be recognised as duplicates now";
+        gauge(to, "coap_exchanges", help, overview.coap(|c| c.exchanges.get()))?;
+        let help = "Requests forgotten before their lifetime because the table was full";
+        counter(to, "coap_exchanges_evicted", help, overview.coap(|c| c.exchanges_evicted.get()))?;
+        let help = "Requests with an unknown critical option";
+        counter(to, "coap_bad_options", help, overview.coap(|c| c.bad_options.get()))?;
+        let help = "Requests that wait for their answers now";
+        gauge(to, "coap_pending", help, overview.coap(|c| c.pending.get()))?;
+        let help = "Request bodies now of which blocks are still to come";
+        gauge(to, "coap_incomplete_bodies", help, overview.coap(|c| c.assemblies.get()))?;
+        let help = "Requests acknowledged before their answers";
+        counter(to, "coap_separate_responses", help, overview.coap(|c| c.separate_responses.get()))?;
+        let help = "Requests answered 5.03 because a table was full";
+        counter(to, "coap_refused_full", help, overview.coap(|c| c.refused_full.get()))?;
+        let help = "Confirmable messages that wait for their acknowledgements now";
+        gauge(to, "coap_transmissions", help, overview.coap(|c| c.transmissions.get()))?;
+        let help = "Confirmable messages that no retransmission got an acknowledgement for";
+        let timed_out = overview.coap(|c| c.transmissions_timed_out.get());
+        counter(to, "coap_transmissions_timed_out", help, timed_out)?;
+        let help = "Messages sent as non-confirmable ones because the table of confirmable ones was full";
+        let refused = overview.coap(|c| c.transmissions_refused.get());
+        counter(to, "coap_transmissions_refused", help, refused)?;
+        let help = "Answers withheld because they exceed what an address without proof may get";
+        let limited = overview.coap(|c| c.amplification_limited.get());
+        counter(to, "coap_amplification_limited", help, limited)?;
+        let help = "Requests answered 4.01 with an Echo value";
+        counter(to, "coap_echo_required", help, overview.coap(|c| c.echo_required.get()))
     }
 
     /// Memory and activity of the shards and their drivers.

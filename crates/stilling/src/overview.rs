@@ -8,6 +8,7 @@ use stilling_hub::{Ingress, Loss};
 use stilling_ring::Time;
 use stilling_workers::Pool;
 
+use crate::coap::CoapCounters;
 use crate::http::{HttpCounters, JobOutcome, Status};
 use crate::hub::HubHandleCounters;
 use crate::rates::{CounterTotals, RateWindow, Rates};
@@ -32,6 +33,8 @@ pub struct Overview {
     pub engines: Vec<Arc<EngineCounters>>,
     /// HTTP counters of each shard.
     pub http: Vec<Arc<HttpCounters>>,
+    /// CoAP counters of each shard.
+    pub coap: Vec<Arc<CoapCounters>>,
     /// The worker pool.
     pub pool: Pool<JobOutcome>,
     /// The worker processes, if configured.
@@ -55,6 +58,11 @@ impl Overview {
     /// The sum of a counter over all shards' engines.
     pub fn engine(&self, counter: impl Fn(&EngineCounters) -> &Counter) -> u64 {
         self.engines.iter().map(|counters| counter(counters).get()).sum()
+    }
+
+    /// The sum of a counter over all shards' CoAP endpoints.
+    pub fn coap(&self, counter: impl Fn(&CoapCounters) -> u64) -> u64 {
+        self.coap.iter().map(|counters| counter(counters)).sum()
     }
 
     /// The sum of a counter over all shards' HTTP sessions.

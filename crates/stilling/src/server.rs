@@ -331,6 +331,7 @@ impl ShardSetup {
         let http_counters: Arc<HttpCounters> = Arc::clone(&overview.http[self.number]);
         let addresses = self.listeners.iter().map(|listener| listener.address).collect();
         let has_hub = self.hub.is_some();
+        let coap = Arc::clone(&overview.coap[self.number]);
         let service = ShardService::new(
             self.endpoints,
             http,
@@ -340,6 +341,7 @@ impl ShardSetup {
             Arc::clone(&lifecycle),
         )
         .with_upstream(self.upstream)
+        .with_coap(coap, clock.now())
         .with_hub(self.hub)
         .with_addresses(addresses);
         let mut shard = Shard::new(driver, service, engine, clock, self.wake, counters);
@@ -355,6 +357,7 @@ impl ShardSetup {
                 | ListenerProtocol::Http
                 | ListenerProtocol::Nats
                 | ListenerProtocol::NatsWebSocket
+                | ListenerProtocol::Coap
                 | ListenerProtocol::Custom(_) => {}
             }
         }
@@ -398,7 +401,8 @@ fn accept_from<D: Driver<Socket = OwnedFd>>(
         && let Some(listener) = listeners.pop_front()
     {
         match listener.protocol {
-            ListenerProtocol::Syslog(SyslogTransport::Udp | SyslogTransport::Unix) => {
+            ListenerProtocol::Syslog(SyslogTransport::Udp | SyslogTransport::Unix)
+            | ListenerProtocol::Coap => {
                 shard.receive_datagrams(listener.socket)?;
             }
             ListenerProtocol::Http

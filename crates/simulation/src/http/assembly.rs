@@ -95,6 +95,7 @@ impl HttpWorldParameters {
             capacity: self.engine.capacity,
             workers: self.pool.threads,
             engines: (0..self.shards).map(|_| Arc::new(EngineCounters::default())).collect(),
+            coap: (0..self.shards).map(|_| Arc::default()).collect(),
             http: (0..self.shards).map(|_| Arc::new(HttpCounters::default())).collect(),
             pool: pool.clone(),
             app: None,

@@ -125,6 +125,7 @@ impl ServerBuilder {
             capacity: engine.capacity,
             workers: 0,
             engines: (0..plan.shards).map(|_| Arc::new(EngineCounters::default())).collect(),
+            coap: (0..plan.shards).map(|_| Arc::default()).collect(),
             http: (0..plan.shards).map(|_| Arc::new(HttpCounters::default())).collect(),
             pool,
             app: None,

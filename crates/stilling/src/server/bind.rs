@@ -14,6 +14,7 @@ use stilling_workers::processes::QueueLimits;
 use stilling_workers::{JobSubmitter, Pool, PoolLimits, PoolScaling};
 
 use super::{Server, ShardSetup, SharedSetup};
+use crate::coap::CoapEndpoint;
 use crate::config::{Admin, ServeConfig, ServeError};
 use crate::descriptor_budget::DescriptorBudget;
 use crate::exposure::{self, ListeningAddress, is_loopback};
@@ -280,6 +281,7 @@ fn overview(
         workers: config.worker_threads,
         engines: (0..config.shards).map(|_| Arc::default()).collect(),
         http: (0..config.shards).map(|_| Arc::default()).collect(),
+        coap: (0..config.shards).map(|_| Arc::default()).collect(),
         pool: pool.clone(),
         app,
         hub: OnceLock::new(),
@@ -372,6 +374,9 @@ fn endpoint(listener: &ListeningSocket, config: &ServeConfig, demo: DemoScope) -
             });
         }
         ListenerProtocol::Syslog(transport) => return Endpoint::Syslog(transport),
+        ListenerProtocol::Coap => {
+            return Endpoint::Coap(CoapEndpoint { demo: demo.is_at(listener.address) });
+        }
         ListenerProtocol::Custom(number) => {
             let protocol = &config.protocols[usize::from(number)].protocol;
             return Endpoint::Custom(Arc::clone(protocol));

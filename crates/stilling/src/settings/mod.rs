@@ -139,17 +139,18 @@ impl MessagingConfig {
     /// option.
     #[must_use]
     pub fn problems(&self, others: &[(&'static str, SocketAddr)]) -> Vec<SettingError> {
-        self.problems_with_protocols(others, &[])
+        self.problems_with_protocols(others, &[], &[])
     }
 
-    /// The same with custom protocols at these addresses.
+    /// The same with custom protocols and CoAP at these addresses.
     pub(crate) fn problems_with_protocols(
         &self,
         others: &[(&'static str, SocketAddr)],
         protocols: &[SocketAddr],
+        coap: &[SocketAddr],
     ) -> Vec<SettingError> {
         let mut errors = Vec::new();
-        self.address_problems(others, protocols, &mut errors);
+        self.address_problems(others, protocols, coap, &mut errors);
         self.syslog_problems(&mut errors);
         if self.data.as_os_str().is_empty() {
             errors.push(SettingError::option(
@@ -166,6 +167,7 @@ impl MessagingConfig {
         &self,
         others: &[(&'static str, SocketAddr)],
         protocols: &[SocketAddr],
+        coap: &[SocketAddr],
         errors: &mut Vec<SettingError>,
     ) {
         use Transport::{Tcp, Udp};
@@ -180,6 +182,7 @@ impl MessagingConfig {
             ("nats-websocket", Tcp, self.nats_websocket.as_slice()),
             ("syslog-tcp", Tcp, self.syslog_tcp.as_slice()),
             ("syslog-udp", Udp, self.syslog_udp.as_slice()),
+            ("coap", Udp, coap),
             (PROTOCOLS, Tcp, protocols),
         ] {
             if addresses.len() > HUB_LISTENERS_MAX {

@@ -11,16 +11,18 @@ use std::sync::Arc;
 
 use stilling_engine::driver::{Datagram, Destination};
 use stilling_engine::{DatagramIo, Detached, Recipient, Service, ShardControl, Token};
+use stilling_hub::HashKey;
 use stilling_ring::Time;
 use stilling_workers::{JobCompletion, JobSubmitter};
 
 use self::drain::ShardDrain;
 use self::session::{MailKind, SessionKind};
 use super::hub_turn::{next_hub_mail, turn_hub};
+use crate::coap::{CoapCounters, CoapEndpoint, CoapShard};
 use crate::http::{
     HttpConfig, HttpContext, HttpCounters, HttpEndpoint, HttpScope, HttpSession, HttpShard, JobOutcome,
 };
-use crate::hub::HubHandle;
+use crate::hub::{HubHandle, random_number};
 use crate::lifecycle::Lifecycle;
 use crate::nats::{NatsContext, NatsSession, NatsShard};
 use crate::overview::Overview;
@@ -43,6 +45,8 @@ pub enum Endpoint {
     Nats,
     /// Syslog.
     Syslog(SyslogTransport),
+    /// CoAP over UDP.
+    Coap(CoapEndpoint),
     /// A protocol of the embedding program.
     Custom(Arc<dyn CustomProtocol>),
 }
@@ -62,6 +66,8 @@ pub struct ShardService {
     nats: NatsShard,
     syslog: SyslogShard,
     websocket: WebSocketShard,
+    /// Only if the shard has a socket for CoAP.
+    coap: Option<Box<CoapShard>>,
     pub(super) hub: Option<Box<HubHandle>>,
     /// There was a hub, which a successor has taken over.
     hub_handed_over: bool,
@@ -94,6 +100,7 @@ impl ShardService {
             nats: NatsShard::default(),
             syslog: SyslogShard::default(),
             websocket: WebSocketShard::default(),
+            coap: None,
             hub: None,
             hub_handed_over: false,
             upstream: None,
@@ -118,6 +125,15 @@ impl ShardService {
 
     pub(crate) fn with_upstream(self, pool: Option<UpstreamPool>) -> Self {
         ShardService { upstream: pool.map(Box::new), ..self }
+    }
+
+    /// Adds the CoAP endpoint, if the shard has a socket for it.
+    pub(crate) fn with_coap(mut self, counters: Arc<CoapCounters>, now: Time) -> Self {
+        if self.endpoints.iter().any(|endpoint| matches!(endpoint, Endpoint::Coap(_))) {
+            let key = HashKey(random_number(), random_number());
+            self.coap = Some(Box::new(CoapShard::new(counters, key, now)));
+        }
+        self
     }
 
     /// Releases the hub as the drop of the shard does, for simulations that keep stopped shards.
@@ -233,6 +249,19 @@ impl ShardService {
         again
     }
 
+    /// Sends CoAP messages that are no replies. Returns when to call again at the latest.
+    fn turn_coap(&mut self, control: &mut ShardControl<'_, Self>) -> Option<Time> {
+        let coap = self.coap.as_mut()?;
+        while let Some((path, message)) = coap.poll_transmit(control.now) {
+            if control.send_datagram(&path, message).is_err() {
+                return Some(control.now);
+            }
+            coap.transmitted();
+        }
+        coap.publish_metrics(control.now);
+        coap.next_deadline()
+    }
+
     /// Continues the drain, if there is one. Returns when to call again at the latest.
     fn turn_drain(&mut self, control: &mut ShardControl<'_, Self>) -> Option<Time> {
         let ShardService { drain, hub, syslog, upstream, lifecycle, .. } = self;
@@ -262,7 +291,8 @@ impl Service for ShardService {
                 SessionKind::Http(session)
             }
             Endpoint::Nats => SessionKind::Nats(NatsSession::new(listener, peer())),
-            Endpoint::Syslog(_) => SessionKind::Syslog(SyslogSession::new(peer())),
+            // The latter has no connections.
+            Endpoint::Syslog(_) | Endpoint::Coap(_) => SessionKind::Syslog(SyslogSession::new(peer())),
             Endpoint::Custom(protocol) => {
                 SessionKind::Custom(CustomConnection::accept(protocol.as_ref(), peer()))
             }
@@ -270,6 +300,16 @@ impl Service for ShardService {
     }
 
     fn datagram(&mut self, datagram: &Datagram<'_>, io: &mut DatagramIo<'_>) {
+        if let (&Endpoint::Coap(endpoint), Some(coap)) =
+            (&self.endpoints[io.socket() as usize], &mut self.coap)
+        {
+            let (now, path) = (io.now(), io.path());
+            if let Some(reply) = coap.receive(now, &path, datagram.payload, datagram.truncated, endpoint) {
+                // One reply always fits.
+                let _ = io.reply(reply);
+            }
+            return;
+        }
         let source = match self.endpoints[io.socket() as usize] {
             Endpoint::Syslog(SyslogTransport::Unix) => None,
             _ => Some(datagram.from.ip()),
@@ -285,7 +325,11 @@ impl Service for ShardService {
         match (&self.endpoints[io.socket() as usize], mail.0) {
             // No protocol submits requests for datagrams yet.
             (
-                Endpoint::Http(_) | Endpoint::Nats | Endpoint::Syslog(_) | Endpoint::Custom(_),
+                Endpoint::Http(_)
+                | Endpoint::Nats
+                | Endpoint::Syslog(_)
+                | Endpoint::Coap(_)
+                | Endpoint::Custom(_),
                 MailKind::UpstreamEvent(id, _),
             ) => self.drop_reply(id),
             // For connections only.
@@ -320,8 +364,9 @@ impl Service for ShardService {
         let now = control.now;
         let hub = self.turn_hub(now);
         let upstream = self.turn_upstream(control);
+        let coap = self.turn_coap(control);
         let drain = self.turn_drain(control);
         let sample = self.overview.rates.turn(now, || self.overview.totals());
-        [hub, upstream, drain, sample].into_iter().flatten().min()
+        [hub, upstream, coap, drain, sample].into_iter().flatten().min()
     }
 }

@@ -49,6 +49,7 @@ pub(crate) fn service_of_one_shard(endpoint: Endpoint, has_app: bool) -> (ShardS
         workers: 0,
         engines: vec![Arc::default()],
         http: vec![Arc::default()],
+        coap: vec![Arc::default()],
         pool: workers,
         app: None,
         hub: OnceLock::new(),

@@ -62,6 +62,9 @@ impl ShardDrain {
             return Some(control.now);
         };
         let is_late = phase == LifecyclePhase::Stopping || control.now >= deadline;
+        if hub.is_none() && !std::mem::replace(&mut self.closes_datagram_sockets, true) {
+            control.close_datagram_sockets();
+        }
         let again = self.release_hub(started, hub, syslog, lifecycle, control, is_late);
         let hub_is_done = hub.as_ref().is_none_or(|hub| syslog.has_published_all() && hub.is_done());
         if control.is_empty() && (hub_is_done || phase == LifecyclePhase::Stopping) {

@@ -1,0 +1,87 @@
+//! Bounds of CoAP, with unit and behaviour at the bound. The transmission parameters are those of RFC 7252 §4.8.
+
+use std::time::Duration;
+
+/// How long a request is recognised as a duplicate (`EXCHANGE_LIFETIME`). Later its message id may be reused.
+pub(crate) const EXCHANGE_LIFETIME: Duration = Duration::from_secs(247);
+
+/// Requests that a shard recognises as duplicates. More within [`EXCHANGE_LIFETIME`]: the oldest is forgotten, and
+/// counted.
+pub(crate) const EXCHANGES_MAX: usize = 256 * 1024;
+
+/// Bytes of the replies of these requests, per shard. More: the oldest reply is overwritten. A duplicate of its request
+/// is executed again if the method is safe, and ignored if it is not.
+pub(crate) const REPLIES_SIZE_MAX: usize = 16 * 1024 * 1024;
+
+/// Bytes of a message that this side sends: a block of 1,024 bytes with its options. An answer that does not fit is
+/// 5.00.
+pub(crate) const MESSAGE_SIZE_MAX: usize = 1280;
+
+/// Bytes of an answer's body. More: 5.00.
+pub(crate) const BODY_SIZE_MAX: usize = 1024 * 1024;
+
+/// Bytes of answers, per shard, of which clients may still request blocks. More: the oldest are overwritten, and the
+/// answer is made again when its next block is requested.
+pub(crate) const BODIES_SIZE_MAX: usize = 16 * 1024 * 1024;
+
+/// Answers, per shard, of which clients may still request blocks. More: the oldest with the same bits of its hash is
+/// forgotten, as above.
+pub(crate) const BODIES_MAX: usize = 1024;
+
+/// Bytes of a request that distinguish its answer from others: method, path, query and the like. Longer: its answer is
+/// made again for each block.
+pub(crate) const CACHE_KEY_SIZE_MAX: usize = 1024;
+
+/// Bytes of a request's body in blocks. More: 4.13 with the maximum as Size1.
+pub(crate) const REQUEST_BODY_SIZE_MAX: usize = 64 * 1024;
+
+/// Request bodies, per shard, of which blocks are still to come. More: 5.03, unless one of them is idle for
+/// [`ASSEMBLY_IDLE_MIN`] and is dropped.
+pub(crate) const ASSEMBLIES_MAX: usize = 64;
+
+/// How long an incomplete request body is kept after its last block. A later block is answered 4.08.
+pub(crate) const ASSEMBLY_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Idle time from which an incomplete request body makes room for another one.
+pub(crate) const ASSEMBLY_IDLE_MIN: Duration = Duration::from_secs(5);
+
+/// Confirmable messages of a shard that wait for their acknowledgement, or for their turn. More: a separate
+/// response is sent as a non-confirmable message, and counted.
+pub(crate) const TRANSMISSIONS_MAX: usize = 1024;
+
+/// Confirmable messages for one peer that wait behind the one in flight. More: as for [`TRANSMISSIONS_MAX`].
+pub(crate) const TRANSMISSIONS_PER_PEER_MAX: usize = 8;
+
+/// Time until the first retransmission at least (`ACK_TIMEOUT`); at most 1.5 times as long (`ACK_RANDOM_FACTOR`). It
+/// doubles with each retransmission.
+pub(crate) const ACK_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Retransmissions of a confirmable message (`MAX_RETRANSMIT`). Then its peer counts as gone.
+pub(crate) const RETRANSMISSIONS_MAX: u8 = 4;
+
+/// Requests of a shard that are not answered yet. More: 5.03 with [`RETRY_AFTER_SECONDS`].
+pub(crate) const PENDING_EXCHANGES_MAX: usize = 4096;
+
+/// How long a confirmable request may wait for its answer before it is acknowledged without one. Its answer is then a
+/// message of its own.
+pub(crate) const SEPARATE_AFTER: Duration = Duration::from_millis(1000);
+
+/// Max-Age, in seconds, of answers that ask a client to repeat its request later.
+pub(crate) const RETRY_AFTER_SECONDS: u32 = 5;
+
+/// Bytes of an answer to an address that is not loopback and has not proved itself by Echo, as a multiple of its
+/// request. Longer: smaller blocks, or 4.01 with an Echo value, or no answer.
+pub(crate) const AMPLIFICATION_MAX: usize = 3;
+
+/// Peers of a shard that have proved their address. More: one with the same bits of its hash is forgotten, and proves
+/// itself again.
+pub(crate) const PROVEN_PEERS_MAX: usize = 4096;
+
+/// How long the proof of an address, and an Echo value, are valid.
+pub(crate) const ECHO_LIFETIME: Duration = Duration::from_secs(60);
+
+/// Bytes of a request's path. Longer: 4.04.
+pub(crate) const PATH_SIZE_MAX: usize = 512;
+
+/// Bytes that a demo resource stores. More: 4.13.
+pub(crate) const DEMO_STORED_SIZE_MAX: usize = REQUEST_BODY_SIZE_MAX;

@@ -1,0 +1,31 @@
+//! CoAP over UDP (RFC 7252): the endpoint of one shard, a state machine without I/O.
+//!
+//! ```text
+//!   datagram ─▶ classify ─┬─▶ malformed ─────────────────────────────▶ nothing, or a reset
+//!                         ├─▶ duplicate ◀── ExchangeCache ───────────▶ the same reply
+//!                         ├─▶ next block ◀── BodyCache ──────────────▶ the block; Assemblies ─▶ 2.31
+//!                         └─▶ new ─▶ resource ─┬─▶ Answer ───────────▶ reply, remembered
+//!                                              └─▶ PendingExchanges ─▶ acknowledgement, later a reply,
+//!                                                                      or Transmissions until it is acknowledged
+//! ```
+//!
+//! Time is an argument. [`CoapShard::receive`] returns the reply to a datagram; everything else leaves by
+//! [`CoapShard::poll_transmit`]. Each message names its whole path: peer, socket and local address.
+
+mod answer;
+mod assembly;
+mod body_cache;
+mod byte_ring;
+mod counters;
+mod demo;
+mod endpoint;
+mod exchange_cache;
+pub(crate) mod limits;
+mod peers;
+mod pending;
+mod request;
+mod transmissions;
+
+pub use counters::{CoapCounters, DatagramClass};
+pub use endpoint::CoapEndpoint;
+pub(crate) use endpoint::CoapShard;

@@ -1,0 +1,155 @@
+//! Requests whose answers take longer: from their acceptance to their answer.
+
+use stilling_engine::DatagramPath;
+use stilling_engine::timer_wheel::TimerWheel;
+use stilling_ring::Time;
+use stilling_wire::coap::{BlockValue, MessageType, NoResponse, ObserveSequence};
+
+use super::exchange_cache::ExchangeKey;
+use super::limits::{PENDING_EXCHANGES_MAX, SEPARATE_AFTER};
+
+/// What an answer needs to know of its request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RequestContext {
+    pub(super) key: ExchangeKey,
+    pub(super) kind: MessageType,
+    pub(super) block1: Option<BlockValue>,
+    pub(super) block2: Option<BlockValue>,
+    pub(super) observe: Option<ObserveSequence>,
+    pub(super) no_response: NoResponse,
+    /// Bytes of the datagram.
+    pub(super) size: usize,
+}
+
+impl RequestContext {
+    pub(super) fn path(&self) -> &DatagramPath {
+        &self.key.path
+    }
+
+    pub(super) fn is_confirmable(&self) -> bool {
+        self.kind == MessageType::Confirmable
+    }
+}
+
+/// What a pending request waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AwaitedAnswer {
+    /// The demo resource `separate`, until this time.
+    Demo(Time),
+}
+
+impl AwaitedAnswer {
+    fn deadline(self) -> Time {
+        match self {
+            AwaitedAnswer::Demo(at) => at,
+        }
+    }
+}
+
+/// A request without an answer.
+#[derive(Debug)]
+pub(super) struct PendingExchange {
+    pub(super) context: RequestContext,
+    pub(super) awaits: AwaitedAnswer,
+    /// Its empty acknowledgement has been sent.
+    pub(super) is_acknowledged: bool,
+    pub(super) cache_key: Vec<u8>,
+}
+
+/// What a pending request needs now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PendingEvent {
+    /// It waits for too long without an acknowledgement.
+    Acknowledge(u32),
+    /// The time of its answer has come.
+    Answer(u32),
+}
+
+/// The pending requests of a shard.
+#[derive(Debug)]
+pub(super) struct PendingExchanges {
+    slots: Vec<Option<PendingExchange>>,
+    free: Vec<u32>,
+    wheel: TimerWheel,
+    expired: Vec<u32>,
+}
+
+impl PendingExchanges {
+    pub(super) fn new(now: Time) -> PendingExchanges {
+        PendingExchanges {
+            slots: Vec::new(),
+            free: Vec::new(),
+            wheel: TimerWheel::new(now, 0),
+            expired: Vec::new(),
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.len() >= PENDING_EXCHANGES_MAX
+    }
+
+    /// Adds a request. Returns whether there was room.
+    pub(super) fn insert(
+        &mut self,
+        context: RequestContext,
+        awaits: AwaitedAnswer,
+        cache_key: Option<&[u8]>,
+        now: Time,
+    ) -> bool {
+        if self.is_full() {
+            return false;
+        }
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            self.slots.len() as u32 - 1
+        });
+        let cache_key = cache_key.unwrap_or_default().to_vec();
+        let is_acknowledged = false;
+        self.slots[slot as usize] = Some(PendingExchange { context, awaits, is_acknowledged, cache_key });
+        let first = if context.is_confirmable() {
+            awaits.deadline().min(now.after(SEPARATE_AFTER))
+        } else {
+            awaits.deadline()
+        };
+        self.wheel.set(slot, first);
+        true
+    }
+
+    /// Notes that the request has been acknowledged.
+    pub(super) fn acknowledged(&mut self, slot: u32) -> Option<RequestContext> {
+        let pending = self.slots.get_mut(slot as usize)?.as_mut()?;
+        pending.is_acknowledged = true;
+        self.wheel.set(slot, pending.awaits.deadline());
+        Some(pending.context)
+    }
+
+    pub(super) fn remove(&mut self, slot: u32) -> Option<PendingExchange> {
+        let pending = self.slots.get_mut(slot as usize)?.take()?;
+        self.wheel.clear(slot);
+        self.free.push(slot);
+        Some(pending)
+    }
+
+    /// The next request whose time has come; to be called until it returns `None`.
+    pub(super) fn expire(&mut self, now: Time) -> Option<PendingEvent> {
+        if self.expired.is_empty() {
+            self.wheel.expire(now, &mut self.expired);
+        }
+        while let Some(slot) = self.expired.pop() {
+            let Some(pending) = self.slots[slot as usize].as_ref() else { continue };
+            if now >= pending.awaits.deadline() {
+                return Some(PendingEvent::Answer(slot));
+            }
+            return Some(PendingEvent::Acknowledge(slot));
+        }
+        None
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Time> {
+        self.wheel.next()
+    }
+}

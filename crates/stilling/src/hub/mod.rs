@@ -16,6 +16,7 @@ use stilling_wire::nats::Info;
 
 mod closing;
 mod control_request;
+mod delayed_marks;
 mod feed_output;
 mod handle;
 mod lazy_journal;
@@ -34,6 +35,7 @@ pub(crate) mod testing;
 mod wait_queue;
 
 pub(crate) use closing::{ClosingHub, HubCloser};
+pub(crate) use delayed_marks::DelayedMarks;
 pub(crate) use feed_output::send_feed;
 pub(crate) use handle::{HubHandle, HubHandleCounters};
 pub(crate) use lazy_journal::LazyJournal;

@@ -7,7 +7,7 @@ use stilling_engine::Token;
 use stilling_hub::limits::ROUTED_BATCHES;
 use stilling_hub::{
     CatchUpRequest, ClientOptions, DeliveryBatch, DeliveryItem, HubCounters, HubRequest, PublicationBatch,
-    RoutedBatch, ShardSubscriptions, SubscriptionLimit, UnixNanos,
+    RoutedBatch, ShardSubscriptions, StartFrom, SubscriptionLimit, UnixNanos,
 };
 use stilling_ring::{Receiver, Sender, Wake, mailbox, planted};
 
@@ -234,8 +234,21 @@ impl HubPort {
     }
 
     /// Requests the records of a connection's subscription from a position on, whether there is room or not.
-    pub(crate) fn catch_up(&mut self, token: Token, request: CatchUpRequest<'_>) {
+    fn catch_up(&mut self, token: Token, request: CatchUpRequest<'_>) {
         self.push_request_over_limit(token, ClientOptions::default(), &HubRequest::CatchUp(request));
+    }
+
+    /// Returns the stream of a connection's subscription over WebSocket or SSE.
+    pub(crate) fn stream_of(&self, token: Token) -> Option<u32> {
+        self.table.stream_and_filter(token.bits()).map(|(stream, _)| stream)
+    }
+
+    /// Requests the records of a slow connection's subscription from the sequence `next` on.
+    pub(crate) fn catch_up_behind(&mut self, token: Token, next: u64) {
+        if let Some((stream, filter)) = self.table.stream_and_filter(token.bits()) {
+            let from = StartFrom::Behind { next };
+            self.catch_up(token, CatchUpRequest { stream, filter: &filter, from });
+        }
     }
 
     /// See [`ShardSubscriptions::fall_behind`].

@@ -26,8 +26,8 @@ use super::limits::{
     BLOCKED_CHECK_INTERVAL, PENDING_MAX, PING_INTERVAL, PINGS_MAX,
 };
 use super::shard::{NatsContext, NatsShard};
-use crate::hub::HubMail;
 use crate::hub::quiet_wait::QuietWait;
+use crate::hub::{DelayedMarks, HubMail};
 use crate::users::UserAccess;
 
 mod ending;
@@ -54,8 +54,8 @@ pub(crate) struct NatsSession {
     last_input: Time,
     /// An incomplete long message.
     assembly: Option<Box<PublishAssembly>>,
-    /// Marks to report when the output has been sent. Boxed because they are rare.
-    marks: Option<Box<Marks>>,
+    /// Marks to report when the output has been sent.
+    marks: DelayedMarks,
     /// The WebSocket that carries its bytes.
     frames: Option<Box<WebSocketFrames>>,
     /// No request has gone to the hub yet.
@@ -63,9 +63,6 @@ pub(crate) struct NatsSession {
     is_counted: bool,
     token: Token,
 }
-
-#[derive(Debug, Default)]
-struct Marks(Vec<u64>);
 
 /// The phase of a connection.
 ///
@@ -105,7 +102,7 @@ impl NatsSession {
             pings: 0,
             last_input: Time::ZERO,
             assembly: None,
-            marks: None,
+            marks: DelayedMarks::default(),
             frames: None,
             is_new: true,
             is_counted: false,
@@ -428,7 +425,7 @@ impl NatsSession {
             // The client may not have been read while its output was blocked.
             frames.restart_timeout(io.now());
         }
-        for mark in self.marks.take().into_iter().flat_map(|marks| marks.0) {
+        for mark in self.marks.take() {
             self.report_mark(mark, io, cx);
         }
     }
@@ -511,9 +508,7 @@ impl NatsSession {
                 self.framing().send_message(line, payload, end, io);
             }
             DeliveryItem::Feed(messages) => self.framing().send_feed(messages, io),
-            DeliveryItem::Mark(mark) if io.is_output_blocked() => {
-                self.marks.get_or_insert_with(Default::default).0.push(mark);
-            }
+            DeliveryItem::Mark(mark) if io.is_output_blocked() => self.marks.push(mark),
             DeliveryItem::Mark(mark) => self.report_mark(mark, io, cx),
             DeliveryItem::Close => self.handle_acks_done(io, cx),
             DeliveryItem::PublishOutcome { .. }

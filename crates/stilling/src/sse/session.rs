@@ -10,7 +10,7 @@ use stilling_ring::Time;
 use stilling_wire::sse;
 
 use super::limits::{HEARTBEAT_INTERVAL, PENDING_MAX, RETRY_AFTER};
-use crate::hub::{HubHandle, HubMail, SlowSubscription, SubscribeRequest, send_feed};
+use crate::hub::{DelayedMarks, HubHandle, HubMail, SlowSubscription, SubscribeRequest, send_feed};
 use crate::lifecycle::Lifecycle;
 
 /// The parts of its shard that an SSE session uses.
@@ -22,33 +22,33 @@ pub(crate) struct SseContext<'a> {
 
 #[derive(Debug)]
 pub(crate) struct SseSession {
-    request: SubscribeRequest,
     token: Token,
     last_sent: Time,
     /// Marks to report when the output has been sent.
-    marks: Vec<u64>,
+    marks: DelayedMarks,
     slow: SlowSubscription,
     is_subscribed: bool,
 }
 
 impl SseSession {
-    pub(crate) fn new(request: SubscribeRequest) -> SseSession {
-        SseSession {
-            request,
-            token: Token::new(0, 0),
-            last_sent: Time::ZERO,
-            marks: Vec::new(),
+    /// Continues a connection whose response head has been sent.
+    pub(crate) fn open(request: &SubscribeRequest, io: &mut Io<'_>, cx: &mut SseContext<'_>) -> SseSession {
+        let mut session = SseSession {
+            token: io.token(),
+            last_sent: io.now(),
+            marks: DelayedMarks::default(),
             slow: SlowSubscription::default(),
             is_subscribed: false,
-        }
+        };
+        session.subscribe(request, io, cx);
+        session
     }
 
-    pub(crate) fn opened(&mut self, io: &mut Io<'_>, cx: &mut SseContext<'_>) {
-        (self.token, self.last_sent) = (io.token(), io.now());
+    fn subscribe(&mut self, request: &SubscribeRequest, io: &mut Io<'_>, cx: &mut SseContext<'_>) {
         io.set_send_max(PENDING_MAX);
         let _ = io.send_with(|out| sse::encode_retry(out, RETRY_AFTER.as_millis() as u32));
         let Some(hub) = cx.hub.as_deref_mut() else { return io.finish(CloseReason::Drained) };
-        if hub.port.subscribe_to(self.token, &self.request).is_err() {
+        if hub.port.subscribe_to(self.token, request).is_err() {
             // The client reconnects.
             return io.finish(CloseReason::Done);
         }
@@ -72,9 +72,9 @@ impl SseSession {
 
     pub(crate) fn flushed(&mut self, io: &mut Io<'_>, cx: &mut SseContext<'_>) {
         let Some(hub) = cx.hub.as_deref_mut() else { return };
-        self.marks.drain(..).for_each(|mark| hub.port.report_mark(self.token, mark));
+        self.marks.take().for_each(|mark| hub.port.report_mark(self.token, mark));
         if self.is_subscribed {
-            self.slow.resume(&self.request, io, hub);
+            self.slow.resume(io, hub);
         }
     }
 
@@ -89,7 +89,7 @@ impl SseSession {
             && self.is_subscribed
         {
             self.send_delivery(delivery, io, hub);
-            self.slow.check(&self.request, io, hub);
+            self.slow.check(io, hub);
         }
         hub.port.put_back(deliveries);
     }

@@ -41,9 +41,10 @@ pub(crate) struct WebSocketShard {
 pub(crate) struct WebSocketSession {
     decoder: WebSocketDecoder,
     role: Role,
-    message: Option<Assembly>,
-    /// Time limit of the frame that waits in the input for its rest.
-    frame_until: Option<Time>,
+    /// An incomplete message.
+    message: Option<Box<Assembly>>,
+    /// Time limit of the frame that waits in the input for its rest, or [`NEVER`].
+    frame_until: Time,
     phase: Phase,
     pings: u8,
     last_input: Time,
@@ -84,36 +85,47 @@ pub(super) struct WebSocketClose {
     pub(super) reason: CloseReason,
 }
 
+/// No time limit.
+const NEVER: Time = Time::from_nanos(u64::MAX);
+
 /// The close frame of a slow consumer: code 4008.
 const SLOW_CONSUMER: &[u8] = &[0x88, 2, 0x0f, 0xa8];
 
 impl WebSocketSession {
-    pub(crate) fn new(purpose: WebSocketPurpose) -> WebSocketSession {
+    /// Continues a connection after the opening handshake.
+    pub(crate) fn open(
+        purpose: &WebSocketPurpose,
+        io: &mut Io<'_>,
+        cx: &mut WebSocketContext<'_>,
+    ) -> WebSocketSession {
         let role = match purpose {
-            WebSocketPurpose::Subscriber { request, access, may_publish } => {
-                Role::Subscriber(Subscriber::new(request, access, may_publish))
+            &WebSocketPurpose::Subscriber { access, may_publish, .. } => {
+                Role::Subscriber(Subscriber::new(io.token(), access, may_publish))
             }
             WebSocketPurpose::Echo => Role::Echo(Echo::default()),
         };
-        WebSocketSession {
+        let mut session = WebSocketSession {
             decoder: WebSocketDecoder::of_client(),
             role,
             message: None,
-            frame_until: None,
+            frame_until: NEVER,
             phase: Phase::Open,
             pings: 0,
-            last_input: Time::ZERO,
+            last_input: io.now(),
             waits_for_room: false,
-        }
+        };
+        session.start(purpose, io, cx);
+        session
     }
 
-    pub(crate) fn opened(&mut self, io: &mut Io<'_>, cx: &mut WebSocketContext<'_>) {
-        self.last_input = io.now();
+    fn start(&mut self, purpose: &WebSocketPurpose, io: &mut Io<'_>, cx: &mut WebSocketContext<'_>) {
         io.set_send_max(PENDING_MAX);
         self.schedule(io);
-        if let Role::Subscriber(subscriber) = &mut self.role {
+        if let (Role::Subscriber(subscriber), WebSocketPurpose::Subscriber { request, .. }) =
+            (&mut self.role, purpose)
+        {
             let Some(hub) = cx.hub.as_deref_mut() else { return self.go_away(io, cx) };
-            if !subscriber.open(io.token(), hub) {
+            if !subscriber.subscribe(request, hub) {
                 let text = "too many subscriptions: connect again later";
                 let reason = CloseReason::Done;
                 return self.close(WebSocketClose { code: CloseCode::TRY_AGAIN_LATER, text, reason }, io, cx);
@@ -143,7 +155,7 @@ impl WebSocketSession {
                 self.limit_frame(consumed < bytes.len(), io);
                 return consumed;
             }
-            self.frame_until = None;
+            self.frame_until = NEVER;
             self.handle_event(step.event, io, cx);
         }
         if self.phase == Phase::Closed { bytes.len() } else { consumed }
@@ -198,7 +210,7 @@ impl WebSocketSession {
             }
             WebSocketEvent::MessageStart { kind, .. } => {
                 let until = io.now().after(ASSEMBLY_TIMEOUT);
-                self.message = Some(Assembly::new(kind, until));
+                self.message = Some(Box::new(Assembly::new(kind, until)));
                 self.schedule(io);
             }
             WebSocketEvent::Piece(piece) => self.add_piece(piece, io, cx),
@@ -230,7 +242,7 @@ impl WebSocketSession {
     }
 
     fn take_assembly(&mut self, cx: &mut WebSocketContext<'_>) -> Option<Assembly> {
-        let message = self.message.take()?;
+        let message = *self.message.take()?;
         *self.role.budget(cx.websocket).0 -= message.size();
         Some(message)
     }
@@ -322,9 +334,9 @@ impl WebSocketSession {
     /// Limits the time in which the rest of a frame arrives, from its first byte on.
     fn limit_frame(&mut self, is_incomplete: bool, io: &mut Io<'_>) {
         if !is_incomplete {
-            self.frame_until = None;
-        } else if self.frame_until.is_none() {
-            self.frame_until = Some(io.now().after(ASSEMBLY_TIMEOUT));
+            self.frame_until = NEVER;
+        } else if self.frame_until == NEVER {
+            self.frame_until = io.now().after(ASSEMBLY_TIMEOUT);
             self.schedule(io);
         }
     }
@@ -332,22 +344,24 @@ impl WebSocketSession {
     /// Restarts the time limits of an incomplete message: its client was not read.
     fn restart_time_limits(&mut self, now: Time) {
         let until = now.after(ASSEMBLY_TIMEOUT);
-        self.frame_until = self.frame_until.map(|_| until);
+        if self.frame_until != NEVER {
+            self.frame_until = until;
+        }
         if let Some(message) = &mut self.message {
             message.until = until;
         }
     }
 
-    /// The time limit of an incomplete message.
-    fn message_until(&self) -> Option<Time> {
-        let in_pieces = self.message.as_ref().map(|message| message.until);
-        in_pieces.into_iter().chain(self.frame_until).min()
+    /// The time limit of an incomplete message, or [`NEVER`].
+    fn message_until(&self) -> Time {
+        let in_pieces = self.message.as_ref().map_or(NEVER, |message| message.until);
+        in_pieces.min(self.frame_until)
     }
 
     /// Sets the deadline: of an incomplete message, or of the next ping.
     fn schedule(&self, io: &mut Io<'_>) {
         let ping = io.now().after(PING_INTERVAL);
-        io.set_deadline(Some(self.message_until().map_or(ping, |until| until.min(ping))));
+        io.set_deadline(Some(self.message_until().min(ping)));
     }
 
     pub(crate) fn deadline(&mut self, io: &mut Io<'_>, cx: &mut WebSocketContext<'_>) {
@@ -360,7 +374,7 @@ impl WebSocketSession {
             self.restart_time_limits(now);
             return self.schedule(io);
         }
-        if self.message_until().is_some_and(|until| now >= until) {
+        if now >= self.message_until() {
             let text = "a message did not arrive in time";
             let reason = CloseReason::BodyTimeout;
             return self.close(WebSocketClose { code: CloseCode::POLICY_VIOLATION, text, reason }, io, cx);

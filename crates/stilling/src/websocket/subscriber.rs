@@ -14,47 +14,51 @@ use super::client_message::{BadClientMessage, ClientPublication};
 use super::limits::{ANSWER_SIZE_MAX, PUBLICATIONS_MAX};
 use super::session::WebSocketClose;
 use crate::hub::{
-    HubHandle, RESERVED_SUBJECTS, SlowSubscription, StreamDirectory, SubscribeRequest, send_feed,
+    DelayedMarks, HubHandle, RESERVED_SUBJECTS, SlowSubscription, StreamDirectory, SubscribeRequest,
+    send_feed,
 };
 use crate::users::UserAccess;
 
 #[derive(Debug)]
 pub(super) struct Subscriber {
-    request: SubscribeRequest,
     access: UserAccess,
     may_publish: bool,
     token: Token,
-    /// References of the publications without an answer, by ticket.
-    unanswered: HashMap<u32, Box<str>>,
-    ticket: u32,
+    /// Its publications, from the first one on. Boxed because most subscribers only listen.
+    publications: Option<Box<Publications>>,
     /// Marks to report when the output has been sent.
-    marks: Vec<u64>,
+    marks: DelayedMarks,
     slow: SlowSubscription,
     is_in_hub: bool,
 }
 
+/// Publications without an answer.
+#[derive(Debug, Default)]
+struct Publications {
+    /// Their references, by ticket.
+    references: HashMap<u32, Box<str>>,
+    ticket: u32,
+}
+
 impl Subscriber {
-    pub(super) fn new(request: SubscribeRequest, access: UserAccess, may_publish: bool) -> Subscriber {
+    pub(super) fn new(token: Token, access: UserAccess, may_publish: bool) -> Subscriber {
         Subscriber {
-            request,
             access,
             may_publish,
-            token: Token::new(0, 0),
-            unanswered: HashMap::new(),
-            ticket: 0,
-            marks: Vec::new(),
+            token,
+            publications: None,
+            marks: DelayedMarks::default(),
             slow: SlowSubscription::default(),
             is_in_hub: false,
         }
     }
 
     /// Subscribes. Returns whether there was room.
-    pub(super) fn open(&mut self, token: Token, hub: &mut HubHandle) -> bool {
-        self.token = token;
+    pub(super) fn subscribe(&mut self, request: &SubscribeRequest, hub: &mut HubHandle) -> bool {
         self.is_in_hub = true;
         hub.publisher_connections += 1;
         hub.counters.websocket.opened.add(1);
-        hub.port.subscribe_to(token, &self.request).is_ok()
+        hub.port.subscribe_to(self.token, request).is_ok()
     }
 
     /// Leaves the hub. Idempotent.
@@ -68,7 +72,8 @@ impl Subscriber {
 
     /// Whether as many publications wait for answers as may.
     pub(super) fn is_full(&self) -> bool {
-        self.unanswered.len() >= PUBLICATIONS_MAX
+        let publications = self.publications.as_ref();
+        publications.is_some_and(|publications| publications.references.len() >= PUBLICATIONS_MAX)
     }
 
     /// Publishes a client's message, or answers it with an error.
@@ -82,8 +87,7 @@ impl Subscriber {
             Ok(headers) => headers,
             Err((code, reason)) => return send_error(reference, code, &reason, io),
         };
-        self.ticket = self.ticket.wrapping_add(1);
-        self.unanswered.insert(self.ticket, reference.into());
+        let ticket = self.publications.get_or_insert_default().add(reference);
         let shared = io.share(&publication.payload);
         let payload = match shared {
             Some((block, range)) => Payload::shared(block, range),
@@ -95,7 +99,7 @@ impl Subscriber {
             reply: b"",
             headers: &headers,
             payload,
-            ticket: Some(self.ticket),
+            ticket: Some(ticket),
         };
         hub.port.push_request(self.token, ClientOptions::default(), &HubRequest::Publish(publication));
     }
@@ -128,6 +132,11 @@ impl Subscriber {
         Ok(headers)
     }
 
+    /// Takes the reference of a publication that is answered.
+    fn take_reference(&mut self, ticket: u32) -> Option<Box<str>> {
+        self.publications.as_mut()?.references.remove(&ticket)
+    }
+
     /// Handles a delivery. Returns how the connection ends, if it does.
     pub(super) fn receive(
         &mut self,
@@ -151,12 +160,12 @@ impl Subscriber {
             DeliveryItem::Mark(mark) if io.is_output_blocked() => self.marks.push(mark),
             DeliveryItem::Mark(mark) => hub.port.report_mark(self.token, mark),
             DeliveryItem::PublishOutcome { ticket, outcome } => {
-                if let Some(reference) = self.unanswered.remove(&ticket) {
+                if let Some(reference) = self.take_reference(ticket) {
                     send_outcome(&reference, outcome, &hub.streams, io);
                 }
             }
             DeliveryItem::Rejection { ticket, reason, .. } => {
-                if let Some(reference) = self.unanswered.remove(&ticket) {
+                if let Some(reference) = self.take_reference(ticket) {
                     send_error(&reference, 422, &String::from_utf8_lossy(reason), io);
                 }
             }
@@ -179,16 +188,25 @@ impl Subscriber {
             | DeliveryItem::Pause
             | DeliveryItem::Resume => {}
         }
-        self.slow.check(&self.request, io, hub);
+        self.slow.check(io, hub);
         None
     }
 
     /// Continues what has waited for the client to read all output.
     pub(super) fn flushed(&mut self, io: &Io<'_>, hub: &mut HubHandle) {
-        self.marks.drain(..).for_each(|mark| hub.port.report_mark(self.token, mark));
+        self.marks.take().for_each(|mark| hub.port.report_mark(self.token, mark));
         if self.is_in_hub {
-            self.slow.resume(&self.request, io, hub);
+            self.slow.resume(io, hub);
         }
+    }
+}
+
+impl Publications {
+    /// Adds a publication with its reference. Returns its ticket.
+    fn add(&mut self, reference: &str) -> u32 {
+        self.ticket = self.ticket.wrapping_add(1);
+        self.references.insert(self.ticket, reference.into());
+        self.ticket
     }
 }
 

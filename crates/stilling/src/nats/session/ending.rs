@@ -38,7 +38,7 @@ impl NatsSession {
         {
             hub.port.disconnect(self.token);
             // After `disconnect`, so that nothing more is sent to it.
-            for mark in self.marks.take().into_iter().flat_map(|marks| marks.0) {
+            for mark in self.marks.take() {
                 hub.port.report_mark(self.token, mark);
             }
             hub.publisher_connections = hub.publisher_connections.saturating_sub(1);

@@ -28,8 +28,8 @@ pub(super) enum SessionKind {
     Nats(NatsSession),
     Syslog(SyslogSession),
     Custom(CustomConnection),
-    Sse(Box<SseSession>),
-    WebSocket(Box<WebSocketSession>),
+    Sse(SseSession),
+    WebSocket(WebSocketSession),
 }
 
 // Other protocols cost an idle HTTP client nothing, and are accepted without an allocation.
@@ -81,19 +81,23 @@ impl ShardSession {
         let SessionKind::Http(session) = &mut self.0 else { return false };
         let Some(switch) = session.take_switch() else { return false };
         self.0 = match switch {
-            ProtocolSwitch::Sse(request) => SessionKind::Sse(Box::new(SseSession::new(request))),
+            ProtocolSwitch::Sse(request) => {
+                SessionKind::Sse(SseSession::open(&request, io, &mut service.sse()))
+            }
             ProtocolSwitch::WebSocket { request, access, may_publish } => {
                 let purpose = WebSocketPurpose::Subscriber { request, access, may_publish };
-                SessionKind::WebSocket(Box::new(WebSocketSession::new(purpose)))
+                SessionKind::WebSocket(WebSocketSession::open(&purpose, io, &mut service.websocket()))
             }
             ProtocolSwitch::Nats { listener, peer } => {
-                SessionKind::Nats(NatsSession::over_websocket(listener.into(), peer))
+                let mut session = NatsSession::over_websocket(listener.into(), peer);
+                session.opened(io, &mut service.nats());
+                SessionKind::Nats(session)
             }
             ProtocolSwitch::Echo => {
-                SessionKind::WebSocket(Box::new(WebSocketSession::new(WebSocketPurpose::Echo)))
+                let purpose = WebSocketPurpose::Echo;
+                SessionKind::WebSocket(WebSocketSession::open(&purpose, io, &mut service.websocket()))
             }
         };
-        on_session!(self, service, opened(io));
         true
     }
 }
@@ -102,7 +106,15 @@ impl Session for ShardSession {
     type Service = ShardService;
 
     fn opened(&mut self, io: &mut Io<'_>, service: &mut ShardService) {
-        on_session!(self, service, opened(io));
+        match &mut self.0 {
+            SessionKind::Http(session) => session.opened(io, &mut service.http()),
+            SessionKind::Upstream(session) => session.opened(io, &mut service.upstream()),
+            SessionKind::Nats(session) => session.opened(io, &mut service.nats()),
+            SessionKind::Syslog(session) => session.opened(io, &mut service.syslog()),
+            SessionKind::Custom(session) => session.opened(io, &mut service.custom()),
+            // An HTTP session has switched to them.
+            SessionKind::Sse(_) | SessionKind::WebSocket(_) => {}
+        }
     }
 
     fn received(&mut self, bytes: &[u8], io: &mut Io<'_>, service: &mut ShardService) -> usize {

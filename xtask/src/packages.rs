@@ -34,6 +34,7 @@ pub(crate) const FOR_TESTS: [RequiredProgram; 20] = [
     program("rsyslogd", "rsyslog"),
     program("ss", "iproute2"),
     program("strace", "strace"),
+    program("tshark", "tshark"),
     program("unshare", "util-linux"),
     program("wrk", "wrk"),
 ];

@@ -4,7 +4,7 @@
 //! of plain state that borrows from it, so one thread can hold hundreds of thousands of decoders.
 //!
 //! [`http1`] is HTTP/1.1, [`nats`] the NATS client protocol, [`syslog`] both syslog formats and their framing,
-//! [`websocket`] WebSocket, [`sse`] server-sent events, and [`coap`] CoAP. [`message_object`] is a message as subscribers
+//! [`websocket`] WebSocket, [`sse`] server-sent events, and [`coap`] CoAP. [`pcapng`] writes captures. [`message_object`] is a message as subscribers
 //! over WebSocket and SSE receive it, [`resume_position`] the position from which they resume.
 //!
 //! ```
@@ -28,6 +28,7 @@ pub mod http1;
 pub mod message_object;
 mod meter;
 pub mod nats;
+pub mod pcapng;
 pub mod resume_position;
 pub mod sse;
 mod swar;

@@ -15,7 +15,7 @@ const fn program(name: &'static str, package: &'static str) -> RequiredProgram {
     RequiredProgram { name, package }
 }
 
-pub(crate) const FOR_TESTS: [RequiredProgram; 20] = [
+pub(crate) const FOR_TESTS: [RequiredProgram; 21] = [
     program("ab", "apache2-utils"),
     program("chromium", "chromium"),
     program("coap-server-notls", "libcoap3-bin"),

@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn names_tell_all_peers_apart() {
-        let mut names: Vec<_> = ALL.iter().map(|peer| peer.name()).collect();
+        let mut names: Vec<_> = ALL.iter().map(NamedServer::name).collect();
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), ALL.len());
@@ -212,7 +212,7 @@ mod tests {
             serves_coap: false,
         };
         let names = |size| -> Vec<_> {
-            ALL.iter().filter(|peer| peer.is_available(&programs, size)).map(|peer| peer.name()).collect()
+            ALL.iter().filter(|peer| peer.is_available(&programs, size)).map(NamedServer::name).collect()
         };
         assert_eq!(names(64).first(), Some(&"libcoap"));
         assert_eq!(names(64).last(), Some(&BARE));

@@ -229,9 +229,9 @@ fn rates(page: &mut String, overview: &Overview) {
     page.push_str("</table></section>");
 }
 
-/// Mean wait of requests for the hub, in microseconds.
+/// The mean wait in microseconds, rounded up: 0 means that no request waited.
 fn mean_wait_us(hub: &HubCounters) -> u64 {
-    hub.queue_wait_ns.get().checked_div(hub.requests_timed.get()).unwrap_or(0) / 1000
+    hub.queue_wait_ns.get().div_ceil(hub.requests_timed.get().max(1) * 1000)
 }
 
 fn streams(page: &mut String, overview: &Overview) {

@@ -43,6 +43,7 @@ mod auction;
 mod burst;
 mod capacity;
 mod clients;
+mod coap;
 mod counters;
 mod deadlines;
 mod direct_descriptors;

@@ -326,7 +326,7 @@ impl ShardSubscriptions {
         let owner = self.owner(token);
         let of_client = &mut self.owners[owner as usize];
         if of_client.sids.len() >= self.per_client_max
-            || of_client.tokens + tokens > FILTER_TOKENS_PER_CLIENT_MAX
+            || of_client.tokens as usize + tokens > FILTER_TOKENS_PER_CLIENT_MAX
         {
             return Err(SubscriptionLimit::PerClient);
         }
@@ -335,7 +335,7 @@ impl ShardSubscriptions {
         }
         let slot = self.free.next(&self.subscriptions);
         let single = of_client.sids.insert(sid.into(), slot, self.key);
-        of_client.tokens += tokens;
+        of_client.tokens += tokens as u32;
         let is_single = of_client.sids.is_single();
         if let Some(single) = single {
             self.count_in_table(single);
@@ -593,7 +593,7 @@ impl ShardSubscriptions {
         let size = self.registered[registered as usize].as_ref().map_or(0, |of| tokens(&of.filter));
         let of_client = &mut self.owners[owner as usize];
         of_client.sids.remove(sid.bytes());
-        of_client.tokens -= size;
+        of_client.tokens -= size as u32;
         if of_client.sids.is_empty() {
             self.clients.remove(&token);
             self.free_owners.push(owner);

@@ -92,7 +92,9 @@ fn malformed_datagrams_cost_other_clients_nothing(driver: DriverUnderTest) {
     socket.connect(server.banner_line("listening coap://")).expect("a valid address");
     socket.set_read_timeout(Some(Duration::from_secs(30))).expect("it can be set");
     // Shorter than a header; a token of 9 bytes; an option beyond the end; a payload marker without a payload.
-    for bytes in [&b"\x40"[..], b"\x49\x01\x00\x01123456789", b"\x50\x01\x00\x02\xb9te", b"\x50\x01\x00\x03\xff"] {
+    for bytes in
+        [&b"\x40"[..], b"\x49\x01\x00\x01123456789", b"\x50\x01\x00\x02\xb9te", b"\x50\x01\x00\x03\xff"]
+    {
         socket.send(bytes).expect("it can be sent");
     }
     let mut first = None;

@@ -76,7 +76,8 @@ pub(super) struct FeedPosition {
     pub(super) feed: u32,
     /// Slot of the subscription.
     pub(super) slot: u32,
-    pub(super) offset: usize,
+    /// Offset in the block. Blocks are shorter than 4 GiB, as messages are.
+    pub(super) offset: u32,
 }
 
 /// No block is free: the blocks of earlier runs are still in the output of this turn.
@@ -304,11 +305,11 @@ impl Feeds {
         let Some(position) = &mut owner.position else { return };
         let Some(feed) = self.get(position.feed) else { return };
         let Some(block) = &feed.block else { return };
-        let range = position.offset..end.min(block.committed());
+        let range = position.offset as usize..end.min(block.committed());
         if range.is_empty() {
             return;
         }
-        position.offset = range.end;
+        position.offset = range.end as u32;
         self.sent_size.set(self.sent_size.get() + range.len() as u64);
         match (&feed.encoding, &subscriptions[position.slot as usize]) {
             (Encoding::NatsOfSidSize { .. }, Some(subscription)) => {

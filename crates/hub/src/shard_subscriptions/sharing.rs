@@ -169,7 +169,7 @@ impl ShardSubscriptions {
         let owner = &mut self.owners[owner as usize];
         let Some(position) = owner.position.filter(|position| position.feed == number) else { return false };
         self.feeds.hand_out_before(range.start, (token, owner), &self.subscriptions, into);
-        owner.position = Some(FeedPosition { offset: range.end, ..position });
+        owner.position = Some(FeedPosition { offset: range.end as u32, ..position });
         if let Some(subscription) = &mut self.subscriptions[position.slot as usize] {
             subscription.delivered = subscription.delivered.wrapping_sub(1);
         }
@@ -271,7 +271,7 @@ impl ShardSubscriptions {
             if owner.position.is_some() {
                 return self.make_private(slot);
             }
-            owner.position = Some(FeedPosition { feed, slot, offset: head });
+            owner.position = Some(FeedPosition { feed, slot, offset: head as u32 });
         }
         let index = self.feeds.join(feed, slot, subscription.from);
         subscription.sharing = Sharing::Member { feed, index };

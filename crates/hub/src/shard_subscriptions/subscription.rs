@@ -66,7 +66,8 @@ impl Subscription {
 #[derive(Debug)]
 pub(super) struct SubscriptionOwner {
     pub(super) sids: ClientSids,
-    pub(super) tokens: usize,
+    /// Tokens of all its filters; at most [`FILTER_TOKENS_PER_CLIENT_MAX`](crate::limits::FILTER_TOKENS_PER_CLIENT_MAX).
+    pub(super) tokens: u32,
     pub(super) has_disconnected: bool,
     /// Its position in the open feed that it reads.
     pub(super) position: Option<FeedPosition>,
@@ -80,4 +81,4 @@ pub(super) struct DisconnectedOwner {
 
 // A crowd of subscribers of one filter costs little more than these, without an allocation for each.
 const _: () = assert!(size_of::<Option<Subscription>>() <= 120, "a subscription has grown");
-const _: () = assert!(size_of::<SubscriptionOwner>() <= 64, "a connection with subscriptions has grown");
+const _: () = assert!(size_of::<SubscriptionOwner>() <= 48, "a connection with subscriptions has grown");

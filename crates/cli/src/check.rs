@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 
 use stilling::settings::{Credential, MessagingConfig, SlowSubscribers, StreamConfig, UserConfig};
+use stilling::upstream::PathPattern;
 use stilling::{Admin, DataDirectory, ServeConfig};
 
 use crate::resolved::ResolvedSettings;
@@ -70,14 +71,14 @@ fn http(config: &ServeConfig, sources: &SettingSources, output: &mut String) {
     let origin = sources.listen_origin();
     for address in &config.listen {
         let _ = writeln!(output, "http       {address} ({origin})");
-        if config.app.is_some() && config.publishes_at(*address) {
+        if !config.apps.is_empty() && config.publishes_at(*address) {
             let _ = writeln!(output, "publish    http://{address}/publish/* (answered here, not by the app)");
         }
-        if config.app.is_some() && config.subscribes_at(*address) {
+        if !config.apps.is_empty() && config.subscribes_at(*address) {
             let _ =
                 writeln!(output, "subscribe  http://{address}/subscribe/* (answered here, not by the app)");
         }
-        if config.app.is_some() && config.serves_nats_at(*address) {
+        if !config.apps.is_empty() && config.serves_nats_at(*address) {
             let _ = writeln!(output, "nats       ws://{address}/nats (answered here, not by the app)");
         }
         if config.has_auction_page_at(*address) {
@@ -93,9 +94,14 @@ fn http(config: &ServeConfig, sources: &SettingSources, output: &mut String) {
     if let Some(take_over) = &config.take_over {
         let _ = writeln!(output, "control    {} ({})", take_over.path.display(), sources.origin("take-over"));
     }
-    if let Some(app) = &config.app {
+    for app in &config.apps {
         let processes = app.processes.processes;
-        let _ = writeln!(output, "app        {processes} × {} ({})", app.command, sources.origin("app"));
+        let pool = match app.paths {
+            PathPattern::Everything => String::new(),
+            PathPattern::Below(_) | PathPattern::Exactly(_) => format!("{} at {}: ", app.name, app.paths),
+        };
+        let _ =
+            writeln!(output, "app        {pool}{processes} × {} ({})", app.command, sources.origin("app"));
     }
 }
 

@@ -16,8 +16,9 @@ use stilling::{Admin, DriverChoice, PoolScaling, QueueTarget, ServeConfig, Serve
 use crate::hub::HubArguments;
 use crate::resolved::ResolvedSettings;
 use crate::settings::render::{self, ComputedDefaults};
+use crate::settings::tables;
 use crate::settings::units::{address, bytes, read_seconds};
-use crate::settings::{Diagnostic, Diagnostics, SettingOrigin, SettingSources};
+use crate::settings::{Diagnostic, Diagnostics, SettingOrigin, SettingSources, SettingTable};
 use crate::warnings::warnings;
 
 /// The CoAP listener when no listener is named.
@@ -406,11 +407,28 @@ impl ServeArguments {
         Ok(())
     }
 
+    /// The options that a pool contradicts. clap reports those of `--app`.
+    fn contradicting(&self, app: &SettingTable) -> Vec<Diagnostic> {
+        let options = [
+            (self.demo, "demo"),
+            (self.worker_threads.is_some(), "worker-threads"),
+            (self.elastic.accept_workers > 0, "accept-workers"),
+            (self.elastic.free_threshold > 0, "free-threshold"),
+        ];
+        let of = |(is_used, option): (bool, &str)| {
+            let reason = || format!("an app replaces the worker threads, so {option} cannot be used with it");
+            is_used.then(|| Diagnostic::new(&app.origin, reason()))
+        };
+        options.into_iter().filter_map(of).collect()
+    }
+
     /// Resolves all settings and checks that they fit together.
     ///
     /// # Errors
     /// [`Diagnostics`].
     pub(crate) fn resolve(self, mut sources: SettingSources) -> Result<ResolvedSettings, Box<dyn Error>> {
+        let app_tables = sources.take_tables("app");
+        let contradicting = app_tables.first().map_or(Vec::new(), |table| self.contradicting(table));
         let defaults = ServeConfig::default();
         let shards = self.accept_threads.map_or(defaults.shards, |threads| threads as usize);
         let is_named = self.port.is_some()
@@ -427,6 +445,8 @@ impl ServeArguments {
         };
         let mut wrong = std::mem::take(&mut sources.wrong);
         let hub = self.hub.resolve(listens_by_default, &mut sources, &mut wrong);
+        let apps = tables::apps(&app_tables, &mut wrong);
+        wrong.extend(contradicting);
         let mut config = ServeConfig {
             listen,
             shards,
@@ -448,7 +468,7 @@ impl ServeArguments {
             take_over: self.take_over.map(|path| TakeOverConfig { path, report: log_line }),
             passed_listeners: true,
             coap: if listens_by_default { vec![COAP_DEFAULT.into()] } else { self.coap },
-            app: self.app.config(),
+            apps: self.app.config().map_or_else(|| apps.items.clone(), |app| vec![app]),
             hub: hub.config.clone(),
             hub_thread: hub.thread,
             log: Some(log_line),
@@ -463,7 +483,8 @@ impl ServeArguments {
         if !wrong.is_empty() {
             return Err(Box::new(Diagnostics::sorted(wrong)));
         }
-        let toml = render::render(&sources.effective, computed(&config), &hub.tables);
+        let shown: String = app_tables.iter().map(|table| render::table("app", table)).collect();
+        let toml = render::render(&sources.effective, computed(&config), &(shown + &hub.tables));
         Ok(ResolvedSettings {
             config,
             sources,
@@ -486,7 +507,7 @@ fn computed(config: &ServeConfig) -> ComputedDefaults {
         ("coap", texts(&config.coap)),
         ("syslog-source", texts(&config.hub.syslog_sources)),
     ];
-    if config.app.is_none() {
+    if config.apps.is_empty() {
         computed.push(("worker-threads", texts(&[config.worker_threads])));
     }
     computed

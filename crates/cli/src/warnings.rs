@@ -3,7 +3,8 @@
 use std::net::SocketAddr;
 
 use stilling::settings::{Durability, MessagingConfig, SourceRange};
-use stilling::{DataDirectory, Exposure};
+use stilling::upstream::AppConfig;
+use stilling::{Admin, DataDirectory, Exposure, ServeConfig};
 
 use crate::resolved::ResolvedSettings;
 use crate::settings::Diagnostic;
@@ -29,8 +30,35 @@ pub(crate) fn warnings(resolved: &ResolvedSettings, exposures: &[Exposure]) -> V
     }));
     all.extend(syslog_warnings(&config.hub, sources));
     all.extend(websocket_warnings(&config.hub, sources));
+    all.extend(app_warnings(config, sources));
     all.extend(sources.warnings.iter().cloned());
     all
+}
+
+/// Pools with patterns for paths that the server answers itself.
+fn app_warnings(config: &ServeConfig, sources: &SettingSources) -> Vec<Diagnostic> {
+    let at_any = |is_open: &dyn Fn(SocketAddr) -> bool| config.listen.iter().any(|address| is_open(*address));
+    let has_pages = config.admin == Admin::Everywhere;
+    let own = [
+        ("/publish/*", at_any(&|address| config.publishes_at(address))),
+        ("/subscribe/*", at_any(&|address| config.subscribes_at(address))),
+        ("/nats", at_any(&|address| config.serves_nats_at(address))),
+        ("/auction", at_any(&|address| config.has_auction_page_at(address))),
+        ("/status", has_pages),
+        ("/metrics", has_pages),
+        ("/livez", has_pages),
+        ("/readyz", has_pages),
+    ];
+    let of = |app: &AppConfig| {
+        let is_taken = |path: &str| path.parse().is_ok_and(|own| app.paths.is_within(&own));
+        let (path, _) = own.iter().find(|(path, is_open)| *is_open && is_taken(path))?;
+        let reason = format!(
+            "the server answers {path} itself, so the app `{}` gets no request for {}; choose another path",
+            app.name, app.paths
+        );
+        Some(Diagnostic::new(&sources.origin("app"), reason))
+    };
+    config.apps.iter().filter_map(of).collect()
 }
 
 /// Listeners that refuse all clients.

@@ -359,3 +359,55 @@ fn the_page_of_the_documentation_is_current() {
     }
     assert_eq!(page.len(), actual.out.len(), "run `cargo xtask configuration --write`");
 }
+
+/// Rule of access: the server's own paths are never given to a pool, and a pattern for one is not ignored silently.
+#[test]
+fn a_pool_at_a_path_of_the_server_is_warned_of() {
+    let pool = |pattern: &str| format!("[[app]]\nname = 'a'\nmatch = '{pattern}'\ncommand = 'true'\n");
+    for (pattern, own) in [
+        ("/publish/*", "/publish/*"),
+        ("/publish/orders.new", "/publish/*"),
+        ("/subscribe/a/*", "/subscribe/*"),
+        ("/nats", "/nats"),
+        ("/status", "/status"),
+        ("/metrics", "/metrics"),
+        ("/livez", "/livez"),
+        ("/readyz", "/readyz"),
+    ] {
+        let actual = run(folder(&pool(pattern)).path(), "check", &[]);
+        assert_eq!(actual.status, Some(0), "{}", actual.err);
+        let warning =
+            format!("the server answers {own} itself, so the app `a` gets no request for {pattern}");
+        assert!(actual.out.contains(&warning), "{}", actual.out);
+    }
+    for pattern in ["/*", "/publisher/*", "/p/*", "/status/*"] {
+        let actual = run(folder(&pool(pattern)).path(), "check", &[]);
+        expect_lines(&actual, &["no errors"]);
+        assert!(!actual.out.contains("warning"), "{pattern}: {}", actual.out);
+    }
+    // Without its own pages, the server leaves their paths to pools.
+    let actual = run(folder(&pool("/status")).path(), "check --admin off", &[]);
+    assert!(!actual.out.contains("warning"), "{}", actual.out);
+}
+
+#[test]
+fn errors_in_pools_are_reported() {
+    for (settings, reason) in [
+        ("[[app]]\nname = 'a'\n", "stilling.toml:1: this app has no command, such as command = "),
+        ("[[app]]\ncommand = 'true'\n", "stilling.toml:1: this app has no name, such as name = "),
+        ("[[app]]\nnmae = 'a'\n", "stilling.toml:2: an app has no key `nmae`; did you mean `name`?"),
+        (
+            "[[app]]\nname = 'a'\ncommand = 'b'\nmatch = 'shop'\n",
+            "stilling.toml:4: match: `shop` is not a path",
+        ),
+        (
+            "demo = true\n[[app]]\nname = 'a'\ncommand = 'b'\n",
+            "stilling.toml:2: an app replaces the worker threads",
+        ),
+        ("[[app]]\nname = 'a b'\ncommand = 'c'\n", "`a b` is not a name of a pool"),
+    ] {
+        let actual = run(folder(settings).path(), "check", &[]);
+        assert_eq!(actual.status, Some(1), "{settings}{}", actual.out);
+        assert!(actual.err.contains(reason), "{settings}{}", actual.err);
+    }
+}

@@ -18,6 +18,7 @@ use crate::http::Timeouts;
 use crate::protocol::CustomListener;
 use crate::settings::{MessagingConfig, SettingError};
 use crate::upstream::AppConfig;
+use crate::upstream::limits::{POOL_NAME_SIZE_MAX, POOLS_MAX};
 
 /// Configuration of a server.
 #[derive(Clone, Debug)]
@@ -76,9 +77,10 @@ pub struct ServeConfig {
     pub passed_listeners: bool,
     /// Addresses for CoAP over UDP; port 0 takes a free port. Default: none.
     pub coap: Vec<SocketAddr>,
-    /// Worker processes that answer everything but the admin pages, in place of worker threads and handlers. Default:
-    /// none.
-    pub app: Option<AppConfig>,
+    /// Pools of worker processes, in place of worker threads and handlers; at most
+    /// [`POOLS_MAX`](crate::upstream::limits::POOLS_MAX). Each answers the paths of its pattern, except the admin pages
+    /// and the paths of the hub where they are enabled; paths without a pool are not found. Default: none.
+    pub apps: Vec<AppConfig>,
     /// [Custom protocols](crate::protocol), each with its listener; at most
     /// [`HUB_LISTENERS_MAX`](crate::settings::limits::HUB_LISTENERS_MAX). With one the server has a hub. Default:
     /// none.
@@ -158,7 +160,7 @@ impl Default for ServeConfig {
             take_over: None,
             passed_listeners: false,
             coap: Vec::new(),
-            app: None,
+            apps: Vec::new(),
             protocols: Vec::new(),
             hub: MessagingConfig::default(),
             hub_thread: HubThread::Auto,
@@ -176,19 +178,12 @@ impl ServeConfig {
         let most = stilling_workers::QUEUE_MAX_LIMIT;
         let scaling = self.scaling;
         let threads_max = if scaling.is_enabled() { scaling.threads_max } else { self.worker_threads };
-        if let Some(app) = &self.app {
-            let processes::ProcessLimits { processes, slots, .. } = app.processes;
-            in_range("app.processes.processes", processes, 1, PROCESSES_MAX)?;
-            in_range("app.processes.slots", slots, 1, SLOTS_MAX)?;
-            if app.timeout.is_zero() {
-                return Err(ServeError::Config("app.timeout is zero; it must be positive".into()));
-            }
-            if has_routes {
-                return Err(ServeError::Config(
-                    "app is set, and there are routes: worker processes answer everything, so no handler would be called"
-                        .into(),
-                ));
-            }
+        self.check_apps()?;
+        if !self.apps.is_empty() && has_routes {
+            return Err(ServeError::Config(
+                "apps has a pool, and there are routes: worker processes answer everything, so no handler would be called"
+                    .into(),
+            ));
         }
         in_range("queue_max", self.queue_max, 1, most)?;
         in_range("the number of worker threads", threads_max, 0, most)?;
@@ -206,6 +201,36 @@ impl ServeConfig {
         }
         let first = self.problems().into_iter().next();
         first.map_or(Ok(()), |problem| Err(ServeError::Config(problem.to_string())))
+    }
+
+    fn check_apps(&self) -> Result<(), ServeError> {
+        in_range("the number of apps", self.apps.len(), 0, POOLS_MAX)?;
+        for (index, app) in self.apps.iter().enumerate() {
+            let processes::ProcessLimits { processes, slots, .. } = app.processes;
+            in_range("app.processes.processes", processes, 1, PROCESSES_MAX)?;
+            in_range("app.processes.slots", slots, 1, SLOTS_MAX)?;
+            if app.timeout.is_zero() {
+                return Err(ServeError::Config("app.timeout is zero; it must be positive".into()));
+            }
+            let name = &app.name;
+            let is_word = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+            if !(1..=POOL_NAME_SIZE_MAX).contains(&name.len()) || !name.bytes().all(is_word) {
+                return Err(ServeError::Config(format!(
+                    "`{name}` is not a name of a pool: 1 to {POOL_NAME_SIZE_MAX} letters, digits, - and _"
+                )));
+            }
+            let before = &self.apps[..index];
+            if before.iter().any(|other| other.name == *name) {
+                return Err(ServeError::Config(format!("there are two pools with the name `{name}`")));
+            }
+            if let Some(other) = before.iter().find(|other| other.paths == app.paths) {
+                let (other, paths) = (&other.name, &app.paths);
+                return Err(ServeError::Config(format!(
+                    "the pools `{other}` and `{name}` both answer {paths}; give each its own paths"
+                )));
+            }
+        }
+        Ok(())
     }
 
     /// All problems of listeners, streams and users.
@@ -390,7 +415,8 @@ mod tests {
     fn an_invalid_configuration_is_refused_before_anything_is_opened() {
         type ServeConfigChange = fn(&mut ServeConfig);
         fn app(config: &mut ServeConfig) -> &mut AppConfig {
-            config.app.insert(AppConfig::new("true"))
+            config.apps = vec![AppConfig::new("true")];
+            &mut config.apps[0]
         }
         let check = |change: ServeConfigChange, has_routes: bool| {
             let mut config = ServeConfig::default();
@@ -405,7 +431,21 @@ mod tests {
             config.protocols = addresses.iter().map(listener).collect();
         }
         assert!(check(|config| protocols(config, &["127.0.0.1:9001", "127.0.0.1:0"]), true).is_ok());
-        let wrong: [(ServeConfigChange, bool, &str); 16] = [
+        let wrong: [(ServeConfigChange, bool, &str); 19] = [
+            (|config| app(config).name = "a b".to_owned(), false, "`a b` is not a name of a pool"),
+            (
+                |config| config.apps = vec![AppConfig::new("true"); 2],
+                false,
+                "there are two pools with the name `app`",
+            ),
+            (
+                |config| {
+                    let other = AppConfig { name: "b".to_owned(), ..AppConfig::new("true") };
+                    config.apps = vec![AppConfig::new("true"), other];
+                },
+                false,
+                "the pools `app` and `b` both answer /*",
+            ),
             (
                 |config| config.admin = Admin::At(config.listen[0]),
                 true,

@@ -4,6 +4,7 @@ use stilling_engine::limits::{DIRECT_DESCRIPTORS_MAX, WAITING_ACCEPTS_MAX};
 use stilling_engine::net;
 
 use crate::config::{ServeConfig, ServeError};
+use crate::upstream::AppConfig;
 
 /// Descriptors reserved for other uses than connections: standard streams, rings, epoll, wakes, listeners, files.
 const DESCRIPTORS_RESERVED: u64 = 64;
@@ -36,10 +37,11 @@ impl DescriptorBudget {
 
     fn within(limit: u64, config: &mut ServeConfig, listeners: u64) -> Result<DescriptorBudget, ServeError> {
         let shards = config.shards as u64;
-        let app_descriptors = config.app.as_ref().map_or(0, |app| {
+        let of_pool = |app: &AppConfig| {
             DESCRIPTORS_RESERVED_PER_PROCESS * app.processes.processes as u64
                 + u64::from(app.reserved_connects())
-        });
+        };
+        let app_descriptors = config.apps.iter().map(of_pool).sum::<u64>();
         let reserved =
             DESCRIPTORS_RESERVED + app_descriptors + shards * DESCRIPTORS_RESERVED_PER_SHARD + listeners;
         let available_descriptors = limit.saturating_sub(reserved);

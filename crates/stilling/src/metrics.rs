@@ -14,6 +14,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 use stilling_engine::{CloseReason, DatagramDropReason};
+use stilling_workers::processes::ProcessCounters;
 
 use crate::coap::DatagramClass;
 use crate::http::Status;
@@ -325,40 +326,11 @@ impl OverviewCollector {
 impl OverviewCollector {
     /// Metrics of the worker processes, if there are any.
     fn encode_app(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let Some(app) = &self.0.app else { return Ok(()) };
-        let counters = app.counters();
-        let up = counters.ready + counters.backing_off;
-        let states = [
-            ("ready", counters.ready),
-            ("backing_off", counters.backing_off),
-            ("changing", counters.configured.saturating_sub(up)),
-        ];
-        let kind = ConstGauge::new(0_i64).metric_type();
-        let mut processes = to.encode_descriptor(
-            "app_processes",
-            "Worker processes now, by state (changing: starting, draining or stopping)",
-            None,
-            kind,
-        )?;
-        for (state, value) in states {
-            let value = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
-            value.encode(processes.encode_family(&[("state", state)])?)?;
+        if self.0.apps.is_empty() {
+            return Ok(());
         }
-        let events = [
-            ("started", counters.started),
-            ("exited", counters.exited),
-            ("killed", counters.killed),
-            ("recycled", counters.recycled),
-        ];
-        family(to, "app_process_events", "Worker process starts and ends, by kind", "event", events)?;
-        let backoff = ConstGauge::new(counters.backoff.as_secs_f64());
-        let help = "Longest wait of a worker process until it is started again";
-        backoff.encode(to.encode_descriptor(
-            "app_backoff",
-            help,
-            Some(&Unit::Seconds),
-            backoff.metric_type(),
-        )?)?;
+        self.encode_processes(to)?;
+        self.encode_pool_requests(to)?;
         counter(
             to,
             "app_responses_other",
@@ -377,6 +349,86 @@ impl OverviewCollector {
             "Replies of worker processes to datagrams whose protocol accepts none",
             self.0.http(|c| &c.app_replies_dropped),
         )
+    }
+}
+
+impl OverviewCollector {
+    /// Processes and their starts and ends, by pool.
+    fn encode_processes(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let help = "Worker processes now, by pool and state (changing: starting, draining or stopping)";
+        let kind = ConstGauge::new(0_i64).metric_type();
+        let mut processes = to.encode_descriptor("app_processes", help, None, kind)?;
+        for (pool, of) in self.pools() {
+            let changing = of.configured.saturating_sub(of.ready + of.backing_off);
+            for (state, value) in
+                [("ready", of.ready), ("backing_off", of.backing_off), ("changing", changing)]
+            {
+                let value = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
+                value.encode(processes.encode_family(&[("pool", pool), ("state", state)])?)?;
+            }
+        }
+        let help = "Worker process starts and ends, by pool and kind";
+        let kind = ConstCounter::new(0_u64).metric_type();
+        let mut events = to.encode_descriptor("app_process_events", help, None, kind)?;
+        for (pool, of) in self.pools() {
+            for (event, value) in [
+                ("started", of.started),
+                ("exited", of.exited),
+                ("killed", of.killed),
+                ("recycled", of.recycled),
+            ] {
+                let labels = [("pool", pool), ("event", event)];
+                ConstCounter::new(value).encode(events.encode_family(&labels)?)?;
+            }
+        }
+        let help = "Longest wait of a worker process until it is started again, by pool";
+        let kind = ConstGauge::new(0.0).metric_type();
+        let mut backoff = to.encode_descriptor("app_backoff", help, Some(&Unit::Seconds), kind)?;
+        for (pool, of) in self.pools() {
+            let value = ConstGauge::new(of.backoff.as_secs_f64());
+            value.encode(backoff.encode_family(&[("pool", pool)])?)?;
+        }
+        Ok(())
+    }
+
+    /// Requests for worker processes, by pool; the sums over all pools are `jobs` and `jobs_queued`.
+    fn encode_pool_requests(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let apps = || self.0.apps.iter().map(|app| (app.config().name.as_str(), app.requests()));
+        let kind = ConstGauge::new(0_i64).metric_type();
+        let help = "Requests for worker processes now, by pool and state";
+        let mut now = to.encode_descriptor("app_requests_now", help, None, kind)?;
+        for (pool, of) in apps() {
+            for (state, value) in [("queued", of.queued), ("running", of.busy)] {
+                let value = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
+                value.encode(now.encode_family(&[("pool", pool), ("state", state)])?)?;
+            }
+        }
+        let help = "Most requests that ever waited at once, by pool";
+        let mut peak = to.encode_descriptor("app_requests_queued_max", help, None, kind)?;
+        for (pool, of) in apps() {
+            let value = ConstGauge::new(i64::try_from(of.queued_max).unwrap_or(i64::MAX));
+            value.encode(peak.encode_family(&[("pool", pool)])?)?;
+        }
+        let kind = ConstCounter::new(0_u64).metric_type();
+        let help = "Requests for worker processes, by pool and outcome in the queue";
+        let mut outcomes = to.encode_descriptor("app_requests", help, None, kind)?;
+        for (pool, of) in apps() {
+            for (outcome, value) in [
+                ("done", of.done),
+                ("expired", of.expired.saturating_sub(of.shed)),
+                ("shed", of.shed),
+                ("cancelled", of.cancelled),
+                ("refused", of.rejected),
+            ] {
+                let labels = [("pool", pool), ("outcome", outcome)];
+                ConstCounter::new(value).encode(outcomes.encode_family(&labels)?)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn pools(&self) -> impl Iterator<Item = (&str, ProcessCounters)> {
+        self.0.apps.iter().map(|app| (app.config().name.as_str(), app.counters()))
     }
 }
 

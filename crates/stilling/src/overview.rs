@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use stilling_engine::counters::{Counter, EngineCounters};
 use stilling_hub::{Ingress, Loss};
 use stilling_ring::Time;
-use stilling_workers::Pool;
+use stilling_workers::{Pool, PoolCounters};
 
 use crate::coap::CoapCounters;
 use crate::http::{HttpCounters, JobOutcome, Status};
@@ -37,8 +37,8 @@ pub struct Overview {
     pub coap: Vec<Arc<CoapCounters>>,
     /// The worker pool.
     pub pool: Pool<JobOutcome>,
-    /// The worker processes, if configured.
-    pub app: Option<Arc<App>>,
+    /// The pools of worker processes.
+    pub apps: Vec<Arc<App>>,
     /// The hub's counters, once it runs.
     pub hub: OnceLock<Arc<stilling_hub::HubCounters>>,
     /// Counters of each shard's hub handle; empty without a hub.
@@ -50,9 +50,13 @@ pub struct Overview {
 }
 
 impl Overview {
-    /// Counters of requests for workers: of the worker processes, if configured, else of the pool.
+    /// Counters of requests for workers: of all pools of worker processes, if there are any, else of
+    /// the worker threads.
     pub fn work(&self) -> stilling_workers::PoolCounters {
-        self.app.as_ref().map_or_else(|| self.pool.counters(), |app| app.requests())
+        match self.apps.as_slice() {
+            [] => self.pool.counters(),
+            apps => apps.iter().map(|app| app.requests()).fold(PoolCounters::default(), PoolCounters::plus),
+        }
     }
 
     /// The sum of a counter over all shards' engines.

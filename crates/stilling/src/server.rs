@@ -39,7 +39,7 @@ use crate::running_server::RunningServer;
 use crate::shard::{Endpoint, ShardHub, ShardService};
 use crate::socket_file::SocketFile;
 use crate::syslog::SyslogTransport;
-use crate::upstream::{App, UpstreamPool};
+use crate::upstream::{App, UpstreamPools};
 use crate::volume_monitor::VolumeMonitor;
 
 /// A server that listens but does not serve yet: clients wait in the backlog.
@@ -130,7 +130,7 @@ impl Server {
         let mut thread_handles = ThreadHandles {
             lifecycle,
             pool,
-            app: overview.app.clone(),
+            apps: overview.apps.clone(),
             clock,
             shards: Vec::new(),
             hub: None,
@@ -141,7 +141,7 @@ impl Server {
         // Threads inherit the timer slack: sleeps end when they are due, not up to 50 us later (prctl(2),
         // PR_SET_TIMERSLACK). The server works without it.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
-        if let Some(app) = &overview.app {
+        for app in &overview.apps {
             app.start().map_err(ServeError::App)?;
         }
         thread_handles.pool.start().map_err(ServeError::Threads)?;
@@ -178,7 +178,7 @@ impl Server {
 struct ThreadHandles {
     lifecycle: Arc<Lifecycle>,
     pool: Pool<JobOutcome>,
-    app: Option<Arc<App>>,
+    apps: Vec<Arc<App>>,
     clock: Clock,
     shards: Vec<std::thread::JoinHandle<Result<(), ServeError>>>,
     /// Ends after the shards.
@@ -216,8 +216,10 @@ impl ThreadHandles {
             }
         }
         self.pool.close();
-        if let Some(app) = self.app.take() {
-            app.end(|| self.lifecycle.phase() == LifecyclePhase::Stopping);
+        let apps = std::mem::take(&mut self.apps);
+        apps.iter().for_each(|app| app.begin_end());
+        for app in &apps {
+            app.wait_for_end(|| self.lifecycle.phase() == LifecyclePhase::Stopping);
         }
         // Remaining jobs belong to closed connections and may delay the exit only briefly.
         let _ = self.pool.join(self.clock.now().after(WORKERS_JOIN_TIMEOUT));
@@ -232,7 +234,7 @@ impl ThreadHandles {
 impl Drop for ThreadHandles {
     /// Ends the threads that remain when `run` fails early.
     fn drop(&mut self) {
-        if !self.shards.is_empty() || self.handover_thread.is_some() || self.app.is_some() {
+        if !self.shards.is_empty() || self.handover_thread.is_some() || !self.apps.is_empty() {
             self.lifecycle.fail();
         }
         // The caller already gets the first error.
@@ -279,7 +281,7 @@ const WORKERS_JOIN_TIMEOUT: Duration = Duration::from_secs(1);
 struct ShardSetup {
     number: usize,
     submitter: JobSubmitter<JobOutcome>,
-    upstream: Option<UpstreamPool>,
+    upstream: Option<UpstreamPools>,
     listeners: Vec<ListeningSocket>,
     endpoints: Vec<Endpoint>,
     handle: Arc<OnceLock<WakeHandle>>,

@@ -44,6 +44,30 @@ pub struct PoolCounters {
     pub waited: Duration,
 }
 
+impl PoolCounters {
+    /// The sum of the counters of two pools; `queued_max` is that of the pool in which more jobs waited.
+    #[must_use]
+    pub fn plus(self, other: PoolCounters) -> PoolCounters {
+        PoolCounters {
+            queued: self.queued + other.queued,
+            queued_max: self.queued_max.max(other.queued_max),
+            busy: self.busy + other.busy,
+            done: self.done + other.done,
+            rejected: self.rejected + other.rejected,
+            expired: self.expired + other.expired,
+            shed: self.shed + other.shed,
+            cancelled: self.cancelled + other.cancelled,
+            panicked: self.panicked + other.panicked,
+            inline: self.inline + other.inline,
+            threads: self.threads + other.threads,
+            threads_started: self.threads_started + other.threads_started,
+            threads_ended: self.threads_ended + other.threads_ended,
+            threads_failed: self.threads_failed + other.threads_failed,
+            waited: self.waited + other.waited,
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct PoolTally {
     pub(crate) queued_max: AtomicU64,

@@ -85,7 +85,7 @@ fn is_service_link(name: &str, value: &str) -> bool {
 
 /// Splits a list at white space, and at commas unless its items contain commas.
 fn split(definition: &SettingDefinition<'_>, value: &str) -> Vec<String> {
-    let has_commas = super::TABLES.contains(&definition.name);
+    let has_commas = super::ARGUMENT_TABLES.contains(&definition.name);
     let is_between = |letter: char| letter.is_whitespace() || (letter == ',' && !has_commas);
     value.split(is_between).filter(|item| !item.is_empty()).map(str::to_owned).collect()
 }

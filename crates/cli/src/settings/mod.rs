@@ -44,8 +44,11 @@ const FILE: &str = "stilling.toml";
 
 const COMMANDS: [&str; 2] = ["serve", "check"];
 
-/// Repeatable settings: a table each in the file, an argument each elsewhere.
-const TABLES: [&str; 2] = ["stream", "user"];
+/// Tables of the file.
+const TABLES: [&str; 3] = ["app", "stream", "user"];
+
+/// Those that are an argument each elsewhere.
+const ARGUMENT_TABLES: [&str; 2] = ["stream", "user"];
 
 /// Options that replace each other: the source with the higher precedence wins.
 const MUTUALLY_EXCLUSIVE: [[&str; 2]; 1] = [["port", "listen"]];

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use clap::CommandFactory;
 
 use super::definitions::{SettingDefinition, ValueCount, definitions};
-use super::tables::{STREAM_KEYS, TableKey, USER_KEYS};
+use super::tables::{APP_KEYS, STREAM_KEYS, TableKey, USER_KEYS};
 
 const INTRODUCTION: &str = "\
 # Configuration
@@ -69,6 +69,26 @@ subscribe = [\"_INBOX.>\"]
 `--user 'shop:password-env=SHOP_PASSWORD:publish=orders.>:subscribe=_INBOX.>'` is the same, except for the source of the password.
 ";
 
+const APPS: &str = "
+## Pools of worker processes
+
+`--app` is one pool of worker processes for all paths. Several pools are tables of the file; `--app` replaces them all.
+Paths that no pool answers are not found. Each pool has a queue and counters of its own.
+
+```toml
+[[app]]
+name = \"shop\"
+match = \"/shop/*\"
+command = \"gunicorn --bind unix:{socket} shop:application\"
+processes = 4
+
+[[app]]
+name = \"site\"
+command = \"node server.js\"
+concurrency = 32
+```
+";
+
 pub(crate) fn page() -> String {
     let root = crate::StillingArguments::command();
     let serve = root.find_subcommand("serve").expect("the command is there");
@@ -99,6 +119,8 @@ pub(crate) fn page() -> String {
     page += &keys(&STREAM_KEYS);
     page += USERS;
     page += &keys(&USER_KEYS);
+    page += APPS;
+    page += &keys(&APP_KEYS);
     page
 }
 
@@ -147,8 +169,11 @@ mod tests {
             let from = text.split_once("```toml\n").expect("an example").1;
             from.split_once("```").expect("its end").0.to_owned()
         };
-        let file = table(STREAMS) + &table(USERS);
-        let from_file = resolve("serve", &[], &file).unwrap_or_else(|error| panic!("{error}")).config.hub;
+        let file = table(STREAMS) + &table(USERS) + &table(APPS);
+        let config = resolve("serve", &[], &file).unwrap_or_else(|error| panic!("{error}")).config;
+        let names: Vec<_> = config.apps.iter().map(|app| app.name.as_str()).collect();
+        assert_eq!(names, ["shop", "site"]);
+        let from_file = config.hub;
         let word = |text: &str, option: &str| {
             let from = text.split_once(&format!("`{option} '")).expect("the same as a word").1;
             from.split_once('\'').expect("its end").0.to_owned()

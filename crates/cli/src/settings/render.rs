@@ -51,7 +51,7 @@ pub(super) fn effective(matches: &ArgMatches, definitions: &[SettingDefinition<'
     };
     let keys = definitions
         .iter()
-        .filter(|definition| definition.is_key() && !super::TABLES.contains(&definition.name));
+        .filter(|definition| definition.is_key() && !super::ARGUMENT_TABLES.contains(&definition.name));
     keys.filter(is_wanted).filter_map(of).collect()
 }
 
@@ -74,7 +74,7 @@ pub(crate) fn render(effective: &[EffectiveOption], computed: ComputedDefaults, 
     text + tables
 }
 
-/// A stream or user as a table.
+/// A stream, user or pool as a table.
 pub(crate) fn table(kind: &str, table: &SettingTable) -> String {
     let mut text = format!("{INDENT}[[{kind}]]\n");
     for (name, values) in table.keys() {

@@ -1,5 +1,5 @@
-//! `[[stream]]` and `[[user]]`: repeatable settings with keys of their own. On the command line and in the environment
-//! each is one word with the same keys between colons:
+//! `[[stream]]`, `[[user]]` and `[[app]]`: repeatable settings with keys of their own. On the command line and in the
+//! environment a stream or user is one word with the same keys between colons:
 //!
 //! ```text
 //!   --stream 'orders=orders.>,returns.*:memory:retention-bytes=1GiB'
@@ -14,6 +14,11 @@ use stilling::settings::limits::SECRET_SIZE_MAX;
 use stilling::settings::{
     Credential, Durability, Retention, Secret, SlowSubscribers, StreamConfig, UserConfig,
 };
+
+mod app;
+
+pub(super) use app::APP_KEYS;
+pub(crate) use app::apps;
 
 use super::nearest::nearest;
 use super::units::{read_bytes, read_duration};
@@ -362,7 +367,7 @@ impl<T> ParsedTables<T> {
 pub(crate) fn streams(tables: &[SettingTable], wrong: &mut Vec<Diagnostic>) -> ParsedTables<StreamConfig> {
     let mut streams = ParsedTables::empty();
     for table in tables {
-        let Some(draft) = fill(table, "stream", &STREAM_KEYS, wrong) else { continue };
+        let Some(draft) = fill(table, "a stream", &STREAM_KEYS, wrong) else { continue };
         if draft.name.is_empty() {
             wrong.push(Diagnostic::new(&table.origin, "this stream has no name, such as name = \"orders\""));
             continue;
@@ -387,7 +392,7 @@ pub(crate) fn streams(tables: &[SettingTable], wrong: &mut Vec<Diagnostic>) -> P
 pub(crate) fn users(tables: &[SettingTable], wrong: &mut Vec<Diagnostic>) -> ParsedTables<UserConfig> {
     let mut users = ParsedTables::empty();
     for table in tables {
-        let Some(mut draft) = fill(table, "user", &USER_KEYS, wrong) else { continue };
+        let Some(mut draft) = fill(table, "a user", &USER_KEYS, wrong) else { continue };
         users.warnings.append(&mut draft.warnings);
         let name = draft.name;
         if name.is_empty() {
@@ -431,10 +436,10 @@ fn fill<D: Default>(
         let Some(key) = keys.iter().find(|key| key.name == entry.name) else {
             let name = &entry.name;
             let reason = match nearest(name, keys.iter().map(|key| key.name)) {
-                Some(meant) => format!("a {kind} has no key `{name}`; did you mean `{meant}`?"),
+                Some(meant) => format!("{kind} has no key `{name}`; did you mean `{meant}`?"),
                 None => {
                     let all: Vec<_> = keys.iter().map(|key| key.name).collect();
-                    format!("a {kind} has no key `{name}`; it has {}", all.join(", "))
+                    format!("{kind} has no key `{name}`; it has {}", all.join(", "))
                 }
             };
             wrong.push(Diagnostic::new(&entry.origin, reason));

@@ -121,8 +121,8 @@ fn sizes_and_times_may_have_units() {
 #[test]
 fn sources_add_up() {
     let app = config("serve --processes 3", &[("STILLING_APP_TIMEOUT", "5s")], "app = 'run {socket}'")
-        .app
-        .expect("an app");
+        .apps
+        .remove(0);
     assert_eq!(
         (app.processes.processes, app.timeout, app.command.as_str()),
         (3, Duration::from_secs(5), "run {socket}")

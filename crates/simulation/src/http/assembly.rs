@@ -98,7 +98,7 @@ impl HttpWorldParameters {
             coap: (0..self.shards).map(|_| Arc::default()).collect(),
             http: (0..self.shards).map(|_| Arc::new(HttpCounters::default())).collect(),
             pool: pool.clone(),
-            app: None,
+            apps: Vec::new(),
             hub: std::sync::OnceLock::new(),
             hub_handles: (0..self.shards).map(|_| Arc::default()).collect(),
             rates: Default::default(),

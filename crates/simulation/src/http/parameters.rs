@@ -104,7 +104,7 @@ impl HttpWorldParameters {
                 1 << 20
             },
             write_timeout: engine.write_timeout,
-            has_app: false,
+            apps: Default::default(),
             auction_filters: Vec::new(),
         };
         let queue_max = random.between(1, 16) as usize;

@@ -128,7 +128,7 @@ impl ServerBuilder {
             coap: (0..plan.shards).map(|_| Arc::default()).collect(),
             http: (0..plan.shards).map(|_| Arc::new(HttpCounters::default())).collect(),
             pool,
-            app: None,
+            apps: Vec::new(),
             hub: std::sync::OnceLock::new(),
             hub_handles: (0..plan.shards).map(|_| Arc::default()).collect(),
             rates: Default::default(),
@@ -382,7 +382,7 @@ impl ServerPlan {
             responses_held_max: 1 << 30,
             requests_held_max: 1 << 20,
             write_timeout: engine.write_timeout,
-            has_app: false,
+            apps: Default::default(),
             auction_filters: Vec::new(),
         }
     }

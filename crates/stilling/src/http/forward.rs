@@ -27,14 +27,20 @@ use crate::upstream::limits::{
     CLIENT_CHECK_INTERVAL, MEMORY_RESERVE_DIVISOR, PIECE_SIZE_MAX, RESPONSE_HELD_MAX, SLOT_RATE_MIN,
 };
 use crate::upstream::{
-    BodyFraming, ClientMessage, RequestId, ResponsePiece, UpstreamEvent, UpstreamFailure, UpstreamRequest,
-    UpstreamResponse,
+    BodyFraming, ClientMessage, PoolIndex, RequestId, ResponsePiece, UpstreamEvent, UpstreamFailure,
+    UpstreamRequest, UpstreamResponse,
 };
 
 impl HttpSession {
     /// Submits a request without a body.
-    pub(super) fn forward(&mut self, head: &RequestHead<'_>, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
-        let mut request = self.upstream_request(head, cx);
+    pub(super) fn forward(
+        &mut self,
+        pool: PoolIndex,
+        head: &RequestHead<'_>,
+        io: &mut Io<'_>,
+        cx: &mut HttpContext<'_>,
+    ) {
+        let mut request = self.upstream_request(pool, head, cx);
         match request.hold_head(cx.http.config.requests_held_max) {
             true => self.submit_forward(request, io, cx),
             false => self.shed(io, cx),
@@ -44,11 +50,12 @@ impl HttpSession {
     /// Begins to buffer a request with a body. Without memory for it, answers 503 and returns false.
     pub(super) fn begin_forward(
         &mut self,
+        pool: PoolIndex,
         head: &RequestHead<'_>,
         io: &mut Io<'_>,
         cx: &mut HttpContext<'_>,
     ) -> bool {
-        let mut request = self.upstream_request(head, cx);
+        let mut request = self.upstream_request(pool, head, cx);
         let has_room = request.hold_head(cx.http.config.requests_held_max);
         match has_room {
             true => {
@@ -59,9 +66,14 @@ impl HttpSession {
         has_room
     }
 
-    fn upstream_request(&self, head: &RequestHead<'_>, cx: &mut HttpContext<'_>) -> Box<UpstreamRequest> {
+    fn upstream_request(
+        &self,
+        pool: PoolIndex,
+        head: &RequestHead<'_>,
+        cx: &mut HttpContext<'_>,
+    ) -> Box<UpstreamRequest> {
         let reservation = cx.http.counters.reserve_for_request();
-        UpstreamRequest::new(head, self.peer.as_deref().copied(), cx.http.take_buffer(), reservation)
+        UpstreamRequest::new(pool, head, self.peer.as_deref().copied(), cx.http.take_buffer(), reservation)
     }
 
     pub(super) fn forward_body(&mut self, piece: &[u8], io: &mut Io<'_>, cx: &mut HttpContext<'_>) {

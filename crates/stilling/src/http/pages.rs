@@ -1,25 +1,28 @@
 //! The server's pages about itself, for operators and scrapers. They may allocate.
 
 use std::fmt::Write;
+use std::sync::Arc;
 
 use stilling_engine::Io;
 use stilling_hub::StreamCondition;
 use stilling_wire::http1::Status;
+use stilling_workers::processes::ProcessCounters;
 
 use super::response::{Response, TEXT};
 use super::response_writer::{self, ResponseTerms};
 use super::shard::{HttpContext, HttpShard};
 use crate::metrics::{self, MetricsFormat};
 use crate::overview::Overview;
+use crate::upstream::App;
 
 pub(super) fn metrics(http: &HttpShard, format: MetricsFormat) -> Response {
     // RFC 9110 §12.5.5.
     uncached(format.media_type(), metrics::render_as(format, &http.overview)).with_header("Vary", "Accept")
 }
 
-/// Answers `/readyz`: whether the server accepts more work, and how many worker processes are ready. Not ready while
-/// a stream is frozen, closed or waits for room, because it refuses publications. Each other problem of a stream is
-/// reported on its own line.
+/// Answers `/readyz`: whether the server accepts more work, and how many worker processes are ready. Not ready while a
+/// pool has no process that is ready, or while a stream is frozen, closed or waits for room, because it refuses
+/// publications. Each other problem of a stream is reported on its own line.
 pub(super) fn ready(terms: &ResponseTerms, io: &mut Io<'_>, cx: &mut HttpContext<'_>) -> bool {
     let streams = StreamReadiness::of(&cx.http.overview);
     if cx.http.is_ready() && !streams.refusals.is_empty() {
@@ -28,22 +31,38 @@ pub(super) fn ready(terms: &ResponseTerms, io: &mut Io<'_>, cx: &mut HttpContext
         return response_writer::send(terms, Status::ServiceUnavailable, TEXT, text.as_bytes(), io, cx);
     }
     let details = streams.details;
-    let has_process = cx.http.overview.app.as_ref().is_none_or(|app| app.counters().ready > 0);
-    let is_ready = cx.http.is_ready() && has_process;
+    let apps = &cx.http.overview.apps;
+    let is_ready = cx.http.is_ready() && apps.iter().all(|app| app.counters().ready > 0);
     let status = if is_ready { Status::Ok } else { Status::ServiceUnavailable };
-    cx.http.counters.unavailable.add(u64::from(!is_ready));
-    let Some(app) = &cx.http.overview.app else {
-        return match is_ready {
-            true => {
-                response_writer::send(terms, status, TEXT, format!("ready\n{details}").as_bytes(), io, cx)
-            }
-            false => response_writer::send_status(terms, status, io, cx),
-        };
+    let text = match apps.as_slice() {
+        [] if is_ready => format!("ready\n{details}"),
+        [] => String::new(),
+        apps => processes(apps, is_ready) + &details,
     };
-    let counters = app.counters();
+    cx.http.counters.unavailable.add(u64::from(!is_ready));
+    match text.is_empty() {
+        true => response_writer::send_status(terms, status, io, cx),
+        false => response_writer::send(terms, status, TEXT, text.as_bytes(), io, cx),
+    }
+}
+
+/// The number of ready processes of all pools and, of several pools or while processes keep exiting, of each pool.
+fn processes(apps: &[Arc<App>], is_ready: bool) -> String {
+    let counters: Vec<_> = apps.iter().map(|app| (app, app.counters())).collect();
+    let sum =
+        |of: fn(&ProcessCounters) -> u64| counters.iter().map(|(_, counters)| of(counters)).sum::<u64>();
     let word = if is_ready { "ready" } else { "not ready" };
-    let text = format!("{word}: {} of {} worker processes\n{details}", counters.ready, counters.configured);
-    response_writer::send(terms, status, TEXT, text.as_bytes(), io, cx)
+    let mut text =
+        format!("{word}: {} of {} worker processes\n", sum(|of| of.ready), sum(|of| of.configured));
+    for (app, of) in counters.iter().filter(|(_, of)| apps.len() > 1 || of.backing_off > 0) {
+        // Writing to a string does not fail.
+        let _ = write!(text, "{}: {} of {} ready", app.config().name, of.ready, of.configured);
+        let _ = match of.backing_off {
+            0 => writeln!(text),
+            waiting => writeln!(text, ", {waiting} keep exiting and start again within {:?}", of.backoff),
+        };
+    }
+    text
 }
 
 /// What `/readyz` reports about streams, bounded to fit a short response.

@@ -10,6 +10,7 @@ use super::routes::{RouteMatch, Routes};
 use super::shard::HttpConfig;
 use super::subscribe;
 use crate::metrics::MetricsFormat;
+use crate::upstream::PoolIndex;
 
 /// What an HTTP listener serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +65,8 @@ pub(super) enum Route {
     /// The resource exists, but only for these methods.
     MethodNotAllowed(MethodSet),
     Handler(u16),
-    App,
+    /// The worker processes of this pool.
+    App(PoolIndex),
     /// `/publish/<subject>`: the hub.
     Publish,
     /// `/subscribe/<filter>`: the hub, over SSE or WebSocket.
@@ -134,20 +136,20 @@ impl Route {
             (HttpScope::Pages, _) => Route::built_in(head, endpoint),
             (HttpScope::NatsWebSocket, _) => HubPath::Nats.route(head),
             // Where a path of the hub is disabled, it belongs to the worker processes.
-            (_, Some(path)) if config.has_app && path.is_open_at(endpoint) => path.route(head),
-            _ if config.has_app => Route::app_route(head, endpoint),
+            (_, Some(path)) if !config.apps.is_empty() && path.is_open_at(endpoint) => path.route(head),
+            _ if !config.apps.is_empty() => Route::app_route(head, config, endpoint),
             _ => Route::handler_route(head, &config.routes, endpoint, hub_path),
         }
     }
 
-    /// Worker processes answer everything except the monitoring pages.
-    fn app_route(head: &RequestHead<'_>, endpoint: HttpEndpoint) -> Route {
+    /// Worker processes answer everything in their patterns except the monitoring pages.
+    fn app_route(head: &RequestHead<'_>, config: &HttpConfig, endpoint: HttpEndpoint) -> Route {
         match head.target.path {
             b"/status" | b"/metrics" | b"/livez" | b"/readyz" if endpoint.has_pages() => {
                 Route::built_in(head, endpoint)
             }
             _ if head.method == Method::Connect => Route::Refused(Status::NotImplemented),
-            _ => Route::App,
+            path => config.apps.find(path).map_or_else(|| Route::built_in(head, endpoint), Route::App),
         }
     }
 

@@ -112,7 +112,7 @@ impl HttpSession {
     fn handle_head(&mut self, head: &RequestHead<'_>, raw: &[u8], io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         let has_hub = cx.hub.is_some() || cx.hub_handed_over;
         self.terms = ResponseTerms::of(head, Route::of(head, &cx.http.config, self.endpoint, has_hub));
-        if self.terms.route == Route::App && has_too_many_connection_options(head.headers()) {
+        if matches!(self.terms.route, Route::App(_)) && has_too_many_connection_options(head.headers()) {
             self.terms.route = Route::Refused(Status::BadRequest);
         }
         if self.terms.route == Route::Publish && !self.admit(head, io, cx) {
@@ -127,7 +127,7 @@ impl HttpSession {
         }
         if head.body == BodyLength::None {
             return match self.terms.route {
-                Route::App => self.forward(head, io, cx),
+                Route::App(pool) => self.forward(pool, head, io, cx),
                 _ => self.dispatch_without_body(head, raw, io, cx),
             };
         }
@@ -148,7 +148,9 @@ impl HttpSession {
         {
             return;
         }
-        if self.terms.route == Route::App && !self.begin_forward(head, io, cx) {
+        if let Route::App(pool) = self.terms.route
+            && !self.begin_forward(pool, head, io, cx)
+        {
             return;
         }
         if head.expect_continue {
@@ -214,7 +216,7 @@ impl HttpSession {
             cx.hub.iter_mut().for_each(|hub| hub.last_publish_input = now);
         }
         self.body_received += piece.len() as u64;
-        if self.terms.route == Route::App {
+        if matches!(self.terms.route, Route::App(_)) {
             return self.forward_body(piece, io, cx);
         }
         if let ActiveRequest::Request(request) = &mut self.active_request
@@ -228,7 +230,7 @@ impl HttpSession {
         let terms = self.terms;
         let persistent = match terms.route {
             Route::Handler(number) => return self.handle(number, io, cx),
-            Route::App => return self.complete_forward_body(io, cx),
+            Route::App(_) => return self.complete_forward_body(io, cx),
             Route::Publish => return self.publish(io, cx),
             Route::Subscribe | Route::Echo | Route::Auction | Route::Nats => {
                 unreachable!("answered when the head is complete")

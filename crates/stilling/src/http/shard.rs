@@ -15,8 +15,8 @@ use super::stream::BodyStream;
 use crate::hub::HubHandle;
 use crate::lifecycle::{Lifecycle, LifecyclePhase};
 use crate::overview::Overview;
-use crate::upstream::UpstreamHandle;
 use crate::upstream::limits::{SPARE_BUFFERS_MAX, SPARE_SIZE_MAX};
+use crate::upstream::{AppRoutes, UpstreamHandle};
 
 /// Timeouts for clients and jobs; see `docs/limits.md`.
 #[derive(Clone, Debug)]
@@ -77,8 +77,8 @@ pub struct HttpConfig {
     pub requests_held_max: usize,
     /// Bytes of responses that may wait for their clients; then 503.
     pub responses_held_max: usize,
-    /// Whether worker processes answer everything but the server's own pages.
-    pub has_app: bool,
+    /// The paths that worker processes answer. With any, there are no worker threads.
+    pub apps: AppRoutes,
     /// Subject filters of streams with auctions. With one, there is the page `/auction`.
     pub auction_filters: Vec<String>,
 }
@@ -151,7 +151,7 @@ impl HttpShard {
     }
 
     pub(crate) fn needs_peer_addresses(&self) -> bool {
-        self.config.has_app || self.config.routes.needs_peer_addresses()
+        !self.config.apps.is_empty() || self.config.routes.needs_peer_addresses()
     }
 
     pub(crate) fn idle_timeout(&self) -> Duration {

@@ -14,6 +14,7 @@ use super::shard::HttpShard;
 use crate::hub::HubHandleCounters;
 use crate::overview::Overview;
 use crate::rates::Flow;
+use crate::upstream::App;
 
 /// Seconds between reloads of the page.
 const REFRESH_SECONDS: u32 = 3;
@@ -150,8 +151,13 @@ fn work(page: &mut String, overview: &Overview) {
     table(page, "Jobs", rows, |name| {
         ["refused, queue full", "expired in the queue", "of them shed", "panicked"].contains(&name)
     });
-    let Some(app) = &overview.app else { return };
-    let counters = app.counters();
+    for app in &overview.apps {
+        processes(page, app);
+    }
+}
+
+fn processes(page: &mut String, app: &App) {
+    let (counters, requests) = (app.counters(), app.requests());
     let rows = [
         ("ready now", counters.ready),
         ("configured", counters.configured),
@@ -160,8 +166,17 @@ fn work(page: &mut String, overview: &Overview) {
         ("exited", counters.exited),
         ("killed", counters.killed),
         ("recycled", counters.recycled),
+        ("requests in processes now", requests.busy),
+        ("requests queued now", requests.queued),
+        ("most requests queued", requests.queued_max),
+        ("requests done", requests.done),
+        ("requests refused, queue full", requests.rejected),
+        ("requests expired in the queue", requests.expired),
     ];
-    table(page, "Worker processes", rows, |name| ["exited", "killed"].contains(&name));
+    let title = format!("Worker processes: {} at {}", app.config().name, app.config().paths);
+    table(page, &title, rows, |name| {
+        ["exited", "killed", "requests refused, queue full", "requests expired in the queue"].contains(&name)
+    });
 }
 
 fn connections(page: &mut String, overview: &Overview) {

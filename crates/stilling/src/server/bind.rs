@@ -31,7 +31,7 @@ use crate::settings::UserConfig;
 use crate::shard::Endpoint;
 use crate::socket_file::SocketFile;
 use crate::syslog::SyslogTransport;
-use crate::upstream::{App, UpstreamPool};
+use crate::upstream::{App, AppConfig, AppRoutes, PathPattern, PoolIndex, UpstreamPools};
 use crate::volume_monitor::VolumeMonitor;
 
 type DriverHandle = Arc<OnceLock<WakeHandle>>;
@@ -52,22 +52,22 @@ impl Server {
         let clock = Clock::real();
         let handles: Vec<DriverHandle> = (0..config.shards).map(|_| Arc::default()).collect();
         let shard_wakes: Vec<Arc<Wake>> = handles.iter().map(driver_wake).collect();
-        let upstream = UpstreamSetup::of(&mut config, &shard_wakes)?;
+        let upstream = UpstreamSetup::of(&config, &shard_wakes)?;
         let (pool, submitters) = Pool::new(pool_limits(&config), clock.clone(), shard_wakes.clone());
         let mut wakes = shard_wakes.clone();
         wakes.extend(sockets.pending.as_ref().map(PendingTakeOver::wake));
         wakes.extend(plan.as_ref().map(HubPlan::wake));
         let lifecycle = Arc::new(Lifecycle::new(wakes.clone(), WallClock::System));
-        let handover_thread = sockets.handover_thread(&config, upstream.app.as_ref(), &lifecycle)?;
+        let handover_thread = sockets.handover_thread(&config, &upstream.apps, &lifecycle)?;
         let demo = DemoScope::of(&config, &routes);
         let shared = SharedSetup {
             kind: driver.kind,
             slots: budget.slots,
             shares_listeners: sockets.listeners.reused > 0,
             clock: clock.clone(),
-            http: http_config(&config, routes, upstream.app.is_some()),
+            http: http_config(&config, routes),
             engine: upstream.engine_config(&config),
-            overview: overview(&config, driver, sockets.urls(), &pool, upstream.app, plan.is_some()),
+            overview: overview(&config, driver, sockets.urls(), &pool, upstream.apps, plan.is_some()),
             lifecycle: Arc::clone(&lifecycle),
         };
         let overview = Arc::clone(&shared.overview);
@@ -97,7 +97,7 @@ impl Server {
 
 /// Completes and checks the configuration, and selects a driver.
 fn prepare(config: &mut ServeConfig, has_routes: bool) -> Result<SelectedDriver, ServeError> {
-    if config.app.is_some() {
+    if !config.apps.is_empty() {
         // The shards forward to the processes themselves.
         config.worker_threads = 0;
         config.accept_workers = 0;
@@ -185,12 +185,12 @@ impl ServerSockets {
     fn handover_thread(
         &mut self,
         config: &ServeConfig,
-        app: Option<&Arc<App>>,
+        apps: &[Arc<App>],
         lifecycle: &Arc<Lifecycle>,
     ) -> Result<Option<HandoverThread>, ServeError> {
         let Some(pending) = self.pending.take() else { return Ok(None) };
         if pending.has_predecessor() {
-            Succession::begin(lifecycle, app.is_some());
+            Succession::begin(lifecycle, !apps.is_empty());
         }
         let prepared = pending.open_control_socket().map_err(ServeError::HandOver)?;
         let handed = HandedSockets {
@@ -203,40 +203,47 @@ impl ServerSockets {
             Arc::clone(lifecycle),
             handed,
             config.shards,
-            app.map(app_readiness),
+            (!apps.is_empty()).then(|| app_readiness(apps.to_vec())),
         )))
     }
 }
 
 struct UpstreamSetup {
-    app: Option<Arc<App>>,
-    /// One per shard.
-    pools: Vec<UpstreamPool>,
+    apps: Vec<Arc<App>>,
+    /// One per shard, unless there is no pool.
+    pools: Vec<UpstreamPools>,
     reserved_connects: u32,
     timeout: Duration,
 }
 
 impl UpstreamSetup {
-    fn of(config: &mut ServeConfig, wakes: &[Arc<Wake>]) -> Result<UpstreamSetup, ServeError> {
-        let Some(app) = config.app.take() else {
-            return Ok(UpstreamSetup {
-                app: None,
-                pools: Vec::new(),
-                reserved_connects: 0,
-                timeout: Duration::MAX,
-            });
-        };
-        let (reserved_connects, timeout) = (app.reserved_connects(), app.timeout);
+    fn of(config: &ServeConfig, wakes: &[Arc<Wake>]) -> Result<UpstreamSetup, ServeError> {
         let limits = QueueLimits {
             queue_max: config.queue_max,
             age_max: config.queue_age_max,
             target: config.queue_target,
         };
-        let secrets = config.hub.users.iter().filter_map(UserConfig::variable).map(str::to_owned);
-        let (app, queues) =
-            App::new(app, secrets.collect(), limits, wakes.to_vec()).map_err(ServeError::App)?;
-        let pools = app.pools(queues);
-        Ok(UpstreamSetup { app: Some(Arc::new(app)), pools, reserved_connects, timeout })
+        let secrets: Vec<_> =
+            config.hub.users.iter().filter_map(UserConfig::variable).map(str::to_owned).collect();
+        let mut apps = Vec::new();
+        let mut by_shard: Vec<_> = wakes.iter().map(|_| Vec::new()).collect();
+        for (app, index) in config.apps.iter().zip(PoolIndex::all()) {
+            let (app, queues) =
+                App::new(app.clone(), secrets.clone(), limits, wakes.to_vec()).map_err(ServeError::App)?;
+            for (shard, pool) in by_shard.iter_mut().zip(app.pools(index, queues)) {
+                shard.push(pool);
+            }
+            apps.push(Arc::new(app));
+        }
+        let pools = match apps.is_empty() {
+            true => Vec::new(),
+            false => by_shard.into_iter().map(UpstreamPools::new).collect(),
+        };
+        let reserved_connects =
+            config.apps.iter().map(AppConfig::reserved_connects).fold(0, u32::saturating_add);
+        // The pools apply their own timeouts as well.
+        let timeout = config.apps.iter().map(|app| app.timeout).max().unwrap_or(Duration::MAX);
+        Ok(UpstreamSetup { apps, pools, reserved_connects, timeout })
     }
 
     /// The shards' engine configuration. Outgoing connections go to the processes, so their timeout applies as well.
@@ -267,7 +274,7 @@ fn overview(
     driver: SelectedDriver,
     listeners: Vec<String>,
     pool: &Pool<JobOutcome>,
-    app: Option<Arc<App>>,
+    apps: Vec<Arc<App>>,
     has_hub: bool,
 ) -> Arc<Overview> {
     let handles = if has_hub { config.shards } else { 0 };
@@ -283,7 +290,7 @@ fn overview(
         http: (0..config.shards).map(|_| Arc::default()).collect(),
         coap: (0..config.shards).map(|_| Arc::default()).collect(),
         pool: pool.clone(),
-        app,
+        apps,
         hub: OnceLock::new(),
         hub_handles: (0..handles).map(|_| Arc::default()).collect(),
         rates: Rates::default(),
@@ -291,7 +298,7 @@ fn overview(
     })
 }
 
-fn http_config(config: &ServeConfig, routes: Routes, has_app: bool) -> HttpConfig {
+fn http_config(config: &ServeConfig, routes: Routes) -> HttpConfig {
     HttpConfig {
         limits: config.limits,
         timeouts: config.timeouts.clone(),
@@ -302,7 +309,7 @@ fn http_config(config: &ServeConfig, routes: Routes, has_app: bool) -> HttpConfi
         requests_held_max: config.requests_held_max,
         responses_held_max: config.responses_held_max,
         write_timeout: config.engine.write_timeout,
-        has_app,
+        apps: AppRoutes::new(config.apps.iter().map(|app| &app.paths)),
         auction_filters: auction_filters(&config.hub.streams),
     }
 }
@@ -314,7 +321,7 @@ struct ShardParts<'a> {
     handles: Vec<DriverHandle>,
     wakes: &'a [Arc<Wake>],
     /// Empty without worker processes.
-    pools: Vec<UpstreamPool>,
+    pools: Vec<UpstreamPools>,
 }
 
 impl ShardParts<'_> {
@@ -350,9 +357,9 @@ struct DemoScope {
 }
 
 impl DemoScope {
-    /// With routes, only on request.
+    /// With routes or worker processes, only on request.
     fn of(config: &ServeConfig, routes: &Routes) -> DemoScope {
-        DemoScope { everywhere: config.demo, on_loopback: routes.is_empty() }
+        DemoScope { everywhere: config.demo, on_loopback: routes.is_empty() && config.apps.is_empty() }
     }
 
     fn is_at(self, address: SocketAddr) -> bool {
@@ -406,9 +413,13 @@ fn banner(
         Some(reason) => format!("driver {} ({reason})", driver.kind),
         None => format!("driver {}", driver.kind),
     });
-    if let Some(app) = &config.app {
+    for app in &config.apps {
         let (processes, slots) = (app.processes.processes, app.processes.slots);
-        lines.push(format!("app {processes} processes with {slots} slots each: {}", app.command));
+        let pool = match app.paths {
+            PathPattern::Everything => String::new(),
+            PathPattern::Below(_) | PathPattern::Exactly(_) => format!("{} at {}, ", app.name, app.paths),
+        };
+        lines.push(format!("app {pool}{processes} processes with {slots} slots each: {}", app.command));
     }
     if let Some(plan) = plan {
         lines.extend(hub_path_lines(config, &exposure::endpoints(&sockets.listeners)));
@@ -430,7 +441,7 @@ fn banner(
 /// Paths of the hub that are answered here instead of by the worker processes.
 fn hub_path_lines(config: &ServeConfig, endpoints: &[ListeningAddress]) -> Vec<String> {
     let is_app = |at: &&ListeningAddress| {
-        config.app.is_some() && at.protocol == ListenerProtocol::Http && !at.is_admin
+        !config.apps.is_empty() && at.protocol == ListenerProtocol::Http && !at.is_admin
     };
     let lines = |at: &ListeningAddress| {
         let publish = config.publishes_at(at.address).then_some("publish");
@@ -461,10 +472,11 @@ fn listener_origin(sockets: &ServerSockets) -> Vec<String> {
     lines
 }
 
-fn app_readiness(app: &Arc<App>) -> AppReadiness {
-    let start_timeout = app.config().processes.start_timeout;
-    let app = Arc::clone(app);
-    AppReadiness { is_ready: Box::new(move || app.counters().ready > 0), start_timeout }
+/// Ready when every pool has a process.
+fn app_readiness(apps: Vec<Arc<App>>) -> AppReadiness {
+    let start_timeout = apps.iter().map(|app| app.config().processes.start_timeout).max().unwrap_or_default();
+    let is_ready = move || apps.iter().all(|app| app.counters().ready > 0);
+    AppReadiness { is_ready: Box::new(is_ready), start_timeout }
 }
 
 /// Wakes the driver in `handle`. Before a shard has made its driver it does not sleep.

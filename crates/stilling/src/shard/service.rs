@@ -30,7 +30,8 @@ use crate::protocol::{CustomConnection, CustomContext, CustomProtocol};
 use crate::sse::SseContext;
 use crate::syslog::{SyslogContext, SyslogSession, SyslogShard, SyslogTransport};
 use crate::upstream::{
-    RequestId, UpstreamConnection, UpstreamContext, UpstreamDelivery, UpstreamHandle, UpstreamPool,
+    PoolIndex, RequestId, UpstreamConnection, UpstreamContext, UpstreamDelivery, UpstreamHandle,
+    UpstreamPools,
 };
 use crate::websocket::{WebSocketContext, WebSocketShard};
 
@@ -71,7 +72,8 @@ pub struct ShardService {
     pub(super) hub: Option<Box<HubHandle>>,
     /// There was a hub, which a successor has taken over.
     hub_handed_over: bool,
-    upstream: Option<Box<UpstreamPool>>,
+    /// `None` without worker processes.
+    upstream: Option<Box<UpstreamPools>>,
     overview: Arc<Overview>,
     lifecycle: Arc<Lifecycle>,
     drain: ShardDrain,
@@ -123,8 +125,8 @@ impl ShardService {
         self
     }
 
-    pub(crate) fn with_upstream(self, pool: Option<UpstreamPool>) -> Self {
-        ShardService { upstream: pool.map(Box::new), ..self }
+    pub(crate) fn with_upstream(self, pools: Option<UpstreamPools>) -> Self {
+        ShardService { upstream: pools.map(Box::new), ..self }
     }
 
     /// Adds the CoAP endpoint, if the shard has a socket for it.
@@ -193,9 +195,10 @@ impl ShardService {
         CustomContext::new(self.hub.as_deref_mut(), &self.lifecycle, self.http.idle_timeout())
     }
 
-    pub(super) fn upstream(&mut self) -> UpstreamContext<'_> {
+    pub(super) fn upstream(&mut self, pool: PoolIndex) -> UpstreamContext<'_> {
+        let pools = self.upstream.as_deref_mut().expect("a connection to a process is made by a pool");
         UpstreamContext {
-            pool: self.upstream.as_deref_mut().expect("a connection to a process is made by the pool"),
+            pool: pools.get_mut(pool),
             abandoned_requests: &self.http.counters.app_requests_abandoned,
             is_draining: self.lifecycle.is_draining(),
         }
@@ -224,8 +227,8 @@ impl ShardService {
     /// does not hold the process's slot.
     fn drop_reply(&mut self, id: RequestId) {
         self.http.counters.app_replies_dropped.add(1);
-        if let Some(pool) = self.upstream.as_deref_mut() {
-            UpstreamHandle::new(pool).abandon(id, false);
+        if let Some(pools) = self.upstream.as_deref_mut() {
+            UpstreamHandle::new(pools).abandon(id, false);
         }
     }
 
@@ -240,9 +243,9 @@ impl ShardService {
     /// The worker processes' part of the end of a turn: opens connections to them. Returns when to call again at the
     /// latest.
     fn turn_upstream(&mut self, control: &mut ShardControl<'_, Self>) -> Option<Time> {
-        let pool = self.upstream.as_mut()?;
-        let again = pool.turn(control.now);
-        for (path, attempt) in pool.connects() {
+        let pools = self.upstream.as_mut()?;
+        let again = pools.turn(control.now);
+        for (path, attempt) in pools.connects() {
             let session = ShardSession(SessionKind::Upstream(UpstreamConnection::new(attempt)));
             control.connect(Destination::Unix(path), session);
         }
@@ -265,7 +268,7 @@ impl ShardService {
     /// Continues the drain, if there is one. Returns when to call again at the latest.
     fn turn_drain(&mut self, control: &mut ShardControl<'_, Self>) -> Option<Time> {
         let ShardService { drain, hub, syslog, upstream, lifecycle, .. } = self;
-        let abandoned_requests = upstream.as_ref().map_or(0, |pool| pool.abandoned_requests_open());
+        let abandoned_requests = upstream.as_ref().map_or(0, |pools| pools.abandoned_requests_open());
         let had_hub = hub.is_some();
         let again = drain.turn(hub, syslog, abandoned_requests, lifecycle, control);
         self.hub_handed_over |= had_hub && self.hub.is_none();
@@ -355,7 +358,7 @@ impl Service for ShardService {
 
     fn has_mail(&self) -> bool {
         self.http.submitter.has_result()
-            || self.upstream.as_ref().is_some_and(|pool| pool.has_work())
+            || self.upstream.as_ref().is_some_and(|pools| pools.has_work())
             || self.hub.as_ref().is_some_and(|hub| hub.has_mail())
     }
 

@@ -20,9 +20,10 @@ use crate::hub::Runner;
 use crate::lifecycle::{Lifecycle, WallClock};
 use crate::overview::Overview;
 use crate::rates::Rates;
+use crate::upstream::AppRoutes;
 
 /// The service of the only shard of a server, with its lifecycle.
-pub(crate) fn service_of_one_shard(endpoint: Endpoint, has_app: bool) -> (ShardService, Arc<Lifecycle>) {
+pub(crate) fn service_of_one_shard(endpoint: Endpoint, apps: AppRoutes) -> (ShardService, Arc<Lifecycle>) {
     let ServeConfig { limits, timeouts, .. } = ServeConfig::default();
     let config = HttpConfig {
         limits,
@@ -34,7 +35,7 @@ pub(crate) fn service_of_one_shard(endpoint: Endpoint, has_app: bool) -> (ShardS
         write_timeout: Default::default(),
         requests_held_max: 0,
         responses_held_max: 0,
-        has_app,
+        apps,
         auction_filters: Vec::new(),
     };
     let wakes = vec![Arc::new(Wake::new(|| ()))];
@@ -51,7 +52,7 @@ pub(crate) fn service_of_one_shard(endpoint: Endpoint, has_app: bool) -> (ShardS
         http: vec![Arc::default()],
         coap: vec![Arc::default()],
         pool: workers,
-        app: None,
+        apps: Vec::new(),
         hub: OnceLock::new(),
         hub_handles: Vec::new(),
         rates: Rates::default(),
@@ -82,7 +83,7 @@ impl ShardFixture {
         listener.set_nonblocking(true).expect("a socket takes options");
         let address = listener.local_addr().expect("it is bound");
         let (hub, runner) = hub.unzip();
-        let (service, lifecycle) = service_of_one_shard(endpoint, false);
+        let (service, lifecycle) = service_of_one_shard(endpoint, AppRoutes::default());
         let driver = Poll::new().expect("the system has epoll");
         let handle = driver.wake_handle();
         let wake = Arc::new(Wake::new(move || handle.wake()));

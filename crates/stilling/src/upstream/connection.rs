@@ -14,6 +14,7 @@ use super::message::ClientMessage;
 use super::outbox::ConnectionCommand;
 use super::pending_request::{AbandonedRequest, PendingRequest, ResponseProgress, UpstreamError};
 use super::pool::{ConnectAttempt, UpstreamPool};
+use super::request_table::PoolIndex;
 
 /// The parts of its shard that the session of a connection to a worker process sees.
 pub(crate) struct UpstreamContext<'a> {
@@ -24,6 +25,7 @@ pub(crate) struct UpstreamContext<'a> {
 }
 
 pub(crate) struct UpstreamConnection {
+    pool: PoolIndex,
     process: usize,
     generation: u64,
     /// It has carried a request, or was idle: the process may have closed it for good reason.
@@ -53,6 +55,7 @@ impl UpstreamConnection {
     pub(crate) fn new(attempt: ConnectAttempt) -> Box<UpstreamConnection> {
         let ConnectAttempt { request, connection_permit } = attempt;
         Box::new(UpstreamConnection {
+            pool: request.id.pool,
             process: request.permit.process(),
             generation: request.permit.generation(),
             was_used: false,
@@ -64,6 +67,11 @@ impl UpstreamConnection {
             nothing_sent: false,
             connection_permit: Some(connection_permit),
         })
+    }
+
+    /// The pool of the process.
+    pub(crate) fn pool(&self) -> PoolIndex {
+        self.pool
     }
 
     pub(crate) fn opened(&mut self, io: &mut Io<'_>, cx: &mut UpstreamContext<'_>) {

@@ -4,18 +4,18 @@ use stilling_engine::Recipient;
 use stilling_ring::Time;
 
 use super::message::ClientMessage;
-use super::pool::UpstreamPool;
+use super::pools::UpstreamPools;
 use super::request::UpstreamRequest;
 use super::request_table::RequestId;
 
 /// A shard's access to the worker processes. Events of a request are sent to its `reply_to`.
 pub(crate) struct UpstreamHandle<'a> {
-    pool: &'a mut UpstreamPool,
+    pools: &'a mut UpstreamPools,
 }
 
 impl<'a> UpstreamHandle<'a> {
-    pub(crate) fn new(pool: &'a mut UpstreamPool) -> Self {
-        UpstreamHandle { pool }
+    pub(crate) fn new(pools: &'a mut UpstreamPools) -> Self {
+        UpstreamHandle { pools }
     }
 
     /// Queues a request, and dispatches it at once if a slot is free.
@@ -28,27 +28,27 @@ impl<'a> UpstreamHandle<'a> {
         request: Box<UpstreamRequest>,
         now: Time,
     ) -> Result<RequestId, Box<UpstreamRequest>> {
-        self.pool.submit(reply_to, request, now)
+        self.pools.get_mut(request.pool).submit(reply_to, request, now)
     }
 
     /// Whether the request still waits in the queue.
     pub(crate) fn is_queued(&self, id: RequestId) -> bool {
-        self.pool.is_queued(id)
+        self.pools.is_queued(id)
     }
 
     /// Fails the request if the process's timeout has passed. Called at intervals while the client waits, because the
     /// engine reports no deadline to a connection while its output is blocked.
     pub(crate) fn check_timeout(&mut self, id: RequestId) {
-        self.pool.check_timeout(id);
+        self.pools.get_mut(id.pool).check_timeout(id);
     }
 
     pub(crate) fn send(&mut self, id: RequestId, message: ClientMessage) {
-        self.pool.send(id, message);
+        self.pools.get_mut(id.pool).send(id, message);
     }
 
     /// Abandons the request: its client has left, or received another response. `is_late`: the request waited in the
     /// queue for too long.
     pub(crate) fn abandon(&mut self, id: RequestId, is_late: bool) {
-        self.pool.abandon(id, is_late);
+        self.pools.get_mut(id.pool).abandon(id, is_late);
     }
 }

@@ -2,6 +2,11 @@
 
 use std::time::Duration;
 
+/// Maximum number of pools of worker processes. More: rejected as invalid settings.
+pub const POOLS_MAX: usize = 64;
+/// Longest name of a pool in bytes. Longer: rejected as an invalid setting.
+pub const POOL_NAME_SIZE_MAX: usize = 32;
+
 /// How long a process may take to answer, by default. Reached: 504, and the process is killed if it hangs. Also the
 /// maximum pause within a response. Reached: the response is cut off.
 pub const TIMEOUT: Duration = Duration::from_secs(60);

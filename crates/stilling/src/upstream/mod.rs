@@ -2,7 +2,7 @@
 //! and protects it from overload.
 //!
 //! ```text
-//!   client's session            UpstreamPool (one per shard)          UpstreamConnection       process
+//!   client's session            UpstreamPools (of a shard)           UpstreamConnection       process
 //!   UpstreamRequest ─ submit ─► queue ─► admission ─► ConnectionCommand ─► send ─────────────► socket
 //!   UpstreamEvent ◄─ by Recipient ◄──── shard ◄─ Outbox ◄──────────────── decode, rewrite ◄───
 //! ```
@@ -42,8 +42,10 @@ mod idle_connections;
 pub mod limits;
 mod message;
 mod outbox;
+mod path_pattern;
 mod pending_request;
 mod pool;
+mod pools;
 mod process_sockets;
 mod request;
 mod request_table;
@@ -68,15 +70,22 @@ pub(crate) use message::{
     BodyFraming, ClientMessage, ResponsePiece, UpstreamEvent, UpstreamFailure, UpstreamResponse,
 };
 pub(crate) use outbox::{ConnectionCommand, UpstreamDelivery};
+pub use path_pattern::{AppRoutes, PathPattern};
 pub(crate) use pool::UpstreamPool;
+pub(crate) use pools::UpstreamPools;
 pub(crate) use request::UpstreamRequest;
-pub(crate) use request_table::RequestId;
+pub(crate) use request_table::{PoolIndex, RequestId};
 
 use process_sockets::{ProcessSockets, SocketProgram};
 
-/// The program behind the server, and how its processes are run.
+/// A pool of worker processes: their program, how they are run, and the paths that they answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AppConfig {
+    /// The pool's name in the log, the metrics and the pages: letters, digits, `-` and `_`, at most
+    /// [`POOL_NAME_SIZE_MAX`](limits::POOL_NAME_SIZE_MAX) bytes. Default: `app`.
+    pub name: String,
+    /// The paths that the pool answers. Of several pools the one with the longest pattern answers. Default: all.
+    pub paths: PathPattern,
     /// The command, for `/bin/sh`; `{socket}` in it, and `STILLING_SOCKET` in its environment, is the path of the
     /// Unix socket to listen on.
     pub command: String,
@@ -90,9 +99,11 @@ pub struct AppConfig {
 }
 
 impl AppConfig {
-    /// One process for `command`, one request at a time, 60 s for each.
+    /// One process for `command`, one request at a time, 60 s for each, for all paths.
     pub fn new(command: impl Into<String>) -> Self {
         AppConfig {
+            name: "app".to_owned(),
+            paths: PathPattern::Everything,
             command: command.into(),
             processes: processes::ProcessLimits::default(),
             timeout: limits::TIMEOUT,
@@ -111,7 +122,7 @@ impl AppConfig {
     }
 }
 
-/// The processes of a server.
+/// The processes of a pool.
 pub struct App {
     config: AppConfig,
     processes: Processes,
@@ -139,27 +150,32 @@ impl App {
         Ok((App { config, processes, sockets, secrets }, ShardQueues(queues)))
     }
 
-    pub(crate) fn pools(&self, queues: ShardQueues) -> Vec<UpstreamPool> {
+    /// The pool's part in each shard; `index` is its position in the configuration.
+    pub(crate) fn pools(&self, index: PoolIndex, queues: ShardQueues) -> Vec<UpstreamPool> {
         let path = |process| self.sockets.path(process);
         let addresses: Vec<_> = (0..self.config.processes.processes).map(path).collect();
-        let pool = |queue| UpstreamPool::new(queue, addresses.clone(), self.config.timeout);
+        let pool = |queue| UpstreamPool::new(index, queue, addresses.clone(), self.config.timeout);
         queues.0.into_iter().map(pool).collect()
     }
 
     pub(crate) fn start(&self) -> io::Result<()> {
         let program =
             SocketProgram::new(self.config.command.clone(), self.secrets.clone(), self.sockets.clone());
-        self.processes.start("app", Box::new(program), standard_streams())
+        self.processes.start(&self.config.name, Box::new(program), standard_streams())
     }
 
-    /// Counters of the requests for the processes.
+    /// Counters of the requests for the pool.
     pub fn requests(&self) -> stilling_workers::PoolCounters {
         self.processes.requests()
     }
 
-    /// Stops the processes and waits for them. `kill_now` is polled: if it returns true, they are killed at once.
-    pub(crate) fn end(&self, kill_now: impl Fn() -> bool) {
+    /// Begins to stop the processes.
+    pub(crate) fn begin_end(&self) {
         self.processes.stop(self.config.processes.stop_timeout);
+    }
+
+    /// Waits for the end of the processes. `kill_now` is polled: if it returns true, they are killed at once.
+    pub(crate) fn wait_for_end(&self, kill_now: impl Fn() -> bool) {
         while !self.processes.join(limits::SHUTDOWN_CHECK_INTERVAL) {
             if kill_now() {
                 self.processes.stop(Duration::ZERO);

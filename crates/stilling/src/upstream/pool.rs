@@ -29,7 +29,7 @@ use super::message::{ClientMessage, UpstreamEvent, UpstreamFailure};
 use super::outbox::{ConnectionCommand, Outbox, UpstreamDelivery};
 use super::pending_request::{PendingRequest, QueuedRequest, UpstreamError};
 use super::request::UpstreamRequest;
-use super::request_table::{RequestId, RequestTable};
+use super::request_table::{PoolIndex, RequestId, RequestTable};
 
 enum RequestState {
     Queued(QueuedRequest),
@@ -85,6 +85,7 @@ pub(crate) struct UpstreamPool {
 
 impl UpstreamPool {
     pub(super) fn new(
+        index: PoolIndex,
         queue: ShardAdmissionQueue<RequestId>,
         addresses: Vec<PathBuf>,
         timeout: Duration,
@@ -92,7 +93,7 @@ impl UpstreamPool {
         UpstreamPool {
             queue,
             timeout,
-            requests: RequestTable::new(),
+            requests: RequestTable::new(index),
             idle: IdleConnections::new(addresses.len()),
             addresses,
             assigned: Vec::new(),

@@ -7,11 +7,14 @@ use stilling_wire::http1::{BodyLength, HttpVersion, Method, RequestHead};
 
 use super::hop_by_hop::HopByHopFields;
 use super::limits::{BODY_HELD_MAX, FIRST_BODY_MAX, MEMORY_RESERVE_DIVISOR, PIECE_SIZE_MAX};
+use super::request_table::PoolIndex;
 use crate::memory::MemoryReservation;
 
 /// A request, kept until a process has it.
 #[derive(Debug)]
 pub(crate) struct UpstreamRequest {
+    /// The pool that answers it.
+    pub(super) pool: PoolIndex,
     /// Request line and fields, without framing and without the empty line.
     pub(super) head: Vec<u8>,
     pub(super) body: Vec<u8>,
@@ -31,6 +34,7 @@ impl UpstreamRequest {
     /// Rewrites the head of an HTTP request into `out`, a buffer with any content. `peer`: the client's address, if
     /// known.
     pub(crate) fn new(
+        pool: PoolIndex,
         head: &RequestHead<'_>,
         peer: Option<IpAddr>,
         mut out: Vec<u8>,
@@ -39,6 +43,7 @@ impl UpstreamRequest {
         out.clear();
         write_head(head, peer, &mut out);
         Box::new(UpstreamRequest {
+            pool,
             head: out,
             body: Vec::new(),
             length: head.body,
@@ -168,7 +173,7 @@ mod tests {
         let Ok(RequestEvent::Head(head)) = step.map(|step| step.event) else { panic!("{request:?}") };
         let peer = Some(IpAddr::from([192, 0, 2, 9]));
         let reservation = MemoryReservation::new(&Arc::default());
-        let request = UpstreamRequest::new(&head, peer, Vec::new(), reservation);
+        let request = UpstreamRequest::new(PoolIndex(0), &head, peer, Vec::new(), reservation);
         String::from_utf8(request.head).expect("it is text")
     }
 

@@ -1,13 +1,26 @@
 //! A table of requests by id. Its slots have generations, so that ids are never reused.
 
+/// A pool of worker processes, by its position in the configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PoolIndex(pub(super) u8);
+
+impl PoolIndex {
+    /// The indexes of the pools, in order.
+    pub(crate) fn all() -> impl Iterator<Item = PoolIndex> {
+        (0..=u8::MAX).map(PoolIndex)
+    }
+}
+
 /// The id of a request, unique within its shard for all time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RequestId {
     index: u32,
     generation: u32,
+    pub(super) pool: PoolIndex,
 }
 
 pub(super) struct RequestTable<T> {
+    pool: PoolIndex,
     slots: Vec<RequestSlot<T>>,
     /// Slots without a value that can be reused.
     free: Vec<u32>,
@@ -19,8 +32,8 @@ struct RequestSlot<T> {
 }
 
 impl<T> RequestTable<T> {
-    pub(super) fn new() -> Self {
-        RequestTable { slots: Vec::new(), free: Vec::new() }
+    pub(super) fn new(pool: PoolIndex) -> Self {
+        RequestTable { pool, slots: Vec::new(), free: Vec::new() }
     }
 
     /// The id for the next [`insert`](Self::insert).
@@ -31,7 +44,7 @@ impl<T> RequestTable<T> {
             self.free.push(index);
             index
         });
-        RequestId { index, generation: self.slots[index as usize].generation }
+        RequestId { index, generation: self.slots[index as usize].generation, pool: self.pool }
     }
 
     /// Adds a request under the id that [`next_id`](Self::next_id) has just returned.
@@ -75,7 +88,7 @@ mod tests {
 
     #[test]
     fn the_id_of_a_removed_request_finds_nothing() {
-        let mut table = RequestTable::new();
+        let mut table = RequestTable::new(PoolIndex(0));
         let (first, second) = (insert(&mut table, 1), insert(&mut table, 2));
         assert_eq!((table.get(first), table.get(second)), (Some(&1), Some(&2)));
         assert_eq!((table.remove(first), table.remove(first)), (Some(1), None));
@@ -90,7 +103,7 @@ mod tests {
 
     #[test]
     fn an_unused_id_is_reused() {
-        let mut table = RequestTable::new();
+        let mut table = RequestTable::new(PoolIndex(0));
         let id = table.next_id();
         assert_eq!((table.next_id(), table.get(id)), (id, None));
         table.insert(id, 1);
@@ -99,7 +112,7 @@ mod tests {
 
     #[test]
     fn a_slot_without_generations_left_is_retired() {
-        let mut table = RequestTable::new();
+        let mut table = RequestTable::new(PoolIndex(0));
         let id = insert(&mut table, 1);
         table.slots[id.index as usize].generation = u32::MAX;
         let last = RequestId { generation: u32::MAX, ..id };

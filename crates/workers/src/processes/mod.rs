@@ -129,12 +129,7 @@ impl Processes {
     /// # Errors
     /// The system's error when it refuses a thread, a pipe or the reaper;
     /// [`AlreadyExists`](io::ErrorKind::AlreadyExists) the second time.
-    pub fn start(
-        &self,
-        name: &'static str,
-        program: Box<dyn WorkerProgram>,
-        sink: OutputSink,
-    ) -> io::Result<()> {
+    pub fn start(&self, name: &str, program: Box<dyn WorkerProgram>, sink: OutputSink) -> io::Result<()> {
         let mut supervisor = self.supervisor.lock().unwrap_or_else(PoisonError::into_inner);
         if supervisor.is_some() {
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, "the processes were started before"));

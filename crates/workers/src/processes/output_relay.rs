@@ -42,7 +42,7 @@ pub fn standard_streams() -> OutputSink {
 /// The supervisor's messages about the processes. Printing never blocks: a message without room in the pipe is dropped.
 #[derive(Debug)]
 pub(super) struct Notices {
-    name: &'static str,
+    name: String,
     pipe: OwnedFd,
 }
 
@@ -60,7 +60,7 @@ pub(super) struct OutputRelay {
 }
 
 impl OutputRelay {
-    pub(super) fn start(name: &'static str, processes: usize, sink: OutputSink) -> io::Result<OutputRelay> {
+    pub(super) fn start(name: &str, processes: usize, sink: OutputSink) -> io::Result<OutputRelay> {
         let mut output_pipes = Vec::with_capacity(2 * processes + 1);
         let mut ends = Vec::with_capacity(processes);
         let mut open = |prefix: String, stream, flags| -> io::Result<OwnedFd> {
@@ -88,7 +88,7 @@ impl OutputRelay {
             run_relay(output_pipes, sink);
             drop(ending);
         })?;
-        let notices = Arc::new(Notices { name, pipe: notices });
+        let notices = Arc::new(Notices { name: name.to_owned(), pipe: notices });
         Ok(OutputRelay { ends, notices, ended })
     }
 

@@ -36,7 +36,7 @@ pub(super) struct Supervisor {
 
 impl Supervisor {
     pub(super) fn new(
-        name: &'static str,
+        name: &str,
         limits: ProcessLimits,
         slots_by_process: Vec<Arc<ProcessSlots>>,
         tally: Arc<ProcessTally>,

@@ -21,12 +21,14 @@ fn a_program_that_does_not_start_is_seen_and_tried_ever_more_rarely(driver: Driv
         let metrics = watcher.until("both were tried again", |metrics| lives(metrics, "exited") >= 6);
         assert_eq!((ready(&metrics), lives(&metrics, "killed")), (0, 0));
         watcher.until("both wait for long", |metrics| {
-            metrics.value("app_processes{state=\"backing_off\"}") == 2
-                && metrics.exact("app_backoff_seconds") >= 0.4
+            metrics.sum("app_processes", "state=\"backing_off\"") == 2
+                && metrics.exact("app_backoff_seconds{pool=\"app\"}") >= 0.4
         });
         let mut peer = server.connect();
         let answer = peer.ask(get("/readyz"));
-        assert_eq!((answer.status, answer.text()), (503, "not ready: 0 of 2 worker processes\n"));
+        assert_eq!(answer.status, 503);
+        let text = answer.text();
+        assert!(text.starts_with("not ready: 0 of 2 worker processes\napp: 0 of 2 ready"), "{text}");
         let answer = peer.ask(get("/pid"));
         assert_eq!((answer.status, answer.field("Retry-After")), (503, Some("1")));
         assert_eq!(peer.ask(get("/livez")).status, 200);

@@ -5,6 +5,7 @@ mod bodies;
 mod failing;
 mod hot_restart;
 mod overload;
+mod pools;
 mod process_lifecycle;
 mod real_programs;
 mod rewriting;
@@ -35,11 +36,11 @@ pub(crate) fn before_fakes(driver: DriverUnderTest, options: &str) -> (ServerUnd
 }
 
 fn ready(metrics: &crate::support::Metrics) -> u64 {
-    metrics.value("app_processes{state=\"ready\"}")
+    metrics.sum("app_processes", "state=\"ready\"")
 }
 
 fn lives(metrics: &crate::support::Metrics, event: &str) -> u64 {
-    metrics.value(&format!("app_process_events_total{{event=\"{event}\"}}"))
+    metrics.sum("app_process_events_total", &format!("event=\"{event}\""))
 }
 
 fn get(path: &str) -> String {

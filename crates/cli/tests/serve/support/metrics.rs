@@ -25,6 +25,16 @@ impl Metrics {
         values.iter().sum::<f64>() as u64
     }
 
+    /// The sum of a metric over all labels but this one.
+    #[track_caller]
+    pub(crate) fn sum(&self, name: &str, label: &str) -> u64 {
+        let family = format!("{name}{{");
+        let fitting = self.0.iter().filter(|(key, _)| key.starts_with(&family) && key.contains(label));
+        let values: Vec<f64> = fitting.map(|(_, value)| *value).collect();
+        assert!(!values.is_empty(), "there is no metric {name} with {label}");
+        values.iter().sum::<f64>() as u64
+    }
+
     /// The value of a metric without labels, with its fraction.
     #[track_caller]
     pub(crate) fn exact(&self, name: &str) -> f64 {

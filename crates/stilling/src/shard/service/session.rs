@@ -53,7 +53,10 @@ macro_rules! on_session {
     ($session:expr, $service:expr, $name:ident($($argument:expr),*)) => {
         match &mut $session.0 {
             SessionKind::Http(session) => session.$name($($argument,)* &mut $service.http()),
-            SessionKind::Upstream(session) => session.$name($($argument,)* &mut $service.upstream()),
+            SessionKind::Upstream(session) => {
+                let pool = session.pool();
+                session.$name($($argument,)* &mut $service.upstream(pool))
+            }
             SessionKind::Nats(session) => session.$name($($argument,)* &mut $service.nats()),
             SessionKind::Syslog(session) => session.$name($($argument,)* &mut $service.syslog()),
             SessionKind::Custom(session) => session.$name($($argument,)* &mut $service.custom()),
@@ -108,7 +111,10 @@ impl Session for ShardSession {
     fn opened(&mut self, io: &mut Io<'_>, service: &mut ShardService) {
         match &mut self.0 {
             SessionKind::Http(session) => session.opened(io, &mut service.http()),
-            SessionKind::Upstream(session) => session.opened(io, &mut service.upstream()),
+            SessionKind::Upstream(session) => {
+                let pool = session.pool();
+                session.opened(io, &mut service.upstream(pool));
+            }
             SessionKind::Nats(session) => session.opened(io, &mut service.nats()),
             SessionKind::Syslog(session) => session.opened(io, &mut service.syslog()),
             SessionKind::Custom(session) => session.opened(io, &mut service.custom()),
@@ -159,7 +165,8 @@ impl Session for ShardSession {
                 session.hub_mail(mail, io, &mut service.http());
             }
             (SessionKind::Upstream(session), MailKind::UpstreamCommand(command)) => {
-                session.handle_command(command, io, &mut service.upstream());
+                let pool = session.pool();
+                session.handle_command(command, io, &mut service.upstream(pool));
             }
             (SessionKind::Nats(session), MailKind::Hub(mail)) => {
                 session.delivered(mail, io, &mut service.nats());

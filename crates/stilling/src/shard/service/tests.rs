@@ -11,12 +11,15 @@ use stilling_engine::{Clock, DatagramPath, Recipient, Shard, Wake, net};
 use super::session::MailKind;
 use super::*;
 use crate::shard::testing::service_of_one_shard;
-use crate::upstream::UpstreamEvent;
 use crate::upstream::tests::pool::pool_with_event;
+use crate::upstream::{AppRoutes, PathPattern, UpstreamEvent, UpstreamPool};
 
 fn service(pool: UpstreamPool) -> ShardService {
-    let (service, _) = service_of_one_shard(Endpoint::Syslog(SyslogTransport::Udp), true);
-    service.with_upstream(Some(pool))
+    let (service, _) = service_of_one_shard(
+        Endpoint::Syslog(SyslogTransport::Udp),
+        AppRoutes::new([PathPattern::Everything].iter()),
+    );
+    service.with_upstream(Some(UpstreamPools::new(vec![pool])))
 }
 
 /// The path to a peer whose request was sent to 127.0.0.2.

@@ -134,7 +134,7 @@ fn a_process_that_never_finishes_an_abandoned_request_is_killed(driver: DriverCh
     let client = fixture.send(GET);
     is_seen.recv().expect("the process has it");
     reset(client);
-    let app = fixture.server.overview().app.clone().expect("there is one");
+    let app = fixture.server.overview().apps[0].clone();
     eventually("it is killed", || app.counters().killed == 1);
     is_seen.recv().expect("the process detects the disconnect");
     go.send(()).expect("the script waits");

@@ -96,13 +96,13 @@ impl UpstreamFixture {
             shards: 1,
             capacity,
             driver,
-            app: Some(app),
+            apps: vec![app],
             queue_target,
             ..ServeConfig::default()
         };
         configure(&mut config);
         let server = Server::bind(config, Routes::new()).and_then(Server::start).expect("it starts");
-        let app = server.overview().app.as_ref().expect("there is one");
+        let app = server.overview().apps.first().expect("there is one");
         eventually("the process is ready", || app.counters().ready == 1);
         let script_thread = start_scripts(listener);
         UpstreamFixture { _folder: folder, server, script_thread }
@@ -147,7 +147,7 @@ impl UpstreamFixture {
 
     /// Waits until this many processes were killed, then shuts down: a shutdown would let them end by themselves.
     pub(super) fn finish_after_killing(self, killed: u64) {
-        let app = self.server.overview().app.clone().expect("there is one");
+        let app = self.server.overview().apps[0].clone();
         eventually("they are killed", || app.counters().killed == killed);
         assert_eq!(self.finish(), (0, killed));
     }
@@ -156,7 +156,7 @@ impl UpstreamFixture {
     pub(super) fn finish(self) -> (u64, u64) {
         self.script_thread.join().expect("the scripts succeed");
         let overview = self.server.end().expect("it ends well");
-        let counters = overview.app.as_ref().expect("there is one").counters();
+        let counters = overview.apps[0].counters();
         assert_eq!((overview.work().busy, overview.work().queued), (0, 0), "every slot is given back");
         (counters.exited, counters.killed)
     }

@@ -16,7 +16,7 @@ use stilling_workers::processes::{self, Processes, QueueLimits, WorkerProgram};
 
 use super::super::outbox::UpstreamDelivery;
 use super::super::pending_request::{PendingRequest, UpstreamError};
-use super::super::{RequestId, UpstreamEvent, UpstreamFailure, UpstreamPool, UpstreamRequest};
+use super::super::{PoolIndex, RequestId, UpstreamEvent, UpstreamFailure, UpstreamPool, UpstreamRequest};
 use super::fixture::eventually;
 use crate::memory::MemoryReservation;
 
@@ -47,14 +47,14 @@ fn pool() -> (UpstreamPool, Processes) {
     processes.start("app", Box::new(SleepProgram), Box::new(|_, _| ())).expect("it starts");
     eventually("the process is ready", || processes.counters().ready == 1);
     let queue = queues.pop().expect("one for the shard");
-    (UpstreamPool::new(queue, vec![PathBuf::from("nowhere")], TIMEOUT), processes)
+    (UpstreamPool::new(PoolIndex(0), queue, vec![PathBuf::from("nowhere")], TIMEOUT), processes)
 }
 
 fn request() -> Box<UpstreamRequest> {
     let head = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
     let step = RequestDecoder::default().decode(&HttpLimits::default(), head).expect("it is HTTP");
     let RequestEvent::Head(head) = step.event else { panic!("it is a whole head") };
-    UpstreamRequest::new(&head, None, Vec::new(), MemoryReservation::new(&Arc::default()))
+    UpstreamRequest::new(PoolIndex(0), &head, None, Vec::new(), MemoryReservation::new(&Arc::default()))
 }
 
 /// Submits a request and returns it with its slot.

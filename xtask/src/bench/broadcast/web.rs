@@ -104,9 +104,8 @@ impl BroadcastBench {
         let description = format!(
             "`{}` with the protocols of the rows. Stilling's subscribers are those of a stream in memory; *binary* and *text* \
              are WebSocket frames with a payload and with a JSON object, which SSE has, too. Publishers use NATS, or Centrifugo's \
-             HTTP API. Megabytes are those that the subscribers received, with all of the protocol but TCP. Text and SSE are compared with \
-             the peers in bytes: a JSON object with sequence, subject and time has about twice the bytes of a message of \
-             nats-server.",
+             HTTP API. Megabytes are those that the subscribers received, with all of the protocol but TCP. The peers are compared in \
+             messages: a JSON object with sequence, subject and time has about twice the bytes of a message of nats-server.",
             load.shown()
         );
         Ok(PageSection { title: (*title).to_owned(), description, table: table(&series) })
@@ -121,15 +120,11 @@ impl BroadcastBench {
         part(rows.binary, rate, "deliveries/s");
         part(rows.text, megabytes, "bytes/s");
         part(rows.sse, megabytes, "bytes/s");
-        let of_best_peer = |row: &str, of, what: &str| {
-            let least = least_ratio(series, row, of);
-            let what = format!("{what}, {row} ÷ the best peer: {title}");
+        for row in [rows.binary, rows.text, rows.sse] {
+            let least = least_ratio(series, row, rate);
+            let what = format!("deliveries/s, {row} ÷ the best peer: {title}");
             self.targets.add_target(BenchTarget::at_least(what, BEST_PEER_TIMES, least, "×"));
-        };
-        of_best_peer(rows.binary, rate, "deliveries/s");
-        // In the unit in which they are compared with NATS: a JSON object has about twice the bytes of a binary message.
-        of_best_peer(rows.text, megabytes, "bytes/s");
-        of_best_peer(rows.sse, megabytes, "bytes/s");
+        }
     }
 }
 

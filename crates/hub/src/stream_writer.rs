@@ -215,31 +215,32 @@ impl StreamWriter {
         storage: &mut S,
         now: Now,
     ) -> Result<u64, ApplyError> {
-        match self.config.durability {
-            Durability::Disk => self.fill(record, storage, now)?,
+        let time = match self.config.durability {
+            Durability::Disk => {
+                self.fill(record, storage, now)?;
+                self.open.time().unwrap_or(now.unix_ns)
+            }
             Durability::Memory => {
                 let size_max = self.config.retention.bytes_max().unwrap_or(MEMORY_STREAM_SIZE) as usize;
                 let limits = MemoryLimits { batch_size: self.limits.memory_batch_size, size_max };
                 let record = record.with_payload(record.payload.bytes());
                 let outcome = self.memory.push(self.next, &record, now.unix_ns, limits);
                 self.first = self.memory.first().unwrap_or(self.next);
-                outcome.map_err(|_| ApplyError::TooLarge)?;
+                outcome.map_err(|_| ApplyError::TooLarge)?
             }
-            Durability::None => {}
-        }
+            Durability::None => now.unix_ns,
+        };
         let sequence = self.next;
         self.next += 1;
         if let Some(id) = id {
             self.dedup.note(id, sequence, now.steady_ns);
         }
         if self.config.durability != Durability::Disk {
-            (self.visible, self.newest_ns) = (sequence, Some(now.unix_ns));
+            (self.visible, self.newest_ns) = (sequence, Some(time));
         }
         if let Some(gate) = &mut self.gate
             && record.kind == RecordKind::Ordinary
         {
-            // The time that a replay of the record finds.
-            let time = self.open.time().unwrap_or(now.unix_ns);
             gate.apply((sequence, time), (record.subject, record.headers), record.payload.bytes());
             self.freeze_if_gate_failed();
         }

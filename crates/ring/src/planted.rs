@@ -25,6 +25,7 @@
 //! | `unsynced acknowledgement` | journal | the records of a failed write are acknowledged |
 //! | `lost retry` | journal | records that wait for disk space are acknowledged and dropped |
 //! | `unsynced tail` | journal | recovery trusts its tail although no sync is known to cover it |
+//! | `unsynced snapshot` | journal | recovery trusts a gate's snapshot although no sync is known to cover it |
 //! | `unread block` | journal | a block that cannot be read counts as blank when a stream is opened |
 //! | `unlisted directory` | journal | a directory that cannot be listed counts as empty when a stream is opened |
 //! | `unreported damage` | journal | a reader skips a damaged batch without a gap |

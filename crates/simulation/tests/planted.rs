@@ -56,13 +56,14 @@ const ON_DISK: [&str; 15] = [
 ];
 
 /// Bugs that show with subscribers that resume.
-const IN_BROADCAST: [&str; 6] = [
+const IN_BROADCAST: [&str; 7] = [
     "early feed reuse",
     "late resume",
     "lost hand-over",
     "early delivery",
     "missing sync",
     "early rejection",
+    "unsynced snapshot",
 ];
 
 /// Bugs that show in hot restarts; "lost window" (of message ids) also shows in the streams world.

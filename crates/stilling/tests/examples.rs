@@ -277,7 +277,7 @@ fn own_datagrams_counts() {
     }
 }
 
-/// Issue 13: a gate of a program.
+/// A gate of a program.
 #[test]
 fn gate_sells_no_more_than_there_is() {
     let example = Example::start("gate", &[]);

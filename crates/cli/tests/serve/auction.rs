@@ -104,7 +104,7 @@ fn status_of(request: &str, at: SocketAddr) -> u16 {
     TestPeer::connect(at).ask(request).status
 }
 
-/// Issue 13, rule of access: as `/subscribe/*`, and only where a stream has auctions.
+/// As `/subscribe/*`, and only where a stream has auctions.
 fn the_page_is_served_where_its_subscription_is(driver: DriverUnderTest) {
     const GET: &str = "GET /auction HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n";
     let auction = AuctionServer::start(driver, STREAM);
@@ -175,7 +175,7 @@ fn expect_agreement(browser: &mut Browser, page: &BrowserPage, journal: &[(u64, 
     assert_eq!(browser.evaluate(page, "document.querySelectorAll('#notices > [data-kind=gap]').length"), 0);
 }
 
-/// Issue 13, part 6: two pages bid against each other while the server is restarted and killed. Their prices agree with
+/// Two pages bid against each other while the server is restarted and killed. Their prices agree with
 /// the journal, and no accepted bid is lost.
 fn two_pages_bid_over_a_hot_restart_and_a_kill(driver: DriverUnderTest) {
     let mut auction = AuctionServer::start(driver, STREAM);
@@ -225,7 +225,7 @@ fn two_pages_bid_over_a_hot_restart_and_a_kill(driver: DriverUnderTest) {
     auction.server.finish();
 }
 
-/// Issue 13, part 2: a rejection answers the bidder alone, next to the form.
+/// A rejection answers the bidder alone, next to the form.
 fn a_rejected_bid_shows_the_reason_to_its_bidder_only(driver: DriverUnderTest) {
     let auction = AuctionServer::start(driver, STREAM);
     assert_eq!(auction.publish("auction.lot1.open", r#"{"price":700,"title":"<i>Clock</i>"}"#), 200);
@@ -258,7 +258,7 @@ fn a_rejected_bid_shows_the_reason_to_its_bidder_only(driver: DriverUnderTest) {
     auction.server.finish();
 }
 
-/// Issue 13: server-sent events are the fallback, also after a restart.
+/// Server-sent events are the fallback, also after a restart.
 fn a_page_without_websockets_uses_events(driver: DriverUnderTest) {
     let auction = AuctionServer::start(driver, STREAM);
     assert_eq!(auction.publish("auction.lot1.open", r#"{"price":1,"title":"A"}"#), 200);

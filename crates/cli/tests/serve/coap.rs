@@ -30,7 +30,7 @@ fn ask(server: &ServerUnderTest, options: &str, path: &str) -> String {
     Tool::new("coap-client-notls", &format!("{CLIENT_TIMEOUT} {options}")).arg(url).output()
 }
 
-/// Issue 14: requests with and without confirmation, a separate response, links, errors.
+/// Requests with and without confirmation, a separate response, links, errors.
 fn a_client_reads_and_changes_resources(driver: DriverUnderTest) {
     let server = start(driver, "--coap 127.0.0.1:0");
     assert_eq!(ask(&server, "-m get", "/test"), WELCOME);

@@ -31,7 +31,7 @@ fn subscribe(server: &ServerUnderTest, path: &str) -> TestPeer {
     peer
 }
 
-/// Issue 13, lapped × filter × damaged segment × permission: a subscriber that resumes after retention and damage receives
+/// A subscriber that resumes after retention and damage receives
 /// every record of its filter once and in order, except those of the gaps, and no record that its user may not read. Each
 /// publication is a batch of its own, so the damaged gap is one record.
 fn a_gap_names_exactly_the_missing_records(driver: DriverUnderTest) {

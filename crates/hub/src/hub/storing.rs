@@ -14,6 +14,7 @@ use crate::publish_outcome::{PublishOutcome, RefusalReason};
 use crate::storage::Storage;
 use crate::stream::Durability;
 use crate::stream_writer::{AckTarget, AckedOutcome, ApplyError, PendingAck, StoreDecision};
+use crate::time::UnixNanos;
 
 /// Deliveries may refer to the payloads that batches refer to.
 const _: () = assert!(SHARED_PAYLOAD_SIZE_MIN == stilling_journal::limits::DEFERRED_COPY_SIZE_MIN);
@@ -173,6 +174,11 @@ impl<S: Storage, O: ShardSenders> Hub<S, O> {
         Ok(())
     }
 
+    /// The time of the newest record of a memory stream: that under which catch-ups find it.
+    fn time_of_newest(&self, number: usize, now: Now) -> UnixNanos {
+        self.streams[number].newest_ns.unwrap_or(now.unix_ns)
+    }
+
     /// Sends the records that a gate stored in a memory stream instead of a message, the last with sequence `last`, to
     /// subscriptions and consumers. Only the last one counts as the publisher's.
     fn send_gate_records(
@@ -182,6 +188,7 @@ impl<S: Storage, O: ShardSenders> Hub<S, O> {
         publication: &Publication<'_>,
         now: Now,
     ) {
+        let time_ns = self.time_of_newest(number, now);
         let mut matches = std::mem::take(&mut self.scratch.gate_found);
         let first = last + 1 - records.len() as u64;
         for (sequence, (subject, payload)) in (first..).zip(records.iter()) {
@@ -189,13 +196,12 @@ impl<S: Storage, O: ShardSenders> Hub<S, O> {
             let headers = if is_last { publication.headers } else { b"" };
             let reply = if is_last { publication.reply } else { b"" };
             let payload = Payload::from(payload);
-            let visible =
-                VisibleRecord { stream: number, sequence, time_ns: now.unix_ns, now_ns: now.steady_ns };
+            let visible = VisibleRecord { stream: number, sequence, time_ns, now_ns: now.steady_ns };
             self.delivery()
                 .follow(visible, &Record { kind: RecordKind::Ordinary, subject, headers, payload });
             self.router.find(subject, &mut matches);
             let from = is_last.then(|| origin.publisher());
-            let position = Some(self.streams[number].position(sequence, now.unix_ns.as_nanos()));
+            let position = Some(self.streams[number].position(sequence, time_ns.as_nanos()));
             self.send(&matches, from, &OutboundMessage { subject, reply, headers, payload, position });
         }
         self.scratch.gate_found = matches;
@@ -210,6 +216,7 @@ impl<S: Storage, O: ShardSenders> Hub<S, O> {
         now: Now,
     ) {
         let &Publication { subject, reply, headers, payload, .. } = publication;
+        let time_ns = self.time_of_newest(number, now);
         let stream = &mut self.streams[number];
         let stored = if payload.len() >= SHARED_PAYLOAD_SIZE_MIN {
             stream.take_stored_payload(payload.len())
@@ -218,9 +225,9 @@ impl<S: Storage, O: ShardSenders> Hub<S, O> {
         };
         // Deliveries refer to the stream's copy.
         let payload = stored.as_ref().map_or(payload, |(block, range)| Payload::shared(block, range.clone()));
-        let visible = VisibleRecord { stream: number, sequence, time_ns: now.unix_ns, now_ns: now.steady_ns };
+        let visible = VisibleRecord { stream: number, sequence, time_ns, now_ns: now.steady_ns };
         self.delivery().follow(visible, &Record { kind: RecordKind::Ordinary, subject, headers, payload });
-        let position = Some(self.streams[number].position(sequence, now.unix_ns.as_nanos()));
+        let position = Some(self.streams[number].position(sequence, time_ns.as_nanos()));
         let message = OutboundMessage { subject, reply, headers, payload, position };
         self.send(matches, Some(origin.publisher()), &message);
         if let Some((block, _)) = stored {

@@ -431,7 +431,7 @@ mod tests {
         assert_eq!(blocks.size, FEED_BLOCK_SIZE_MIN);
     }
 
-    /// Issue 13, "100 shards × feeds": the bounds are those of the process, and each shard can open a feed.
+    /// The bounds are those of the process, and each shard can open a feed.
     #[test]
     fn a_hundred_shards_share_the_bounds_of_one() {
         for shards in [0, 1, 2, 100, 1000] {

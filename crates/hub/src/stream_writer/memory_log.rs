@@ -26,7 +26,8 @@ pub(super) struct MemoryLimits {
 }
 
 impl MemoryLog {
-    /// Appends a record under the sequence after the last one; drops the oldest records when full.
+    /// Appends a record under the sequence after the last one, and returns the time under which it is kept; drops the
+    /// oldest records when full.
     ///
     /// # Errors
     /// The record is longer than a batch.
@@ -36,7 +37,7 @@ impl MemoryLog {
         record: &Record<'_>,
         now_ns: UnixNanos,
         MemoryLimits { batch_size, size_max }: MemoryLimits,
-    ) -> Result<(), BatchPushError> {
+    ) -> Result<UnixNanos, BatchPushError> {
         let mut outcome = Err(BatchPushError::Full);
         if let Some(batch) = self.batches.back_mut() {
             outcome = batch.push(record);
@@ -59,10 +60,14 @@ impl MemoryLog {
         let is_new = |&(_, time_ns): &(u64, UnixNanos)| {
             now_ns.as_nanos().abs_diff(time_ns.as_nanos()) >= MEMORY_TIME_STEP_NS
         };
-        if outcome.is_ok() && self.times.back().is_none_or(is_new) {
-            self.times.push_back((sequence, now_ns));
+        outcome?;
+        match self.times.back() {
+            Some(step) if !is_new(step) => Ok(step.1),
+            _ => {
+                self.times.push_back((sequence, now_ns));
+                Ok(now_ns)
+            }
         }
-        outcome.map(|_| ())
     }
 
     /// Takes the block of the last record with the range of its payload, the last `size` bytes. The caller [puts it
@@ -157,7 +162,7 @@ mod tests {
         for sequence in 1..=40 {
             let bytes = payload(sequence);
             let outcome = log.push(sequence, &Record::new(b"a", &bytes), UnixNanos::EPOCH, LIMITS);
-            assert_eq!(outcome, Ok(()));
+            assert_eq!(outcome, Ok(UnixNanos::EPOCH));
             let (block, range) = log.take_last_payload(bytes.len()).expect("there is a record");
             if sequence % 3 == 0 {
                 kept.push((block.clone(), range, sequence));
@@ -179,7 +184,7 @@ mod tests {
         for sequence in 1..=30 {
             let record = Record::new(b"a", &payload);
             let now_ns = UnixNanos::from_nanos(sequence * MEMORY_TIME_STEP_NS);
-            assert_eq!(log.push(sequence, &record, now_ns, LIMITS), Ok(()));
+            assert_eq!(log.push(sequence, &record, now_ns, LIMITS), Ok(now_ns));
         }
         let first = log.first().expect("there are records");
         assert!((20..28).contains(&first), "from {first} on");
@@ -188,12 +193,17 @@ mod tests {
         let expected: Vec<_> = (first..31).map(|number| (number, number * MEMORY_TIME_STEP_NS)).collect();
         assert_eq!(read(&log, StartAt::Sequence(1), 31), expected);
         assert_eq!(read(&log, StartAt::Sequence(29), 31), expected[expected.len() - 2..]);
+        // A record within a step is delivered with the time under which it is read later.
+        let within = UnixNanos::from_nanos(30 * MEMORY_TIME_STEP_NS + 7);
+        let step = UnixNanos::from_nanos(30 * MEMORY_TIME_STEP_NS);
+        assert_eq!(log.push(31, &Record::new(b"a", b""), within, LIMITS), Ok(step));
+        assert_eq!(read(&log, StartAt::Sequence(31), 32), [(31, step.as_nanos())]);
         // A time within a step includes the records of the whole step.
         let since = StartAt::Time(29 * MEMORY_TIME_STEP_NS + 1);
-        assert_eq!(read(&log, since, 31), expected[expected.len() - 2..]);
-        assert_eq!(read(&log, StartAt::Time(40 * MEMORY_TIME_STEP_NS), 31), []);
+        assert_eq!(read(&log, since, 32)[..2], expected[expected.len() - 2..]);
+        assert_eq!(read(&log, StartAt::Time(40 * MEMORY_TIME_STEP_NS), 32), []);
         let long = [b'x'; 4096];
-        let refused = log.push(31, &Record::new(b"a", &long), UnixNanos::EPOCH, LIMITS);
+        let refused = log.push(32, &Record::new(b"a", &long), UnixNanos::EPOCH, LIMITS);
         assert_eq!((refused, log.first()), (Err(BatchPushError::TooLarge), Some(first)));
     }
 }

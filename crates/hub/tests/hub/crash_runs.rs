@@ -41,7 +41,7 @@ fn a_thousand_runs_keep_every_invariant() {
     }
 }
 
-/// Issue 13, failed sync × bids already judged, snapshots × kill: see
+/// See
 /// [`bid_simulation`](crate::fixture::bid_simulation).
 #[test]
 fn a_thousand_runs_of_auctions_keep_every_invariant() {

@@ -80,7 +80,7 @@ fn a_rejection_goes_to_the_publisher_alone() {
     }
 }
 
-/// Issue 13: "a rejection leaves after the sync that covers the state it was judged on". After a failed sync the
+/// "a rejection leaves after the sync that covers the state it was judged on". After a failed sync the
 /// publisher learns that the stream is frozen, not the reason.
 #[test]
 fn a_rejection_waits_for_the_state_it_was_judged_on() {
@@ -129,7 +129,7 @@ fn a_rejection_waits_for_the_state_it_was_judged_on() {
     }
 }
 
-/// Issue 13, duplicate id × gate: a duplicate is not judged again, and the id of a rejected message is not remembered.
+/// A duplicate is not judged again, and the id of a rejected message is not remembered.
 #[test]
 fn the_id_of_a_rejected_message_is_not_remembered() {
     let id = "NATS/1.0\r\nNats-Msg-Id: q\r\n\r\n";
@@ -150,7 +150,7 @@ fn the_id_of_a_rejected_message_is_not_remembered() {
     }
 }
 
-/// Issue 13: the records of one message are consecutive in one batch; the acknowledgement names the last, which has the
+/// The records of one message are consecutive in one batch; the acknowledgement names the last, which has the
 /// message's headers and thus its id, also after a restart.
 #[test]
 fn several_records_of_a_message_are_consecutive() {
@@ -218,7 +218,7 @@ fn records_that_fit_into_no_batch_are_refused_together() {
     assert!(fixture.hub.is_drained(), "no empty batch remains open");
 }
 
-/// Issue 13: a panic in `judge`, and a decision that cannot be carried out, cost one message.
+/// A panic in `judge`, and a decision that cannot be carried out, cost one message.
 #[test]
 fn a_failure_of_judge_rejects_one_message() {
     let mut fixture = gated();
@@ -240,7 +240,7 @@ fn a_failure_of_judge_rejects_one_message() {
     assert!(line.ends_with("judge panicked: on purpose"), "{line}");
 }
 
-/// Issue 13: after a panic in `apply` the state is unknown: the stream is frozen with the reason, also after a restart,
+/// After a panic in `apply` the state is unknown: the stream is frozen with the reason, also after a restart,
 /// and reading goes on. The record itself is durable and acknowledged.
 #[test]
 fn a_panic_in_apply_freezes_the_stream() {
@@ -296,7 +296,7 @@ fn small(streams: &mut Vec<StreamConfig>) {
     streams[0].retention.bytes = 1 << 20;
 }
 
-/// Issue 13: "after kill -9 the state is exactly what the journal says (snapshot + replay, bit for bit)". A stream with
+/// "after kill -9 the state is exactly what the journal says (snapshot + replay, bit for bit)". A stream with
 /// snapshots and retention has the same state as one that keeps all its records and has no snapshot.
 #[test]
 fn the_state_after_a_crash_is_that_of_the_records() {
@@ -324,7 +324,7 @@ fn the_state_after_a_crash_is_that_of_the_records() {
     assert!(first_record(&disk) > 1 && first_record(&whole) == 1, "retention has removed records of one");
 }
 
-/// Issue 13: a clean end writes the state, so that a start replays nothing.
+/// A clean end writes the state, so that a start replays nothing.
 #[test]
 fn a_clean_end_writes_the_state() {
     let disk = SimulatedDisk::new();
@@ -350,7 +350,7 @@ fn first_record(disk: &SimulatedDisk) -> u64 {
     log.source().first().expect("there are records")
 }
 
-/// Issue 13, retention × gate snapshot: nothing is removed that the last durable snapshot does not include.
+/// Nothing is removed that the last durable snapshot does not include.
 #[test]
 fn retention_never_passes_the_last_durable_snapshot() {
     let disk = SimulatedDisk::new();

@@ -2,6 +2,8 @@
 
 use std::io::{self, IoSlice};
 
+use stilling_ring::planted;
+
 use super::{Log, ignore_not_found};
 use crate::batch::AlignedBuffer;
 use crate::disk::{Disk, DiskFile};
@@ -18,7 +20,7 @@ pub struct FoundSnapshots {
 }
 
 impl<D: Disk> Log<D> {
-    /// Writes a snapshot and makes it durable; then removes older ones.
+    /// Writes a snapshot and makes it durable, unless it is there; then removes older ones.
     ///
     /// # Errors
     /// The system's, with the file: the snapshot is not durable, and older ones remain. `InvalidInput` if it is longer
@@ -36,14 +38,13 @@ impl<D: Disk> Log<D> {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }
         let name = file_name(snapshot.sequence);
+        if self.has_snapshot(&name, snapshot) {
+            return Ok(());
+        }
         self.make_snapshot(&name, snapshot).map_err(|error| {
             // What remains of it is recognised by its CRC.
             let _ = self.disk().remove(&name);
-            let location = self.disk().location();
-            io::Error::new(
-                error.kind(),
-                format!("stream {}: writing {location}/{name}: {error}", self.name()),
-            )
+            self.snapshot_error("writing", &name, &error)
         })?;
         // An older one that remains is harmless, and removed with the next snapshot.
         for entry in self.disk().list().unwrap_or_default() {
@@ -52,6 +53,32 @@ impl<D: Disk> Log<D> {
             }
         }
         Ok(())
+    }
+
+    /// Whether the file of this name has this snapshot. It is not written again: until the new file is durable, no
+    /// other one includes the records that retention has removed.
+    fn has_snapshot(&self, name: &str, snapshot: &Snapshot) -> bool {
+        let entries = self.disk().list().unwrap_or_default();
+        let Some(entry) = entries.iter().find(|entry| entry.name == name) else { return false };
+        self.read_snapshot(name, entry.size).is_ok_and(|found| found.as_ref() == Ok(snapshot))
+    }
+
+    /// Writes a file again in place. It may exist only in the page cache, because its process was killed before the
+    /// sync, and a sync alone has no effect on pages marked as clean ([`crate::unsynced_tail`]).
+    fn rewrite_snapshot(&self, name: &str, snapshot: &Snapshot) -> io::Result<()> {
+        let mut content = AlignedBuffer::new(snapshot.file_size());
+        snapshot.write(self.stream_id, content.bytes_mut());
+        let rewrite = || {
+            let mut file = self.disk().open_to_write(name)?;
+            file.write_durable(0, &mut [IoSlice::new(content.bytes())])?;
+            self.disk().sync()
+        };
+        rewrite().map_err(|error| self.snapshot_error("rewriting", name, &error))
+    }
+
+    fn snapshot_error(&self, what: &str, name: &str, error: &io::Error) -> io::Error {
+        let location = self.disk().location();
+        io::Error::new(error.kind(), format!("stream {}: {what} {location}/{name}: {error}", self.name()))
     }
 
     fn make_snapshot(&self, name: &str, snapshot: &Snapshot) -> io::Result<()> {
@@ -73,10 +100,11 @@ impl<D: Disk> Log<D> {
         Ok(())
     }
 
-    /// Reads the newest snapshot of this gate that belongs to the stream's records.
+    /// Reads the newest snapshot of this gate that belongs to the stream's records, and makes it durable: retention
+    /// removes records that it includes.
     ///
     /// # Errors
-    /// The system's, if a file cannot be read: it may be a usable one.
+    /// The system's, if a file cannot be read, since it may be a usable one, or cannot be made durable.
     pub fn find_snapshot(&self, gate: &str) -> io::Result<FoundSnapshots> {
         let mut found = FoundSnapshots::default();
         let entries = self.disk().list()?;
@@ -97,6 +125,9 @@ impl<D: Disk> Log<D> {
                     found.unusable.push(format!("{name}: the stream ends before it, at {}", self.next() - 1));
                 }
                 Ok(snapshot) => {
+                    if !planted!("unsynced snapshot") {
+                        self.rewrite_snapshot(&name, &snapshot)?;
+                    }
                     found.usable = Some(snapshot);
                     break;
                 }

@@ -26,7 +26,7 @@ fn snapshot_files(disk: &SimulatedDisk) -> Vec<String> {
     names.filter(|name| name.ends_with(".snapshot")).collect()
 }
 
-/// Issue 13: the newest snapshot is found again, the older one is removed, and neither is a finding of recovery.
+/// Row 2.12: the newest snapshot is found again, the older one is removed, and neither is a finding of recovery.
 #[test]
 fn a_newer_snapshot_replaces_the_older_one() {
     let disk = SimulatedDisk::new();
@@ -44,7 +44,7 @@ fn a_newer_snapshot_replaces_the_older_one() {
     assert_eq!((found.usable, found.unusable), (Some(snapshot(10)), vec![]));
 }
 
-/// Issue 13: snapshots of another gate, beyond the records, or damaged ones are not used, each with a
+/// Row 2.12: snapshots of another gate, beyond the records, or damaged ones are not used, each with a
 /// reason; one that cannot be read is an error.
 #[test]
 fn an_unusable_snapshot_is_named_with_its_reason() {
@@ -127,6 +127,47 @@ fn a_crash_leaves_the_older_snapshot_or_the_newer_one() {
         }
     }
     assert!(older > 0 && newer > 0, "{older} {newer}");
+}
+
+/// Invariant 5 for snapshots: one that a kill has left in the page cache is durable once it was found, since retention
+/// then removes the records that it includes.
+#[test]
+fn a_found_snapshot_is_durable() {
+    let disk = SimulatedDisk::recording();
+    let mut log = with_records(&disk, 10);
+    let from = disk.recorded();
+    log.write_snapshot(&snapshot(10)).expect("nothing fails");
+    drop(log);
+    let history = disk.history();
+    let mut found_count = 0;
+    for point in from..history.points() {
+        let killed = history.killed_at(point, usize::MAX);
+        let (log, _) = open(&killed, SEGMENT_SIZE);
+        let found = log.find_snapshot("auction").expect("it can be read").usable;
+        drop(log);
+        let history = killed.history();
+        let crashed = history.at(history.points() - 1).disk(|_| false);
+        let (log, _) = open(&crashed, SEGMENT_SIZE);
+        if found.is_some() {
+            found_count += 1;
+            assert_eq!(log.find_snapshot("auction").expect("it can be read").usable, found, "point {point}");
+        }
+    }
+    assert!(found_count > 1, "{found_count}");
+}
+
+/// A snapshot that is there already is not replaced: a crash before the new file is durable would leave none.
+#[test]
+fn the_same_snapshot_is_not_written_again() {
+    let disk = SimulatedDisk::recording();
+    let mut log = with_records(&disk, 10);
+    log.write_snapshot(&snapshot(10)).expect("nothing fails");
+    let until = disk.recorded();
+    log.write_snapshot(&snapshot(10)).expect("nothing fails");
+    assert_eq!(disk.recorded(), until);
+    // Another state replaces it.
+    log.write_snapshot(&Snapshot { state: vec![7], ..snapshot(10) }).expect("nothing fails");
+    assert!(disk.recorded() > until);
 }
 
 /// A snapshot that cannot be written leaves the older one, and the stream goes on.

@@ -148,7 +148,7 @@ mod tests {
         format!("'sha256-{}'", STANDARD.encode(hash))
     }
 
-    /// Issue 13: the page runs under a policy without `unsafe-inline`.
+    /// The page runs under a policy without `unsafe-inline`.
     #[test]
     fn the_policy_names_the_hashes_of_style_and_script() {
         for (directive, text) in [("style-src", STYLE), ("script-src", SCRIPT)] {
@@ -160,7 +160,7 @@ mod tests {
         }
     }
 
-    /// Issue 13: one small response without parts from elsewhere.
+    /// One small response without parts from elsewhere.
     #[test]
     fn the_page_is_small_and_complete() {
         let page = render("auction.>", &["auction.>".to_owned()]);

@@ -201,7 +201,7 @@ mod tests {
         assert_eq!(answer(&[stored(1), HUNG, too_large]).0, Status::ServiceUnavailable);
     }
 
-    /// Issue 13: the answer to a rejected message is the gate's reason.
+    /// The answer to a rejected message is the gate's reason.
     #[test]
     fn a_rejection_by_a_gate_is_answered_with_its_reason() {
         let mut published = PendingPublication::new(2);

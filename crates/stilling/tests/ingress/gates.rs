@@ -110,7 +110,7 @@ fn a_gate_of_the_program_decides_on_every_protocol(driver: DriverChoice) {
     assert!(snapshot.exists(), "a clean end writes the state");
 }
 
-/// Issue 13, bad input: a gate that panics rejects one message, and the server goes on.
+/// A gate that panics rejects one message, and the server goes on.
 fn a_panic_of_a_gate_costs_one_message(driver: DriverChoice) {
     let server = gated(driver);
     for _ in 0..3 {

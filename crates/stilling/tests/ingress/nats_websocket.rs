@@ -127,7 +127,7 @@ fn open_with_inbox(server: &HubTestServer) -> FramedClient {
     client
 }
 
-/// Issue 13, part 4: the session is unchanged.
+/// The session is unchanged.
 fn the_session_is_that_of_tcp(driver: DriverChoice) {
     let server = HubTestServer::start(driver);
     let mut client = open_with_inbox(&server);
@@ -144,7 +144,7 @@ fn the_session_is_that_of_tcp(driver: DriverChoice) {
     server.finish();
 }
 
-/// Issue 13, part 4: frames may split or join protocol lines anywhere.
+/// Frames may split or join protocol lines anywhere.
 fn lines_may_be_split_and_joined_anywhere(driver: DriverChoice) {
     let server = HubTestServer::start(driver);
     let script = format!(
@@ -180,7 +180,7 @@ fn lines_may_be_split_and_joined_anywhere(driver: DriverChoice) {
     server.finish();
 }
 
-/// Issue 13, part 4: fragments, control frames in between, and text messages, as in nats-server.
+/// Fragments, control frames in between, and text messages, as in nats-server.
 fn fragments_pings_and_texts_carry_the_same_bytes(driver: DriverChoice) {
     let server = HubTestServer::start(driver);
     let mut client = open_with_inbox(&server);
@@ -207,7 +207,7 @@ fn fragments_pings_and_texts_carry_the_same_bytes(driver: DriverChoice) {
     server.finish();
 }
 
-/// Issue 13, part 4: a frame of any length is decoded as it arrives; long payloads cross frames, in both directions.
+/// A frame of any length is decoded as it arrives; long payloads cross frames, in both directions.
 fn long_payloads_cross_frames_of_any_length(driver: DriverChoice) {
     let server = HubTestServer::start(driver);
     let mut client = open_with_inbox(&server);
@@ -485,7 +485,7 @@ fn a_reset_within_a_line_leaves_nothing(driver: DriverChoice) {
     assert!(!folder.path().join("streams/events").exists(), "no message is complete");
 }
 
-/// Issue 13, rule of access: with users, CONNECT authenticates, as over TCP.
+/// With users, CONNECT authenticates, as over TCP.
 fn users_authenticate_with_connect(driver: DriverChoice) {
     let password = Credential::Password(Secret::new("p"));
     let server = HubTestServer::with(driver, |config| {
@@ -510,7 +510,7 @@ fn users_authenticate_with_connect(driver: DriverChoice) {
     server.finish();
 }
 
-/// Issue 13, part 4: `--nats-websocket`.
+/// `--nats-websocket`.
 fn a_listener_of_its_own_serves_every_path_and_nothing_else(driver: DriverChoice) {
     let server = HubTestServer::with(driver, |config| config.hub.nats_websocket = vec![any_port()]);
     let at = server.at("ws");
@@ -547,7 +547,7 @@ fn a_listener_of_its_own_serves_every_path_and_nothing_else(driver: DriverChoice
     server.finish();
 }
 
-/// Issue 13, rule of access: as `/subscribe/*`.
+/// As `/subscribe/*`.
 fn handshakes_of_other_sites_are_refused(driver: DriverChoice) {
     let server = HubTestServer::start(driver);
     let whole = handshake("/nats", "");

@@ -5,7 +5,7 @@ use crate::nats::auctions::{AUCTION, AuctionContents, post, read_auction};
 
 on_both_drivers!(a_successor_continues_with_the_state_and_the_ids_of_its_predecessor);
 
-/// Issue 13, duplicate id × gate × hot restart: the successor has the price, knows the ids of stored bids, and does not
+/// The successor has the price, knows the ids of stored bids, and does not
 /// know those of rejected ones.
 fn a_successor_continues_with_the_state_and_the_ids_of_its_predecessor(driver: DriverUnderTest) {
     let control_folder = ControlFolder::new();

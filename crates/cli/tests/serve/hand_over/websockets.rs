@@ -6,7 +6,7 @@ use crate::support::RawWebSocket;
 
 on_both_drivers!(subscribers_resume_at_the_successor);
 
-/// Issue 13, direct descriptors × WebSocket × hot restart.
+/// Direct descriptors × WebSocket × hot restart.
 #[test]
 fn subscribers_resume_at_the_successor_with_direct_descriptors() {
     subscribers_resume_at_the_successor(DriverUnderTest::UringDirect);

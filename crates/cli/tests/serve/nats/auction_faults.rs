@@ -96,7 +96,7 @@ fn bids_behind_a_hung_disk_wait_and_nothing_else_does(driver: DriverUnderTest) {
     assert_eq!(snapshot, Some(state));
 }
 
-/// Issue 13, failed sync × bids already judged: a bid that never became durable is neither acknowledged nor revealed by
+/// A bid that never became durable is neither acknowledged nor revealed by
 /// the rejection of another; after a restart the price is that of the log.
 fn a_failed_sync_reveals_no_bid_that_was_judged_before(driver: DriverUnderTest) {
     let fixture = NatsServerFixture::start(driver, AUCTION);
@@ -180,7 +180,7 @@ fn the_log_of_an_ended_auction_is_the_sequence_of_acknowledged_bids(driver: Driv
     assert!(count > BIDS && expected.starts_with(&received), "{count} of {}", expected.len());
 }
 
-/// Issue 13, retention × gate snapshot × kill: retention removes only what a snapshot includes, so a killed auction has
+/// Retention removes only what a snapshot includes, so a killed auction has
 /// its price, its bidders and the ids of closed auctions although their records are gone.
 fn retention_keeps_the_state_of_a_killed_auction(driver: DriverUnderTest) {
     const ROUNDS: u64 = 3;
@@ -244,7 +244,7 @@ fn retention_keeps_the_state_of_a_killed_auction(driver: DriverUnderTest) {
     assert!(inspection.list().first().is_some_and(|segment| segment.first > 2), "the openings are gone");
 }
 
-/// Issue 13, `--worker-threads 0` × hub in shard 0 × durable auction: jobs run in the thread that may run the hub, and
+/// Jobs run in the thread that may run the hub, and
 /// acknowledged bids survive a kill.
 fn slow_work_in_the_shards_leaves_bids_durable(driver: DriverUnderTest) {
     for hub in ["shard", "auto"] {

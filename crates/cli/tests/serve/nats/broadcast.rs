@@ -51,7 +51,7 @@ fn every_subscriber_receives_every_byte(driver: DriverUnderTest) {
     fixture.server.finish();
 }
 
-/// Issue 13, 100 shards × feeds: with a hundredth of the memory for feeds each, all shards deliver every byte.
+/// With a hundredth of the memory for feeds each, all shards deliver every byte.
 fn a_hundred_shards_share_the_bounds_of_feeds(driver: DriverUnderTest) {
     let fixture = NatsServerFixture::start(driver, "-A 100");
     // Some ten in each shard: most shards have a feed.

@@ -12,7 +12,7 @@ const MESSAGES: u64 = 600;
 /// Subscriptions beside the connection's own, enough for a feed in each of two shards.
 const SHARERS: usize = 20;
 
-/// Issue 13, one NATS connection with a feed, an ordered consumer and request-reply: each of them is complete and in
+/// Each of them is complete and in
 /// order, whatever is between.
 fn a_connection_with_a_feed_a_consumer_and_requests_gets_each_in_order(driver: DriverUnderTest) {
     let fixture = NatsServerFixture::start(driver, "-A 2 --stream feed=feed.>:disk");

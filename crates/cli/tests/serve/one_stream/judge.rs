@@ -33,7 +33,7 @@ fn first_difference(lines: &[String], expected: &[String]) -> Option<String> {
     Some(format!("{kind}: line {at} is {found:?}, expected {wanted:?}"))
 }
 
-/// Issue 13: the run of real clients fails if the record of any client is not the stream's.
+/// The run of real clients fails if the record of any client is not the stream's.
 #[test]
 fn a_lost_doubled_or_reordered_message_of_any_client_is_found() {
     type Damage = fn(&mut Vec<String>);

@@ -163,7 +163,7 @@ fn page_with_clients(browser: &mut Browser, url: &str) -> BrowserPage {
     page
 }
 
-/// Issue 13, part 4: the NATS client for browsers publishes, subscribes, requests and replies from a page, and publishes
+/// The NATS client for browsers publishes, subscribes, requests and replies from a page, and publishes
 /// to a stream with acknowledgements.
 fn a_page_publishes_and_subscribes_over_nats(driver: DriverUnderTest) {
     let server = RestartableServer::start(driver);
@@ -176,7 +176,7 @@ fn a_page_publishes_and_subscribes_over_nats(driver: DriverUnderTest) {
     server.server.finish();
 }
 
-/// Issue 13, part 4: `--nats-websocket`, from a page that another server of the host has served.
+/// `--nats-websocket`, from a page that another server of the host has served.
 fn a_page_of_another_port_uses_the_listener_of_its_own(driver: DriverUnderTest) {
     let data = tempfile::tempdir().expect("a folder");
     let options = format!("--nats-websocket 127.0.0.1:0 --data {}", data.path().display());
@@ -190,7 +190,7 @@ fn a_page_of_another_port_uses_the_listener_of_its_own(driver: DriverUnderTest) 
     server.finish();
 }
 
-/// Issue 13: Chromium (EventSource, WebSocket, NATS), `websockets`, `ws`, `curl -N` and nats-py on one stream at once see
+/// Chromium (EventSource, WebSocket, NATS), `websockets`, `ws`, `curl -N` and nats-py on one stream at once see
 /// the same sequence over a hot restart and a kill.
 fn all_clients_see_the_same_sequence_over_restarts(driver: DriverUnderTest) {
     let wanted = std::env::var("STILLING_CLIENTS_MESSAGES").ok();

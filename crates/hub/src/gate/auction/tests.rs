@@ -108,7 +108,7 @@ fn a_bid_that_is_none_is_rejected_with_what_is_wrong() {
     assert!(publish(&mut gate, 2, "a.x.bid", r#"{"price":9007199254740991,"bidder":"b\n"}"#).is_ok());
 }
 
-/// Issue 13: a snapshot contains the complete state, and equal states have equal snapshots.
+/// A snapshot contains the complete state, and equal states have equal snapshots.
 #[test]
 fn a_restored_gate_equals_the_one_before_bit_for_bit() {
     let mut gate = AuctionGate::new();

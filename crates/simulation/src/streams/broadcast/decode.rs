@@ -11,6 +11,8 @@ pub(super) enum SubscriberInput {
         sequence: u64,
         /// In JSON formats.
         subject: Option<String>,
+        /// In JSON formats, nanoseconds since 1970.
+        time_ns: Option<u64>,
         payload: Vec<u8>,
     },
     Gap {
@@ -78,17 +80,22 @@ fn decode_event(text: &str, is_json: bool) -> Result<SubscriberInput, String> {
         ("", None, None) => Ok(SubscriberInput::Idle),
         ("", Some((epoch, sequence)), None) => Ok(SubscriberInput::Position { epoch, sequence }),
         ("", Some((epoch, sequence)), Some(data)) => {
-            let (subject, payload) = match is_json {
-                true => {
-                    let (own, subject, payload) = decode_object(&data)?;
-                    if own != sequence {
-                        return Err(format!("id {sequence} on {data}"));
-                    }
-                    (Some(subject), payload)
+            if !is_json {
+                let payload = data.into_bytes();
+                return Ok(SubscriberInput::Record {
+                    epoch: Some(epoch),
+                    sequence,
+                    subject: None,
+                    time_ns: None,
+                    payload,
+                });
+            }
+            match decode_object(&data, Some(epoch))? {
+                SubscriberInput::Record { sequence: own, .. } if own != sequence => {
+                    Err(format!("id {sequence} on {data}"))
                 }
-                false => (None, data.into_bytes()),
-            };
-            Ok(SubscriberInput::Record { epoch: Some(epoch), sequence, subject, payload })
+                record => Ok(record),
+            }
         }
         ("gap" | "reset", None, Some(data)) => decode_notice(&data)?.ok_or(data),
         _ => Err(format!("unexpected event {text:?}")),
@@ -133,17 +140,40 @@ fn decode_notice(text: &str) -> Result<Option<SubscriberInput>, String> {
     Ok(Some(notice))
 }
 
-/// Sequence, subject and payload of a message's object. The payloads of the world need no escapes.
-fn decode_object(text: &str) -> Result<(u64, String, Vec<u8>), String> {
+/// A message's object. The payloads of the world need no escapes.
+fn decode_object(text: &str, epoch: Option<u64>) -> Result<SubscriberInput, String> {
     let damaged = || format!("damaged object {text}");
     let sequence = number_of(text, "seq").ok_or_else(damaged)?;
-    let subject = text_of(text, "subject").ok_or_else(damaged)?.to_owned();
+    let subject = Some(text_of(text, "subject").ok_or_else(damaged)?.to_owned());
+    let time_ns = Some(text_of(text, "time").and_then(parse_time).ok_or_else(damaged)?);
     let payload = match (text.split_once(",\"text\":\""), text.split_once(",\"data\":")) {
         (Some((_, payload)), None) => payload.strip_suffix("\"}"),
         (None, Some((_, payload))) => payload.strip_suffix('}'),
         _ => None,
     };
-    Ok((sequence, subject, payload.ok_or_else(damaged)?.as_bytes().to_vec()))
+    let payload = payload.ok_or_else(damaged)?.as_bytes().to_vec();
+    Ok(SubscriberInput::Record { epoch, sequence, subject, time_ns, payload })
+}
+
+/// The day of the worlds, and its begin in seconds since 1970. Each world ends on it.
+const DAY: &str = "2023-11-14T";
+const DAY_S: u64 = 1_699_920_000;
+
+/// Nanoseconds since 1970 of a time on [`DAY`].
+fn parse_time(text: &str) -> Option<u64> {
+    let clock = text.strip_prefix(DAY)?.strip_suffix('Z')?;
+    let (whole, fraction) = clock.split_once('.')?;
+    let [hours, minutes, seconds] = whole.split(':').collect::<Vec<_>>()[..] else { return None };
+    let number = |text: &str| text.parse::<u64>().ok();
+    let seconds = DAY_S + (number(hours)? * 60 + number(minutes)?) * 60 + number(seconds)?;
+    (fraction.len() == 9).then_some(seconds * 1_000_000_000 + number(fraction)?)
+}
+
+/// The time of [`parse_time`] as text.
+pub(super) fn format_time(time_ns: u64) -> String {
+    let (seconds, fraction) = (time_ns / 1_000_000_000 - DAY_S, time_ns % 1_000_000_000);
+    let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    format!("{DAY}{hours:02}:{minutes:02}:{seconds:02}.{fraction:09}Z")
 }
 
 /// Decodes a message over WebSocket.
@@ -156,14 +186,14 @@ pub(super) fn decode_message(frame: &ServerFrame, is_json: bool) -> Result<Subsc
             if !is_json {
                 return Err(format!("unexpected text {text}"));
             }
-            let (sequence, subject, payload) = decode_object(text)?;
-            Ok(SubscriberInput::Record { epoch: None, sequence, subject: Some(subject), payload })
+            decode_object(text, None)
         }
         ServerFrame::Binary(bytes) if !is_json => {
             let (sequence, payload) =
                 bytes.split_first_chunk().ok_or("a binary message without a sequence")?;
             let sequence = u64::from_be_bytes(*sequence);
-            Ok(SubscriberInput::Record { epoch: None, sequence, subject: None, payload: payload.to_vec() })
+            let payload = payload.to_vec();
+            Ok(SubscriberInput::Record { epoch: None, sequence, subject: None, time_ns: None, payload })
         }
         other => Err(format!("unexpected message {other:?}")),
     }
@@ -243,10 +273,12 @@ mod tests {
             epoch: Some(3),
             sequence: 17,
             subject: Some("a.b".to_owned()),
+            time_ns: Some((DAY_S + 11 * 3600) * 1_000_000_000 + 5),
             payload: b"open".to_vec(),
         };
-        let object = r#"{"seq":17,"subject":"a.b","time":"2026-01-31T12:00:00.000000000Z","text":"open"}"#;
+        let object = r#"{"seq":17,"subject":"a.b","time":"2023-11-14T11:00:00.000000005Z","text":"open"}"#;
         assert_eq!(decode_event(&format!("id: 3-17\ndata: {object}"), true), Ok(record));
+        assert_eq!(format_time((DAY_S + 11 * 3600) * 1_000_000_000 + 5), "2023-11-14T11:00:00.000000005Z");
         let gap = SubscriberInput::Gap { first: 2, last: 5, cause: "removed".to_owned() };
         let object = r#"{"gap":{"first":2,"last":5,"cause":"removed"}}"#;
         assert_eq!(decode_event(&format!("event: gap\ndata: {object}"), false), Ok(gap.clone()));

@@ -6,6 +6,8 @@
 //!   or lies in a reported gap; a gap reported as removed or damaged has no record that is still stored;
 //! - **durable**: a record of a disk stream that was acknowledged or received is stored after each crash, unless
 //!   retention removed it or its segment was damaged;
+//! - **time**: a record has one time, live, after a catch-up and on the disk; a subscription from a time misses no record
+//!   of it or after it;
 //! - **gate**: a rejected message is never received or stored; stored prices rise; a rejection reveals no price that is
 //!   not durable and none below what the records before it say, also after a restart.
 
@@ -46,8 +48,19 @@ pub(super) struct PassedRange {
     pub(super) last: u64,
     /// Reported as removed or damaged, or before the first record of a subscription from the oldest one.
     pub(super) is_removed: bool,
+    /// The subscriber asked for records from this time on.
+    pub(super) starts_ns: Option<u64>,
     /// The subscriber.
     pub(super) by: usize,
+}
+
+/// What a disk has of a stream.
+#[derive(Debug)]
+struct StoredStream {
+    first: u64,
+    records: BTreeMap<u64, MessageName>,
+    /// In nanoseconds since 1970.
+    times: BTreeMap<u64, u64>,
 }
 
 /// What one NATS connection received of a filter: consecutive records, whose sequences it does not know.
@@ -65,6 +78,8 @@ struct EpochRecords {
     /// Acknowledged or received records.
     proven: BTreeMap<u64, MessageName>,
     sequences: BTreeMap<MessageName, u64>,
+    /// Times of records, in nanoseconds since 1970.
+    times: BTreeMap<u64, u64>,
     /// Prices of the lots in rejections, on disk until the next audit.
     revealed: [Option<u64>; LOTS],
 }
@@ -115,7 +130,7 @@ pub(super) enum Outcome {
 
 impl fmt::Display for PassedRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let PassedRange { key, filter, first, last, is_removed, by } = self;
+        let PassedRange { key, filter, first, last, is_removed, starts_ns: _, by } = self;
         let how = if *is_removed { "as removed or damaged" } else { "silently" };
         write!(f, "subscriber {by} of {filter} in {key:?} passed {first} to {last} {how}")
     }
@@ -249,6 +264,16 @@ impl BroadcastLedger {
         }
     }
 
+    /// Notes the time of a record. It is the same in each delivery and on the disk.
+    pub(super) fn note_time(&mut self, key: EpochKey, sequence: u64, time_ns: u64) -> Result<(), String> {
+        match self.epochs.entry(key).or_default().times.insert(sequence, time_ns) {
+            Some(other) if other != time_ns => {
+                Err(format!("the time of {sequence} of {key:?} is {time_ns} after {other}"))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Notes a record that a subscriber received. `subject`: if its format has one.
     pub(super) fn receive(
         &mut self,
@@ -325,7 +350,7 @@ impl BroadcastLedger {
 
     /// Notes which records of an audited disk are lost by damage. Returns their number.
     pub(super) fn lose(&mut self, stream: usize, damaged: &SimulatedDisk) -> Result<u64, String> {
-        let (_, left) = self.read(stream, damaged)?;
+        let left = self.read(stream, damaged)?.records;
         let before = std::mem::replace(&mut self.stored[stream], left);
         let left = &self.stored[stream];
         if let Some((sequence, name)) =
@@ -354,9 +379,12 @@ impl BroadcastLedger {
 
     /// Compares a disk with everything known about its stream.
     pub(super) fn audit(&mut self, stream: usize, disk: &SimulatedDisk) -> Result<(), String> {
-        let (first, stored) = self.read(stream, disk)?;
+        let StoredStream { first, records: stored, times } = self.read(stream, disk)?;
         let key = EpochKey::new(stream, 0);
         let in_stream = |why: String| format!("{}: {why}", STREAMS[stream]);
+        for (sequence, time_ns) in times {
+            self.note_time(key, sequence, time_ns).map_err(in_stream)?;
+        }
         if first > 1 {
             self.removals += 1;
             if !self.has_retention[stream] {
@@ -405,8 +433,15 @@ impl BroadcastLedger {
         records: &BTreeMap<u64, MessageName>,
     ) -> Option<(u64, MessageName)> {
         let mut records = records.range(range.first..=range.last.max(range.first));
+        let times = self.epochs.get(&range.key).map(|epoch| &epoch.times);
+        let is_wanted = |sequence: &u64| {
+            let time_ns = || times.and_then(|times| times.get(sequence)).copied();
+            range.starts_ns.is_none_or(|starts_ns| time_ns().is_some_and(|time_ns| time_ns >= starts_ns))
+        };
         records
-            .find(|(_, name)| self.is_for(range.key.stream, &range.filter, **name))
+            .find(|(sequence, name)| {
+                is_wanted(sequence) && self.is_for(range.key.stream, &range.filter, **name)
+            })
             .map(|(sequence, name)| (*sequence, *name))
     }
 
@@ -510,25 +545,26 @@ impl BroadcastLedger {
         Ok(())
     }
 
-    /// Reads a stream: its first sequence, and its records.
-    fn read(&self, stream: usize, disk: &SimulatedDisk) -> Result<(u64, BTreeMap<u64, MessageName>), String> {
+    fn read(&self, stream: usize, disk: &SimulatedDisk) -> Result<StoredStream, String> {
         // A separate disk: reading must change nothing.
         let copy = SimulatedDisk::with_files(disk.files());
         let config = LogConfig { segment_size: self.segment_size, ..LogConfig::default() };
         let (log, recovery) = Log::open(copy, STREAMS[stream], config).map_err(|error| error.to_string())?;
         let key = EpochKey::new(stream, 0);
-        let mut stored = BTreeMap::new();
+        let first = recovery.first.max(1);
+        let mut stored = StoredStream { first, records: BTreeMap::new(), times: BTreeMap::new() };
         let mut reader = log.source().read_from(StartAt::Sequence(1));
         loop {
             match reader.read().map_err(|error| error.to_string())? {
-                ReadOutcome::End => return Ok((recovery.first.max(1), stored)),
+                ReadOutcome::End => return Ok(stored),
                 ReadOutcome::Gap(_) => {}
                 ReadOutcome::Batch(batch) => {
                     for (sequence, record) in batch.records {
                         if record.kind == RecordKind::Ordinary {
                             let subject = std::str::from_utf8(record.subject).ok();
                             let name = self.identify(key, (subject, record.payload))?;
-                            stored.insert(sequence, name);
+                            stored.records.insert(sequence, name);
+                            stored.times.insert(sequence, batch.time_ns);
                         }
                     }
                 }

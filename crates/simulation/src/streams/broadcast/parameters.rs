@@ -18,6 +18,9 @@ use crate::streams::disks::ServerCrash;
 use crate::streams::parameters::mild;
 use crate::streams::server::ServerPlan;
 
+/// When the worlds begin, in nanoseconds since 1970.
+const STARTED_NS: u64 = 1_700_000_000_000_000_000;
+
 /// Longest message with its headers, in bytes.
 const MESSAGE_SIZE_MAX: u32 = 8 * 1024;
 
@@ -219,6 +222,7 @@ fn add_subscriber(
     let start = match random.below(4) {
         0 => StartPosition::New,
         1 => StartPosition::Sequence(random.between(2, 40)),
+        2 => StartPosition::Time(STARTED_NS + random.below(3_000_000_000)),
         _ => StartPosition::All,
     };
     let position = SubscriberPosition::new(subscribers.len(), (stream, filter), start);

@@ -1,6 +1,6 @@
 //! What a subscriber has received of its stream, and how it resumes.
 
-use super::decode::SubscriberInput;
+use super::decode::{SubscriberInput, format_time};
 use super::ledger::{BroadcastLedger, EpochKey, PassedRange};
 
 /// Where a subscription begins.
@@ -9,6 +9,8 @@ pub(super) enum StartPosition {
     All,
     New,
     Sequence(u64),
+    /// The first record of this time, in nanoseconds since 1970, or later.
+    Time(u64),
 }
 
 /// The position of a subscriber, over all its connections.
@@ -25,7 +27,7 @@ pub(super) struct SubscriberPosition {
     last: Option<u64>,
     /// The last record or position received: the client resumes behind it.
     resumes_at: Option<u64>,
-    /// Nothing has been received of a subscription from the oldest record.
+    /// Nothing has been received of a subscription from the oldest record, or from that of a time.
     is_before_first: bool,
     pub(super) delivered: u64,
     pub(super) missing: u64,
@@ -85,6 +87,7 @@ impl SubscriberPosition {
                     StartPosition::All => "all".to_owned(),
                     StartPosition::New => "new".to_owned(),
                     StartPosition::Sequence(sequence) => sequence.to_string(),
+                    StartPosition::Time(time_ns) => format_time(time_ns),
                 }
             }
         }
@@ -93,9 +96,9 @@ impl SubscriberPosition {
     /// Begins at the start position, in an epoch or an unknown one.
     fn restart(&mut self, key: Option<EpochKey>) {
         (self.epoch, self.key, self.resumes_at) = (None, key, None);
-        self.is_before_first = self.start == StartPosition::All;
+        self.is_before_first = matches!(self.start, StartPosition::All | StartPosition::Time(_));
         self.last = match self.start {
-            StartPosition::All => Some(0),
+            StartPosition::All | StartPosition::Time(_) => Some(0),
             StartPosition::New => None,
             StartPosition::Sequence(sequence) => Some(sequence.saturating_sub(1)),
         };
@@ -126,7 +129,7 @@ impl SubscriberPosition {
         ledger: &mut BroadcastLedger,
     ) -> Result<(), String> {
         match input {
-            SubscriberInput::Record { epoch, sequence, subject, payload } => {
+            SubscriberInput::Record { epoch, sequence, subject, time_ns, payload } => {
                 self.enter(epoch.map(|epoch| (epoch, sequence)), key, ledger)?;
                 if self.epoch.is_none() {
                     return Err(format!("sequence {sequence} came before a start or position"));
@@ -134,6 +137,9 @@ impl SubscriberPosition {
                 self.advance(sequence, key, ledger)?;
                 self.resumes_at = Some(sequence);
                 self.delivered += 1;
+                if let Some(time_ns) = time_ns {
+                    ledger.note_time(key, sequence, time_ns)?;
+                }
                 ledger.receive(key, sequence, (subject.as_deref(), &payload)).map(drop)
             }
             SubscriberInput::Gap { first, last, cause } => {
@@ -208,7 +214,11 @@ impl SubscriberPosition {
 
     fn pass(&self, key: EpochKey, (first, last): (u64, u64), is_removed: bool, ledger: &mut BroadcastLedger) {
         let by = self.number;
-        ledger.pass(PassedRange { key, filter: self.filter.clone(), first, last, is_removed, by });
+        let starts_ns = match self.start {
+            StartPosition::Time(time_ns) if self.is_before_first => Some(time_ns),
+            _ => None,
+        };
+        ledger.pass(PassedRange { key, filter: self.filter.clone(), first, last, is_removed, starts_ns, by });
     }
 
     /// Handles a reset: another epoch of a memory stream, or a start position that the stream has not reached.

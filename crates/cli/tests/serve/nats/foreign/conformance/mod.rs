@@ -137,7 +137,7 @@ fn nats_for_node_gets_what_it_expects(driver: DriverUnderTest) {
     fixture.server.finish();
 }
 
-/// Issue 13, part 4: `wsconnect` of the same client.
+/// `wsconnect` of the same client.
 fn nats_for_node_gets_the_same_over_websocket(driver: DriverUnderTest) {
     let fixture = NatsServerFixture::start(driver, &format!("{OPTIONS} --nats-websocket 127.0.0.1:0"));
     let url = format!("ws://{}", fixture.server.banner_line("listening ws://"));

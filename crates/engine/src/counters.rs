@@ -4,6 +4,7 @@
 //! read together may be from slightly different moments.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use crate::close_reason::CloseReason;
 use crate::datagram_drop::DatagramDropReason;
@@ -42,6 +43,23 @@ impl Counter {
     }
 }
 
+/// The time that a stage has taken for a number of items: their mean is the quotient.
+#[derive(Debug, Default)]
+pub struct StageTime {
+    /// Nanoseconds of all items together.
+    pub nanos: Counter,
+    /// The items.
+    pub count: Counter,
+}
+
+impl StageTime {
+    /// Adds items that took this time together. Only the owning thread may call this.
+    pub fn add(&self, span: Duration, count: u64) {
+        self.nanos.add(span.as_nanos() as u64);
+        self.count.add(count);
+    }
+}
+
 /// The counters of one shard.
 #[derive(Debug, Default)]
 #[repr(align(128))]
@@ -75,6 +93,12 @@ pub struct EngineCounters {
     pub datagrams_waiting_max: Counter,
     /// Datagrams that a full ring dropped before the service got them.
     pub datagrams_shed: Counter,
+    /// Time in the ring of datagrams that the service got from there.
+    pub datagrams_waited: StageTime,
+    /// Time of the service's calls for these datagrams.
+    pub datagrams_served: StageTime,
+    /// Time of passing datagrams to the system, of those for which the driver measures it.
+    pub datagram_sends: StageTime,
     /// Datagrams that the service sent, dropped ones included.
     pub datagrams_sent: Counter,
     datagrams_dropped: [Counter; DatagramDropReason::ALL.len()],
@@ -135,5 +159,7 @@ impl EngineCounters {
         self.starved.set(driver.starved);
         self.stale.set(driver.stale);
         self.overflows.set(driver.overflows);
+        self.datagram_sends.nanos.set(driver.send_nanos);
+        self.datagram_sends.count.set(driver.sends_timed);
     }
 }

@@ -286,6 +286,15 @@ pub fn bind_udp_with(address: SocketAddr, options: &DatagramOptions) -> io::Resu
     Ok(socket.into())
 }
 
+/// Lets further sockets share the address of a UDP socket, as [`DatagramOptions::reuse_port`] does. A socket that was
+/// bound without sharing and shares afterwards proves that no other process had the address.
+///
+/// # Errors
+/// System errors; none is known for an open socket.
+pub fn share_datagram_address(socket: &impl AsFd) -> io::Result<()> {
+    SockRef::from(socket).set_reuse_port(true)
+}
+
 /// Requests a receive buffer of `size` bytes for a socket. Without `CAP_NET_ADMIN` the system caps it at
 /// `net.core.rmem_max`. Returns the effective size, as [`receive_buffer`].
 ///
@@ -410,7 +419,8 @@ mod tests {
     fn sockets_share_an_address_by_flow() {
         for (bound, host) in [("127.0.0.1:0", "127.0.0.1"), ("[::1]:0", "::1"), ("[::]:0", "127.0.0.1")] {
             let options = DatagramOptions { reuse_port: true, ..DatagramOptions::default() };
-            let first = bind_udp_with(bound.parse().unwrap(), &options).unwrap();
+            let first = bind_udp(bound.parse().unwrap()).unwrap();
+            share_datagram_address(&first).unwrap();
             let address = local_addr(&first).unwrap();
             let second = bind_udp_with(address, &options).unwrap();
             assert!(bind_udp(address).is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse));

@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 use stilling_engine::driver::Datagram;
 use stilling_engine::limits::{ARENA_SIZE, SEND_MAX};
 use stilling_engine::{
-    DatagramDropReason, DatagramIo, DatagramPath, Io, OutputFull, Recipient, Service, Session, ShardConfig,
-    ShardControl, Time,
+    DatagramDropReason, DatagramIo, DatagramPath, Io, OutputFull, PassedDatagram, Recipient, Service,
+    Session, ShardConfig, ShardControl, Time,
 };
 use stilling_simulation::SimDatagramPeer;
 use stilling_simulation::single_shard::SingleShard;
@@ -21,6 +21,7 @@ struct ObserverService {
     outcomes: Vec<Result<(), OutputFull>>,
     mail: VecDeque<(Recipient, Vec<u8>)>,
     delivered: usize,
+    passed: Vec<(DatagramPath, bool, Vec<u8>)>,
 }
 
 struct ObserverSession;
@@ -45,6 +46,10 @@ impl Service for ObserverService {
         self.path = Some(io.path());
     }
 
+    fn datagram_passed(&mut self, _: Time, path: &DatagramPath, datagram: &PassedDatagram<'_>) {
+        self.passed.push((*path, datagram.is_sent, datagram.payload.to_vec()));
+    }
+
     fn delivered(&mut self, mail: Vec<u8>, io: &mut DatagramIo<'_>) {
         self.delivered += 1;
         self.outcomes.push(io.reply(&mail));
@@ -67,7 +72,10 @@ impl Session for ObserverSession {
 }
 
 fn observed() -> (SingleShard<ObserverService>, SimDatagramPeer) {
-    let config = ShardConfig { capacity: 1, ..ShardConfig::default() };
+    observed_with(ShardConfig { capacity: 1, ..ShardConfig::default() })
+}
+
+fn observed_with(config: ShardConfig) -> (SingleShard<ObserverService>, SimDatagramPeer) {
     let mut world = SingleShard::new(ObserverService::default(), config, 1000);
     let address: SocketAddr = "10.0.0.1:5683".parse().expect("an address");
     let socket = world.network.bind(address);
@@ -111,6 +119,60 @@ fn mail_reaches_a_peer() {
     }
     world.run_turns();
     assert_eq!(received_datagrams(&observer), [b"one", b"two"]);
+}
+
+/// Row 1.13: with `reports_datagrams` the service sees every datagram that was received or sent, with its path, and none
+/// that was not sent; without it none.
+#[test]
+fn datagrams_in_and_out_are_reported() {
+    for reports_datagrams in [true, false] {
+        let config = ShardConfig { capacity: 1, reports_datagrams, ..ShardConfig::default() };
+        let (mut world, observer) = observed_with(config);
+        let path = world.service().path.expect("its datagram was received");
+        world.service().turn = Some(|control, path| {
+            let closed = DatagramPath { socket: 7, ..path };
+            vec![control.send_datagram(&path, b"there"), control.send_datagram(&closed, b"nowhere")]
+        });
+        world.run_turns();
+        assert_eq!(received_datagrams(&observer), [b"there"]);
+        let expected = match reports_datagrams {
+            true => vec![(path, false, b"here".to_vec()), (path, true, b"there".to_vec())],
+            false => Vec::new(),
+        };
+        assert_eq!(world.service().passed, expected);
+    }
+}
+
+/// Row 4.37: a stopped socket leaves later datagrams to another holder, and still sends until it is closed.
+#[test]
+fn a_stopped_socket_only_sends() {
+    let (mut world, observer) = observed();
+    world.service().turn = Some(|control, _| {
+        control.stop_datagram_sockets();
+        Vec::new()
+    });
+    world.run_turns();
+    let received = world.shard.counters().datagrams_received.get();
+    let address = "10.0.0.1:5683".parse().expect("an address");
+    observer.send(address, b"for another holder").expect("it is short");
+    world.service().turn = Some(|control, path| {
+        assert!(control.has_datagram_sockets() && !control.receives_datagrams());
+        vec![control.send_datagram(&path, b"still sent")]
+    });
+    world.run_turns();
+    assert_eq!(received_datagrams(&observer), [b"still sent"]);
+    assert_eq!(world.shard.counters().datagrams_received.get(), received);
+    world.service().turn = Some(|control, _| {
+        control.close_datagram_sockets();
+        Vec::new()
+    });
+    world.run_turns();
+    world.service().turn = Some(|control, path| {
+        assert!(!control.has_datagram_sockets());
+        vec![control.send_datagram(&path, b"too late")]
+    });
+    world.run_turns();
+    assert!(received_datagrams(&observer).is_empty());
 }
 
 /// Row 4.36: a turn's datagrams by a socket that is closed in the same turn are sent before the close; later ones are

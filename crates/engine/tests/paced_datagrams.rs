@@ -4,6 +4,7 @@
 use std::net::UdpSocket;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use stilling_engine::counters::EngineCounters;
 use stilling_engine::driver::{Datagram, Driver, Wait, poll::Poll, uring::Uring};
@@ -66,6 +67,10 @@ struct PacedWorld<D: Driver<Socket = OwnedFd>> {
 
 impl<D: Driver<Socket = OwnedFd>> PacedWorld<D> {
     fn new(driver: D, datagram_drop: DatagramDropPolicy) -> Self {
+        Self::with_clock(driver, datagram_drop, Clock::real())
+    }
+
+    fn with_clock(driver: D, datagram_drop: DatagramDropPolicy, clock: Clock) -> Self {
         let socket = net::bind_udp("127.0.0.1:0".parse().expect("an address")).expect("a free port");
         let client = UdpSocket::bind("127.0.0.1:0").expect("a free port");
         client.connect(net::local_addr(&socket).expect("it is bound")).expect("an address");
@@ -79,7 +84,7 @@ impl<D: Driver<Socket = OwnedFd>> PacedWorld<D> {
             ..ShardConfig::default()
         };
         let service = RecordingService::default();
-        let mut shard = Shard::new(driver, service, config, Clock::real(), wake, Arc::default());
+        let mut shard = Shard::new(driver, service, config, clock, wake, Arc::default());
         shard.receive_paced_datagrams(socket).expect("the driver accepts it");
         PacedWorld { shard, client }
     }
@@ -159,6 +164,41 @@ fn waiting_datagrams_are_served_before_a_close<D: Driver<Socket = OwnedFd>>(make
         world.shard.turn(false).expect("the driver works");
         world.client.send(b"late").is_err().then_some(())
     });
+}
+
+/// The wait in the ring and the sends are accounted for every datagram, or for a part of them whose size is known.
+fn stages_are_accounted<D: Driver<Socket = OwnedFd>>(make: impl Fn() -> D) {
+    const WAIT: Duration = Duration::from_millis(5);
+    let (clock, time) = Clock::manual();
+    let mut world = PacedWorld::with_clock(make(), DatagramDropPolicy::Oldest, clock);
+    world.burst(0);
+    let counters = world.counters();
+    let early = counters.datagrams_waited.count.get();
+    assert!(early < u64::from(BURST) && counters.datagrams_waited.nanos.get() == 0);
+    time.advance(WAIT);
+    world.serve_all();
+    let waited = counters.datagrams_waited.nanos.get();
+    assert_eq!(waited, (u64::from(BURST) - early) * WAIT.as_nanos() as u64);
+    assert_eq!(counters.datagrams_waited.count.get(), u64::from(BURST));
+    // The manual clock stands still in a call.
+    assert_eq!((counters.datagrams_served.nanos.get(), counters.datagrams_served.count.get()), (0, 80));
+    eventually("some sends are measured", || {
+        world.shard.turn(false).expect("the driver works");
+        let sends = &counters.datagram_sends;
+        (sends.count.get() > 0 && sends.nanos.get() > 0).then_some(())
+    });
+    assert!(counters.datagram_sends.count.get() <= counters.datagrams_sent.get());
+}
+
+/// Row 1.22: the time of each stage is accounted, on both drivers.
+#[test]
+fn stages_are_accounted_on_uring() {
+    stages_are_accounted(|| Uring::new().expect("the system grants io_uring"));
+}
+
+#[test]
+fn stages_are_accounted_on_poll() {
+    stages_are_accounted(|| Poll::new().expect("the system has epoll"));
 }
 
 /// Row 1.16: under a flood beyond what the service takes, `oldest` serves the freshest, on both drivers. Row 1.7: the

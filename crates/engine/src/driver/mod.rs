@@ -246,6 +246,10 @@ pub struct DriverCounters {
     pub stale: u64,
     /// Overflows of the completion queue in turns that sent something.
     pub overflows: u64,
+    /// Nanoseconds of passing datagrams to the system, as far as they are measured.
+    pub send_nanos: u64,
+    /// Datagrams whose send was measured.
+    pub sends_timed: u64,
 }
 
 /// A shard's interface to the operating system. The module documentation lists the guarantees of every driver.

@@ -13,6 +13,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         let pending_arrivals = self.pending_arrivals();
         let open = self.slots.open();
         let datagram_sockets = self.datagram_sockets();
+        let receiving_datagram_sockets = self.receiving_datagram_sockets();
         let adopt_context = AdoptContext {
             sockets: &mut self.adopted,
             store: &mut self.held_input,
@@ -26,6 +27,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
             open,
             pending_arrivals,
             datagram_sockets,
+            receiving_datagram_sockets,
             commands: &mut self.commands,
             adopt_context,
             datagrams,
@@ -42,6 +44,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
                 }
                 ShardCommand::CloseListeners(backlog) => self.close_listeners(backlog),
                 ShardCommand::CloseDatagramSockets => self.close_datagram_sockets(),
+                ShardCommand::StopDatagramSockets => self.stop_datagram_sockets(),
                 ShardCommand::Drain => self.drain_notify_from = Some(0),
                 ShardCommand::AbortAll(reason) => self.abort_all(reason),
                 ShardCommand::Stop => self.is_stopping = true,

@@ -21,6 +21,19 @@ pub struct DatagramPath {
     pub local: Option<IpAddr>,
 }
 
+/// A datagram that a socket of the shard has received or sent: see [`Service::datagram_passed`].
+///
+/// [`Service::datagram_passed`]: crate::Service::datagram_passed
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PassedDatagram<'a> {
+    /// Its bytes.
+    pub payload: &'a [u8],
+    /// It was sent, else received.
+    pub is_sent: bool,
+    /// It was received, and the end of the payload was cut off.
+    pub is_truncated: bool,
+}
+
 /// Sends datagrams with the output of the turn, as far as there is room.
 pub(crate) struct DatagramSender<'a> {
     output: &'a mut Output,

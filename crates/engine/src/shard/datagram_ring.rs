@@ -13,6 +13,8 @@
 
 use std::collections::VecDeque;
 
+use stilling_ring::Time;
+
 use super::datagram_io::DatagramPath;
 use crate::driver::Datagram;
 use crate::limits::{DATAGRAM_RING_ENTRIES, DATAGRAM_RING_SIZE, DATAGRAM_SIZE_MAX};
@@ -36,6 +38,8 @@ struct RingEntry {
     /// Bytes from the end of the previous payload to the end of this one.
     used: usize,
     truncated: bool,
+    /// The turn in which it was received.
+    since: Time,
 }
 
 pub(super) struct DatagramRing {
@@ -74,7 +78,7 @@ impl DatagramRing {
     }
 
     /// Appends a datagram. Returns the number of datagrams dropped for lack of room, by the policy.
-    pub(super) fn push(&mut self, socket: u32, datagram: &Datagram<'_>) -> u64 {
+    pub(super) fn push(&mut self, socket: u32, datagram: &Datagram<'_>, now: Time) -> u64 {
         let len = datagram.payload.len();
         let mut dropped = 0;
         let (start, used) = loop {
@@ -89,7 +93,8 @@ impl DatagramRing {
         };
         self.bytes[start..start + len].copy_from_slice(datagram.payload);
         let path = DatagramPath { socket, peer: datagram.from, local: datagram.local };
-        self.entries.push_back(RingEntry { path, start, len, used, truncated: datagram.truncated });
+        let truncated = datagram.truncated;
+        self.entries.push_back(RingEntry { path, start, len, used, truncated, since: now });
         self.end = start + len;
         self.used += used;
         dropped
@@ -109,6 +114,11 @@ impl DatagramRing {
         let RingEntry { path, start, len, truncated, .. } = *self.entries.front()?;
         let payload = &self.bytes[start..start + len];
         Some((path, Datagram { from: path.peer, local: path.local, payload, truncated }))
+    }
+
+    /// When the oldest datagram was received.
+    pub(super) fn front_since(&self) -> Option<Time> {
+        self.entries.front().map(|entry| entry.since)
     }
 
     /// Removes the oldest datagram. Returns false if there is none.
@@ -132,7 +142,11 @@ mod tests {
     fn push(ring: &mut DatagramRing, number: usize, len: usize) -> u64 {
         let payload = payload(number, len);
         let from = SocketAddr::from(([10, 0, 0, 1], number as u16));
-        ring.push(3, &Datagram { from, local: None, payload: &payload, truncated: number.is_multiple_of(2) })
+        ring.push(
+            3,
+            &Datagram { from, local: None, payload: &payload, truncated: number.is_multiple_of(2) },
+            Time::ZERO,
+        )
     }
 
     fn payload(number: usize, len: usize) -> Vec<u8> {

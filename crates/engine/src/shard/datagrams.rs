@@ -4,13 +4,14 @@
 //! A datagram for which the socket's send buffer has no room is dropped and counted, not stored.
 
 use std::io;
+use std::time::Duration;
 
 use super::Shard;
-use super::datagram_io::{DatagramIo, DatagramPath, DatagramSender};
+use super::datagram_io::{DatagramIo, DatagramPath, DatagramSender, PassedDatagram};
 use super::listener::{ListenerState, ShardListener};
 use super::output::TurnStage;
 use super::session::Service;
-use crate::driver::{BufferId, Driver, SourceKind};
+use crate::driver::{BufferId, Datagram, Driver, SourceKind};
 use crate::limits::{DRAIN_BATCH_MIN, DRAIN_TURNS_MAX, LISTENERS_MAX, SEND_MAX};
 use crate::token::Token;
 
@@ -63,6 +64,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
             dropped,
             is_datagram_socket: true,
             is_paced,
+            closes_when_stopped: false,
         });
         self.may_have_intents = true;
         self.driver.receive(token);
@@ -73,17 +75,32 @@ impl<D: Driver, V: Service> Shard<D, V> {
         let datagram = self.driver.datagram(buffer);
         self.counters.datagrams_received.add(1);
         self.received_from |= 1 << token.index();
+        let path = DatagramPath { socket: token.index(), peer: datagram.from, local: datagram.local };
+        if self.config.reports_datagrams {
+            let Datagram { payload, truncated: is_truncated, .. } = datagram;
+            let passed = PassedDatagram { payload, is_sent: false, is_truncated };
+            self.service.datagram_passed(self.now, &path, &passed);
+        }
         if self.listeners[token.index() as usize].is_paced {
-            let dropped = self.datagram_ring.push(token.index(), &datagram);
+            let dropped = self.datagram_ring.push(token.index(), &datagram, self.now);
             self.paced_in_turn += 1;
             self.counters.datagrams_shed.add(dropped);
             self.counters.datagrams_waiting_max.set_max(self.datagram_ring.len() as u64);
             return self.driver.release(buffer);
         }
-        let path = DatagramPath { socket: token.index(), peer: datagram.from, local: datagram.local };
         let sender = DatagramSender::new(&mut self.output, &self.listeners, &self.counters, SEND_MAX);
         self.service.datagram(&datagram, &mut DatagramIo { now: self.now, path, sender });
         self.driver.release(buffer);
+    }
+
+    /// Reports the datagrams of this turn's output that the system has accepted.
+    pub(super) fn report_sent_datagrams(&mut self) {
+        for item in self.output.datagrams.iter().filter(|item| !item.is_dropped) {
+            let path = DatagramPath { socket: item.token.index(), peer: item.to, local: item.from };
+            let payload = self.output.payload(item);
+            let passed = PassedDatagram { payload, is_sent: true, is_truncated: false };
+            self.service.datagram_passed(self.now, &path, &passed);
+        }
     }
 
     /// Passes waiting datagrams to the service, unless the sockets probably have more: those are drained first, so that
@@ -94,18 +111,31 @@ impl<D: Driver, V: Service> Shard<D, V> {
             self.drain_turns += 1;
         } else {
             self.drain_turns = 0;
-            for _ in 0..self.config.datagrams_served_per_turn {
-                if !self.output.has_room_for(TurnStage::Events) {
-                    break;
-                }
-                let Some((path, datagram)) = self.datagram_ring.front() else { break };
-                let sender = DatagramSender::new(&mut self.output, &self.listeners, &self.counters, SEND_MAX);
-                self.service.datagram(&datagram, &mut DatagramIo { now: self.now, path, sender });
-                self.datagram_ring.pop();
+            if !self.datagram_ring.is_empty() {
+                self.serve_waiting_datagrams();
             }
             self.stop_served_sockets();
         }
         self.counters.datagrams_waiting.set(self.datagram_ring.len() as u64);
+    }
+
+    fn serve_waiting_datagrams(&mut self) {
+        let begin = self.clock.now();
+        let (mut served, mut waited) = (0, Duration::ZERO);
+        for _ in 0..self.config.datagrams_served_per_turn {
+            if !self.output.has_room_for(TurnStage::Events) {
+                break;
+            }
+            let Some(since) = self.datagram_ring.front_since() else { break };
+            let Some((path, datagram)) = self.datagram_ring.front() else { break };
+            let sender = DatagramSender::new(&mut self.output, &self.listeners, &self.counters, SEND_MAX);
+            self.service.datagram(&datagram, &mut DatagramIo { now: self.now, path, sender });
+            self.datagram_ring.pop();
+            waited += self.now.since(since);
+            served += 1;
+        }
+        self.counters.datagrams_waited.add(waited, served);
+        self.counters.datagrams_served.add(self.clock.now().since(begin), served);
     }
 
     /// Closes stopped sockets of which no datagram waits any more.
@@ -148,9 +178,25 @@ impl<D: Driver, V: Service> Shard<D, V> {
         self.listeners.iter().filter(is_open).count()
     }
 
+    pub(super) fn receiving_datagram_sockets(&self) -> usize {
+        self.listeners.iter().filter(|listener| listener.receives_datagrams()).count()
+    }
+
     /// Stops receiving datagrams and closes their sockets. A close alone would drop datagrams in receive buffers, so
     /// the receive is cancelled first.
     pub(super) fn close_datagram_sockets(&mut self) {
+        self.stop_datagram_sockets();
+        for number in 0..self.listeners.len() as u32 {
+            let listener = &mut self.listeners[number as usize];
+            listener.closes_when_stopped |= listener.is_datagram_socket;
+            if listener.state == ListenerState::SendingDatagrams {
+                self.close_datagram_socket(number);
+            }
+        }
+    }
+
+    /// Stops receiving datagrams. The sockets can still send.
+    pub(super) fn stop_datagram_sockets(&mut self) {
         for number in 0..self.listeners.len() as u32 {
             let listener = &mut self.listeners[number as usize];
             if listener.state != ListenerState::Datagrams {
@@ -166,10 +212,9 @@ impl<D: Driver, V: Service> Shard<D, V> {
         }
     }
 
-    /// No receive is armed any more. The close waits until the service got the socket's datagrams, and until this turn's
-    /// are sent.
+    /// No receive is armed any more. The service gets the socket's datagrams first.
     pub(super) fn on_datagrams_stopped(&mut self, number: u32) {
-        let (listener, token) = (&mut self.listeners[number as usize], Token::new(number, 0));
+        let listener = &mut self.listeners[number as usize];
         if listener.state != ListenerState::StoppingDatagrams {
             return;
         }
@@ -177,6 +222,17 @@ impl<D: Driver, V: Service> Shard<D, V> {
             self.sockets_to_drain |= 1 << number;
             return;
         }
+        listener.state = ListenerState::SendingDatagrams;
+        // The service may wait for this.
+        self.may_have_intents = true;
+        if listener.closes_when_stopped {
+            self.close_datagram_socket(number);
+        }
+    }
+
+    /// Closes a socket that receives no more, when this turn's datagrams are sent.
+    fn close_datagram_socket(&mut self, number: u32) {
+        let (listener, token) = (&mut self.listeners[number as usize], Token::new(number, 0));
         listener.state = ListenerState::Closing;
         self.may_have_intents = true;
         if self.output.has_datagram_of(token) {

@@ -35,6 +35,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
             dropped: 0,
             is_datagram_socket: false,
             is_paced: false,
+            closes_when_stopped: false,
         });
         // The driver accepts with its next turn, which must not wait for another event.
         self.may_have_intents = true;
@@ -169,7 +170,10 @@ impl<D: Driver, V: Service> Shard<D, V> {
         listener.armed = false;
         match listener.state {
             ListenerState::Stopping(backlog) => self.close_listener(number, backlog),
-            ListenerState::StoppingDatagrams | ListenerState::Closing | ListenerState::Closed => {}
+            ListenerState::StoppingDatagrams
+            | ListenerState::SendingDatagrams
+            | ListenerState::Closing
+            | ListenerState::Closed => {}
             before => match error {
                 // A requested stop; the gate may have opened since.
                 None => self.resume_accepting(),
@@ -213,7 +217,9 @@ impl<D: Driver, V: Service> Shard<D, V> {
                     listener.state = ListenerState::Stopping(backlog);
                     idle.push((number, backlog));
                 }
-                ListenerState::Datagrams | ListenerState::StoppingDatagrams => continue,
+                ListenerState::Datagrams
+                | ListenerState::StoppingDatagrams
+                | ListenerState::SendingDatagrams => continue,
                 ListenerState::Stopping(_) | ListenerState::Closing | ListenerState::Closed => continue,
             }
             self.wheel.clear(number);

@@ -16,6 +16,8 @@ pub(super) enum ListenerState {
     Datagrams,
     /// A datagram socket that stops receiving for good.
     StoppingDatagrams,
+    /// A datagram socket that only sends.
+    SendingDatagrams,
     /// The listener stops accepting for good.
     Stopping(BacklogPolicy),
     Closing,
@@ -35,11 +37,18 @@ pub(super) struct ShardListener {
     pub(super) is_datagram_socket: bool,
     /// Its datagrams pass through the ring.
     pub(super) is_paced: bool,
+    /// The datagram socket is closed when it has stopped receiving.
+    pub(super) closes_when_stopped: bool,
 }
 
 impl ShardListener {
     /// Whether it is a datagram socket that can still send.
     pub(super) fn can_send_datagrams(&self) -> bool {
+        self.receives_datagrams() || self.state == ListenerState::SendingDatagrams
+    }
+
+    /// Whether it is a datagram socket of which the service may still get datagrams.
+    pub(super) fn receives_datagrams(&self) -> bool {
         matches!(self.state, ListenerState::Datagrams | ListenerState::StoppingDatagrams)
     }
 }

@@ -40,7 +40,7 @@ use std::time::Duration;
 
 use stilling_ring::{Clock, Time, Wake};
 
-pub use self::datagram_io::{DatagramIo, DatagramPath};
+pub use self::datagram_io::{DatagramIo, DatagramPath, PassedDatagram};
 pub use self::datagram_ring::DatagramDropPolicy;
 pub use self::io::{Io, OutputFull};
 pub use self::session::{NO_FREE_SLOT, Recipient, Service, Session, ShardControl};
@@ -91,6 +91,8 @@ pub struct ShardConfig {
     pub datagram_drop: DatagramDropPolicy,
     /// Datagrams of paced sockets passed to the service in one turn.
     pub datagrams_served_per_turn: usize,
+    /// Whether the service gets [`Service::datagram_passed`].
+    pub reports_datagrams: bool,
 }
 
 impl Default for ShardConfig {
@@ -108,6 +110,7 @@ impl Default for ShardConfig {
             accept_retry: Duration::from_millis(100),
             datagram_drop: DatagramDropPolicy::default(),
             datagrams_served_per_turn: DATAGRAMS_SERVED_PER_TURN,
+            reports_datagrams: false,
         }
     }
 }

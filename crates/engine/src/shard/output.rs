@@ -60,6 +60,8 @@ pub(super) struct DatagramItem {
     pub(super) token: Token,
     pub(super) to: SocketAddr,
     pub(super) from: Option<IpAddr>,
+    /// The system did not accept it.
+    pub(super) is_dropped: bool,
     start: usize,
     len: usize,
 }
@@ -105,7 +107,7 @@ impl Output {
         };
         let start = self.arena.len();
         self.arena.extend_from_slice(payload);
-        self.datagrams.push(DatagramItem { token, to, from, start, len: payload.len() });
+        self.datagrams.push(DatagramItem { token, to, from, is_dropped: false, start, len: payload.len() });
     }
 
     pub(super) fn has_datagram_of(&self, socket: Token) -> bool {

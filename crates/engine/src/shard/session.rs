@@ -10,7 +10,7 @@ use std::net::IpAddr;
 
 use stilling_ring::Time;
 
-use super::datagram_io::{DatagramIo, DatagramPath, DatagramSender};
+use super::datagram_io::{DatagramIo, DatagramPath, DatagramSender, PassedDatagram};
 use super::io::{Io, OutputFull};
 use super::listener::BacklogPolicy;
 use crate::close_reason::CloseReason;
@@ -75,6 +75,12 @@ pub trait Service: Sized {
     /// A datagram arrived at a socket of [`Shard::receive_datagrams`](crate::Shard::receive_datagrams).
     fn datagram(&mut self, datagram: &Datagram<'_>, io: &mut DatagramIo<'_>) {
         let _ = (datagram, io);
+    }
+
+    /// A datagram was received, also one that a full ring drops, or was accepted by the system for sending; for a log of
+    /// all datagrams. Only with [`ShardConfig::reports_datagrams`](crate::ShardConfig::reports_datagrams).
+    fn datagram_passed(&mut self, now: Time, path: &DatagramPath, datagram: &PassedDatagram<'_>) {
+        let _ = (now, path, datagram);
     }
 
     /// Mail arrived for a peer of a datagram socket; [`reply`](DatagramIo::reply) sends to that peer.
@@ -203,6 +209,7 @@ pub struct ShardControl<'a, V: Service> {
     /// Accepted connections without a slot, and listeners that are not closed.
     pub(super) pending_arrivals: usize,
     pub(super) datagram_sockets: usize,
+    pub(super) receiving_datagram_sockets: usize,
     pub(super) commands: &'a mut Vec<ShardCommand<V>>,
     pub(super) adopt_context: AdoptContext<'a>,
     pub(super) datagrams: DatagramSender<'a>,
@@ -214,6 +221,7 @@ pub(super) enum ShardCommand<V: Service> {
     Adopt(V::Session, Stash),
     CloseListeners(BacklogPolicy),
     CloseDatagramSockets,
+    StopDatagramSockets,
     Drain,
     AbortAll(CloseReason),
     Stop,
@@ -259,6 +267,17 @@ impl<V: Service> ShardControl<'_, V> {
     /// in a socket's queue stay for other holders of the socket.
     pub fn close_datagram_sockets(&mut self) {
         self.commands.push(ShardCommand::CloseDatagramSockets);
+    }
+
+    /// Stops receiving datagrams, as [`close_datagram_sockets`](Self::close_datagram_sockets) does, but keeps the sockets
+    /// open for sending. Takes effect after this turn.
+    pub fn stop_datagram_sockets(&mut self) {
+        self.commands.push(ShardCommand::StopDatagramSockets);
+    }
+
+    /// Whether the service may still get datagrams.
+    pub fn receives_datagrams(&self) -> bool {
+        self.receiving_datagram_sockets > 0
     }
 
     /// Whether a datagram socket of the shard is open.

@@ -107,6 +107,9 @@ impl<D: Driver, V: Service> Shard<D, V> {
         self.driver.turn(self.now, wait, outgoing, &mut self.incomplete_sends, &mut self.events)?;
         self.counters.datagrams_sent.add(self.output.datagrams.len() as u64);
         let sent = self.process_sent();
+        if self.config.reports_datagrams {
+            self.report_sent_datagrams();
+        }
         self.output.clear();
         self.counters.sent_bytes.add(sent);
         self.close_sent_sockets();
@@ -151,6 +154,10 @@ impl<D: Driver, V: Service> Shard<D, V> {
         let Some(OutputItem { token, location, .. }) = self.output.items.get(stop.position as usize).copied()
         else {
             let reason = DatagramDropReason::from_send_error(stop.error.as_ref());
+            let at = stop.position as usize - self.output.items.len();
+            if let Some(item) = self.output.datagrams.get_mut(at) {
+                item.is_dropped = true;
+            }
             return self.counters.datagrams_dropped(reason).add(1);
         };
         let Some(slot) = self.slots.get(token) else { return };

@@ -4,6 +4,7 @@
 //! short send, a second one would send later bytes too early.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Instant;
 
 use rustix::io::Errno;
 use rustix::net::SendFlags;
@@ -103,6 +104,7 @@ impl Poll {
     ) {
         let Some(source) = self.sources.get_mut(token) else { return };
         let position_of = |at: usize| position + at as u32;
+        let begin = Instant::now();
         let mut done = 0;
         while done < batch.len() {
             self.counters.system_calls += 1;
@@ -113,7 +115,7 @@ impl Poll {
                     source.source_flags.clear(SourceFlags::WRITABLE);
                     incomplete_sends
                         .extend((done..batch.len()).map(|at| short_send(position_of(at), 0, None)));
-                    return;
+                    break;
                 }
                 // The error concerns this datagram (or, on a connected socket, an earlier one), not the later ones.
                 Err(error) => {
@@ -122,6 +124,8 @@ impl Poll {
                 }
             }
         }
+        self.counters.send_nanos += begin.elapsed().as_nanos() as u64;
+        self.counters.sends_timed += batch.len() as u64;
     }
 }
 

@@ -116,6 +116,8 @@ pub struct Uring {
     recvmsg_layouts: [RecvmsgLayout; 2],
     /// Reserved so that one connection can be refused when descriptors run out.
     reserve: ReserveDescriptor,
+    /// Turns that sent datagrams.
+    datagram_turns: u64,
     counters: DriverCounters,
 }
 
@@ -144,6 +146,7 @@ impl Uring {
             wake_count: Box::new(0),
             recvmsg_layouts: [RecvmsgLayout::new(0), RecvmsgLayout::new(CONTROL_SIZE)],
             reserve: ReserveDescriptor::new(),
+            datagram_turns: 0,
             counters: DriverCounters::default(),
         };
         driver.arm_wake();
@@ -568,10 +571,19 @@ impl Driver for Uring {
         let cancelled = self.report_cancelled(events);
         self.close_dropped();
         let mut sending = false;
+        let mut datagrams = 0;
+        let mut sample = None;
         for (position, out) in outgoing.enumerate() {
+            if out.to.is_some() {
+                if datagrams == 0 {
+                    sample = self.begin_send_sample();
+                }
+                datagrams += 1;
+            }
             self.push_send(position as u32, &out, incomplete_sends);
             sending = true;
         }
+        self.end_send_sample(sample, datagrams);
         // A stop (of a pipe), a close or detach that is due, or a completion drained by `recv_now` must be reported
         // without a wait.
         let has_results = !incomplete_sends.is_empty()

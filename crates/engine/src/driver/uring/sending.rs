@@ -11,6 +11,7 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::time::Instant;
 
 use io_uring::{opcode, squeue};
 use rustix::io::Errno;
@@ -28,6 +29,9 @@ const SEND_FLAGS: i32 = libc::MSG_DONTWAIT | libc::MSG_WAITALL | libc::MSG_NOSIG
 
 /// The linked close then sends the bytes together with its FIN: one packet, not two.
 const LAST_SEND: i32 = libc::MSG_MORE;
+
+/// Of so many turns that send datagrams, one is measured.
+const SEND_SAMPLE_TURNS: u64 = 64;
 
 impl Uring {
     pub(super) fn push_send(
@@ -64,6 +68,26 @@ impl Uring {
         let close = handle.close().user_data(UringOp::CloseAfterSend.with(out.token));
         self.queue.push(&send.flags(squeue::Flags::SKIP_SUCCESS | squeue::Flags::IO_LINK));
         self.queue.push(&close);
+    }
+
+    /// Before the first datagram of a turn: decides whether the turn's datagrams are measured. One system call submits
+    /// and waits, so measured ones are submitted by a call of their own.
+    pub(super) fn begin_send_sample(&mut self) -> Option<Instant> {
+        let is_sampled = self.datagram_turns.is_multiple_of(SEND_SAMPLE_TURNS);
+        self.datagram_turns += 1;
+        is_sampled.then(|| {
+            self.flush();
+            Instant::now()
+        })
+    }
+
+    /// After the last datagram of a turn.
+    pub(super) fn end_send_sample(&mut self, sample: Option<Instant>, datagrams: u64) {
+        if let Some(begin) = sample {
+            self.flush();
+            self.counters.send_nanos += begin.elapsed().as_nanos() as u64;
+            self.counters.sends_timed += datagrams;
+        }
     }
 
     /// The entry of a send; the caller ensures room among addresses and messages.

@@ -6,7 +6,7 @@ use std::io::Write as _;
 
 use stilling::settings::{Credential, MessagingConfig, SlowSubscribers, StreamConfig, UserConfig};
 use stilling::upstream::PathPattern;
-use stilling::{Admin, DataDirectory, ServeConfig};
+use stilling::{Admin, DataDirectory, PacketLogConfig, ServeConfig};
 
 use crate::resolved::ResolvedSettings;
 use crate::serve::ServeArguments;
@@ -93,6 +93,11 @@ fn http(config: &ServeConfig, sources: &SettingSources, output: &mut String) {
     }
     if let Some(take_over) = &config.take_over {
         let _ = writeln!(output, "control    {} ({})", take_over.path.display(), sources.origin("take-over"));
+    }
+    if let Some(PacketLogConfig { directory, file_size_max, files_max }) = &config.packet_log {
+        let (origin, size) = (sources.origin("packet-log"), write_bytes(*file_size_max));
+        let _ =
+            writeln!(output, "packets    {} ({origin}): {files_max} files of {size}", directory.display());
     }
     for app in &config.apps {
         let processes = app.processes.processes;

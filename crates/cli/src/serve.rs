@@ -11,7 +11,11 @@ use clap::{ArgAction, Args, ValueEnum};
 use stilling::hand_over::{TakeOverConfig, are_listeners_passed};
 use stilling::http::{Routes, Timeouts};
 use stilling::upstream::AppConfig;
-use stilling::{Admin, DriverChoice, PoolScaling, QueueTarget, ServeConfig, Server};
+use stilling::{
+    Admin, DriverChoice, PacketLogConfig, PoolScaling, QueueTarget, ServeConfig, Server, UnprovenPeers,
+};
+
+use stilling_engine::DatagramDropPolicy;
 
 use crate::hub::HubArguments;
 use crate::resolved::ResolvedSettings;
@@ -91,6 +95,8 @@ pub(crate) struct ServeArguments {
     #[command(flatten)]
     hub: HubArguments,
     #[command(flatten)]
+    datagrams: DatagramArguments,
+    #[command(flatten)]
     elastic: ElasticArguments,
     #[command(flatten)]
     app: AppArguments,
@@ -101,6 +107,68 @@ pub(crate) struct ServeArguments {
     /// Print help
     #[arg(short = '?', visible_short_alias = 'h', long, action = ArgAction::HelpShort)]
     help: Option<bool>,
+}
+
+/// UDP sockets: overload, unproven clients, the packet log.
+#[derive(Args)]
+#[command(next_help_heading = "Datagrams")]
+struct DatagramArguments {
+    /// Bytes of the kernel's receive buffer per UDP socket; a log line tells if the system grants less [default: the
+    /// system's]
+    #[arg(long, value_name = "BYTES", value_parser = bytes(4096..=1_073_741_824))]
+    datagram_receive_buffer: Option<u64>,
+    /// Which of the CoAP datagrams that wait for an accept thread is dropped if there are too many; oldest serves the
+    /// freshest requests
+    #[arg(long, value_enum, default_value_t = DropChoice::Oldest)]
+    datagram_drop: DropChoice,
+    /// CoAP clients that get at most three times the bytes of their requests until they return an Echo value
+    #[arg(long, value_enum, default_value_t = UnprovenChoice::Remote)]
+    coap_unproven: UnprovenChoice,
+    /// Record every datagram of UDP sockets in pcapng files in this directory, for tshark and Wireshark
+    #[arg(long, value_name = "DIRECTORY")]
+    packet_log: Option<PathBuf>,
+    /// Bytes of a file of the packet log; then the next one begins
+    #[arg(long, value_name = "BYTES", default_value_t = 67_108_864, requires = "packet_log", value_parser = bytes(1_048_576..=1_099_511_627_776))]
+    packet_log_file_size: u64,
+    /// Files of the packet log; the oldest is removed for the next one
+    #[arg(long, value_name = "N", default_value_t = 16, requires = "packet_log", value_parser = clap::value_parser!(u32).range(2..=10_000))]
+    packet_log_files: u32,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum DropChoice {
+    /// The one that has waited longest
+    Oldest,
+    /// The one that arrives
+    Newest,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum UnprovenChoice {
+    /// Clients beyond loopback; some bytes per second are free, for clients without Echo
+    Remote,
+    /// Every client, without exception
+    All,
+}
+
+impl DatagramArguments {
+    fn apply(&self, config: &mut ServeConfig) {
+        let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+        config.datagram_receive_buffer = self.datagram_receive_buffer.map(size);
+        config.coap_unproven = match self.coap_unproven {
+            UnprovenChoice::Remote => UnprovenPeers::Remote,
+            UnprovenChoice::All => UnprovenPeers::All,
+        };
+        config.packet_log = self.packet_log.clone().map(|directory| PacketLogConfig {
+            file_size_max: self.packet_log_file_size,
+            files_max: self.packet_log_files as usize,
+            ..PacketLogConfig::new(directory)
+        });
+        config.engine.datagram_drop = match self.datagram_drop {
+            DropChoice::Oldest => DatagramDropPolicy::Oldest,
+            DropChoice::Newest => DatagramDropPolicy::Newest,
+        };
+    }
 }
 
 /// Scaling of the worker pool; by default all threads start at once and their number stays fixed.
@@ -468,12 +536,15 @@ impl ServeArguments {
             take_over: self.take_over.map(|path| TakeOverConfig { path, report: log_line }),
             passed_listeners: true,
             coap: if listens_by_default { vec![COAP_DEFAULT.into()] } else { self.coap },
+            // Another program may have the default port; a named address must open.
+            coap_is_optional: listens_by_default,
             apps: self.app.config().map_or_else(|| apps.items.clone(), |app| vec![app]),
             hub: hub.config.clone(),
             hub_thread: hub.thread,
             log: Some(log_line),
             ..defaults
         };
+        self.datagrams.apply(&mut config);
         self.limits.apply(&mut config);
         self.timeouts.apply(&mut config);
 

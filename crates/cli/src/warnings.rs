@@ -31,6 +31,7 @@ pub(crate) fn warnings(resolved: &ResolvedSettings, exposures: &[Exposure]) -> V
     all.extend(syslog_warnings(&config.hub, sources));
     all.extend(websocket_warnings(&config.hub, sources));
     all.extend(app_warnings(config, sources));
+    all.extend(packet_log_warning(config, sources));
     all.extend(sources.warnings.iter().cloned());
     all
 }
@@ -59,6 +60,15 @@ fn app_warnings(config: &ServeConfig, sources: &SettingSources) -> Vec<Diagnosti
         Some(Diagnostic::new(&sources.origin("app"), reason))
     };
     config.apps.iter().filter_map(of).collect()
+}
+
+/// A packet log that cannot be written; the server starts without it.
+fn packet_log_warning(config: &ServeConfig, sources: &SettingSources) -> Option<Diagnostic> {
+    let directory = &config.packet_log.as_ref()?.directory;
+    let existing = directory.ancestors().find(|path| path.exists())?;
+    let shown = existing.display();
+    let reason = || format!("`{shown}` is not a directory, so nothing is recorded; choose another path");
+    (!existing.is_dir()).then(|| Diagnostic::new(&sources.origin("packet-log"), reason()))
 }
 
 /// Listeners that refuse all clients.

@@ -13,9 +13,14 @@ use stilling_wire::http1::HttpLimits;
 use stilling_workers::processes::{self, limits::PROCESSES_MAX, limits::SLOTS_MAX};
 use stilling_workers::{PoolScaling, QueueTarget};
 
+use crate::coap::UnprovenPeers;
 use crate::hand_over::{ActivationError, HandOverError, TakeOverConfig};
 use crate::http::Timeouts;
+use crate::packet_log::PacketLogConfig;
 use crate::protocol::CustomListener;
+use crate::settings::limits::{
+    PACKET_LOG_FILE_SIZE_MAX, PACKET_LOG_FILE_SIZE_MIN, PACKET_LOG_FILES_MAX, PACKET_LOG_FILES_MIN,
+};
 use crate::settings::{MessagingConfig, SettingError};
 use crate::upstream::AppConfig;
 use crate::upstream::limits::{POOL_NAME_SIZE_MAX, POOLS_MAX};
@@ -75,8 +80,18 @@ pub struct ServeConfig {
     pub take_over: Option<TakeOverConfig>,
     /// Also accepts from the listeners that the parent process passes (sd_listen_fds(3)). Default: no.
     pub passed_listeners: bool,
-    /// Addresses for CoAP over UDP; port 0 takes a free port. Default: none.
+    /// Addresses for CoAP over UDP, each with a socket per shard; port 0 takes a free port. Default: none.
     pub coap: Vec<SocketAddr>,
+    /// The server also starts without those addresses of `coap` that cannot be opened, and logs them. Default: no.
+    pub coap_is_optional: bool,
+    /// The CoAP clients that get at most three times the bytes of their requests until they prove their address. Default:
+    /// remote ones.
+    pub coap_unproven: UnprovenPeers,
+    /// Bytes of the kernel's receive buffer that each UDP socket requests; a line of the log tells if the system grants
+    /// less. Default: the system's.
+    pub datagram_receive_buffer: Option<usize>,
+    /// Records all datagrams of UDP sockets in files. Default: no.
+    pub packet_log: Option<PacketLogConfig>,
     /// Pools of worker processes, in place of worker threads and handlers; at most
     /// [`POOLS_MAX`](crate::upstream::limits::POOLS_MAX). Each answers the paths of its pattern, except the admin pages
     /// and the paths of the hub where they are enabled; paths without a pool are not found. Default: none.
@@ -89,7 +104,8 @@ pub struct ServeConfig {
     pub hub: MessagingConfig,
     /// Where the hub runs. Default: `Auto`.
     pub hub_thread: HubThread,
-    /// Writes a line to the log when the condition of a stream changes. Called on a separate thread. Default: no log.
+    /// Writes a line to the log: at the start, on the starting thread, and when the condition of a stream changes, on a
+    /// separate thread. Default: no log.
     pub log: Option<fn(&str)>,
 }
 
@@ -160,6 +176,10 @@ impl Default for ServeConfig {
             take_over: None,
             passed_listeners: false,
             coap: Vec::new(),
+            coap_is_optional: false,
+            coap_unproven: UnprovenPeers::default(),
+            datagram_receive_buffer: None,
+            packet_log: None,
             apps: Vec::new(),
             protocols: Vec::new(),
             hub: MessagingConfig::default(),
@@ -179,6 +199,12 @@ impl ServeConfig {
         let scaling = self.scaling;
         let threads_max = if scaling.is_enabled() { scaling.threads_max } else { self.worker_threads };
         self.check_apps()?;
+        if let Some(PacketLogConfig { file_size_max, files_max, .. }) = &self.packet_log {
+            in_range("packet_log.files_max", *files_max, PACKET_LOG_FILES_MIN, PACKET_LOG_FILES_MAX)?;
+            let size = usize::try_from(*file_size_max).unwrap_or(usize::MAX);
+            let (least, most) = (PACKET_LOG_FILE_SIZE_MIN, PACKET_LOG_FILE_SIZE_MAX);
+            in_range("packet_log.file_size_max", size, least, most)?;
+        }
         if !self.apps.is_empty() && has_routes {
             return Err(ServeError::Config(
                 "apps has a pool, and there are routes: worker processes answer everything, so no handler would be called"

@@ -74,8 +74,10 @@ pub struct Lifecycle {
     stage: AtomicU8,
     /// The hub accepts requests, or there is none.
     hub_started: AtomicBool,
-    /// This server holds streams or datagram sockets that a successor waits for.
+    /// This server holds streams that a successor waits for.
     holds_streams: AtomicBool,
+    /// Shards that receive datagrams.
+    datagram_readers: AtomicUsize,
     wakes: Vec<Arc<Wake>>,
     wall_clock: WallClock,
 }
@@ -94,6 +96,7 @@ impl Lifecycle {
             stage: AtomicU8::new(HandoverStage::Released as u8),
             hub_started: AtomicBool::new(true),
             holds_streams: AtomicBool::new(false),
+            datagram_readers: AtomicUsize::new(0),
             wakes,
             wall_clock,
         }
@@ -216,12 +219,12 @@ impl Lifecycle {
         is_over && !self.hub_has_started()
     }
 
-    /// This server has streams or datagram sockets.
+    /// This server has streams.
     pub(crate) fn hold_streams(&self) {
         self.holds_streams.store(true, Ordering::Release);
     }
 
-    /// The streams are closed and nothing reads the datagram sockets: a successor may have them.
+    /// The streams are closed: a successor may have them.
     pub(crate) fn release_streams(&self) {
         self.holds_streams.store(false, Ordering::Release);
         self.wake_all();
@@ -229,7 +232,7 @@ impl Lifecycle {
 
     /// Whether a successor has to wait for streams or datagram sockets of this server.
     pub(crate) fn holds_streams(&self) -> bool {
-        self.holds_streams.load(Ordering::Acquire)
+        self.holds_streams.load(Ordering::Acquire) || self.datagram_readers.load(Ordering::Acquire) > 0
     }
 
     pub(crate) fn is_handed_over(&self) -> bool {
@@ -277,6 +280,24 @@ impl Drop for ReleaseOnDrop {
     }
 }
 
+/// A shard that receives datagrams. A successor receives from its sockets only after this is dropped.
+#[derive(Debug)]
+pub(crate) struct DatagramReader(Arc<Lifecycle>);
+
+impl DatagramReader {
+    pub(crate) fn new(lifecycle: &Arc<Lifecycle>) -> DatagramReader {
+        lifecycle.datagram_readers.fetch_add(1, Ordering::AcqRel);
+        DatagramReader(Arc::clone(lifecycle))
+    }
+}
+
+impl Drop for DatagramReader {
+    fn drop(&mut self) {
+        self.0.datagram_readers.fetch_sub(1, Ordering::AcqRel);
+        self.0.wake_all();
+    }
+}
+
 /// Drains the server when a necessary thread ends early.
 pub(crate) struct FailureGuard {
     pub(crate) lifecycle: Arc<Lifecycle>,
@@ -306,6 +327,21 @@ mod tests {
         assert_eq!(lifecycle.phase(), LifecyclePhase::Draining);
         lifecycle.end();
         assert_eq!(lifecycle.phase(), LifecyclePhase::Stopping);
+    }
+
+    /// Rows 1.17, 4.37: a successor waits for every shard that receives datagrams, with and without streams.
+    #[test]
+    fn a_successor_waits_for_streams_and_for_readers_of_datagrams() {
+        let lifecycle = Arc::new(Lifecycle::new(Vec::new(), WallClock::System));
+        assert!(!lifecycle.holds_streams());
+        let readers = [DatagramReader::new(&lifecycle), DatagramReader::new(&lifecycle)];
+        lifecycle.hold_streams();
+        let [first, second] = readers;
+        drop(first);
+        lifecycle.release_streams();
+        assert!(lifecycle.holds_streams());
+        drop(second);
+        assert!(!lifecycle.holds_streams());
     }
 
     /// Row 4.37: the stage never goes back, in any order of the steps.

@@ -10,6 +10,9 @@
 //!  3 shards, 1 exclusive           a  a  a       copies: the parent opened it without SO_REUSEPORT
 //! ```
 //!
+//! UDP sockets differ in one point: none is added to received ones, because each change of their number makes the
+//! system send the datagrams of most clients to other sockets. A shard may then have none.
+//!
 //! A successor binds the missing listeners at once, so that errors show, but listens only after it has taken over:
 //! connections in a listener's queue are lost with the process that holds it, and until then the hand-over may fail.
 //!
@@ -23,7 +26,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use stilling_engine::limits::LISTENERS_MAX;
-use stilling_engine::net::{self, ListenOptions};
+use stilling_engine::net::{self, DatagramOptions, ListenOptions};
 
 use crate::addresses::overlap;
 use crate::config::{ServeConfig, ServeError};
@@ -63,6 +66,11 @@ impl ListenerProtocol {
             ListenerProtocol::Custom(_) => "custom",
         }
     }
+
+    /// Whether its sockets are UDP sockets.
+    pub(crate) const fn is_udp(self) -> bool {
+        matches!(self, ListenerProtocol::Syslog(SyslogTransport::Udp) | ListenerProtocol::Coap)
+    }
 }
 
 /// Maximum wait at the start for an address in use: the system destroys the ring of a killed process a moment after
@@ -87,12 +95,26 @@ pub(crate) struct ListeningSocket {
 
 /// When opened listeners listen.
 pub(crate) enum ListenTiming<'a> {
-    /// At once. A TCP address in use is tried again for `ADDRESS_RELEASE_TIMEOUT`.
+    /// At once. An address in use is tried again for `ADDRESS_RELEASE_TIMEOUT`.
     Now,
     /// At once. An address in use is tried again while this returns true.
     RetryWhile(&'a mut dyn FnMut() -> bool),
     /// Later; now they are only bound.
     BindOnly,
+}
+
+impl ListenTiming<'_> {
+    /// Sleeps briefly and returns whether to try an address in use again, of which the first attempt was at `begin`.
+    fn tries_again(&mut self, begin: Instant) -> bool {
+        match self {
+            ListenTiming::Now if begin.elapsed() < ADDRESS_RELEASE_TIMEOUT => {
+                std::thread::sleep(ADDRESS_CHECK_INTERVAL);
+                true
+            }
+            ListenTiming::RetryWhile(wait) => wait(),
+            ListenTiming::Now | ListenTiming::BindOnly => false,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -108,6 +130,8 @@ pub(crate) struct Listeners {
     pub(crate) reused: usize,
     /// The files of Unix sockets.
     pub(crate) files: Vec<SocketFile>,
+    /// Lines about optional addresses that could not be opened.
+    pub(crate) not_opened: Vec<String>,
 }
 
 /// One configured address with its listeners.
@@ -141,14 +165,14 @@ impl Listeners {
             by_shard: (0..config.shards).map(|_| Vec::new()).collect(),
             reused: groups.iter().map(|group| group.sockets.len()).sum(),
             files: Vec::new(),
+            not_opened: Vec::new(),
         };
         for (number, group) in groups.into_iter().enumerate() {
             let options = options(group.protocol);
             listeners.open_group(number, group, &options, &inherited, &when)?;
         }
-        let syslog = ListenerProtocol::Syslog(SyslogTransport::Udp);
-        listeners.open_udp(syslog, &config.hub.syslog_udp, &mut datagrams, &mut when)?;
-        listeners.open_udp(ListenerProtocol::Coap, &config.coap, &mut datagrams, &mut when)?;
+        listeners.open_syslog_udp(config, &mut datagrams, &mut when)?;
+        listeners.open_coap(config, &mut datagrams, &mut when)?;
         listeners.open_syslog_unix(&config.hub.syslog_unix, &when)?;
         for listeners in &mut listeners.by_shard {
             listeners.sort_by_key(|listener| listener.from);
@@ -197,38 +221,62 @@ impl Listeners {
         Ok(())
     }
 
-    /// Assigns each UDP address to one shard: a single reader keeps the order of a source's datagrams, and recognises
-    /// its duplicates.
-    fn open_udp(
+    /// Assigns each UDP address for syslog to one shard: a single reader keeps the order of a source's datagrams.
+    fn open_syslog_udp(
         &mut self,
-        protocol: ListenerProtocol,
-        addresses: &[SocketAddr],
+        config: &ServeConfig,
         old: &mut Vec<(SocketAddr, OwnedFd)>,
         when: &mut ListenTiming<'_>,
     ) -> Result<(), ServeError> {
-        let mut opened = Vec::new();
-        for wanted in addresses {
-            if wanted.port() != 0 && opened.contains(wanted) {
-                continue;
+        for wanted in distinct(&config.hub.syslog_udp) {
+            let sockets = DatagramGroup::open(wanted, 1, config.datagram_receive_buffer, old, when)?;
+            self.add_datagram_group(ListenerProtocol::Syslog(SyslogTransport::Udp), sockets);
+        }
+        Ok(())
+    }
+
+    /// Opens a socket of each CoAP address for every shard. The system sends all datagrams of a client to the same
+    /// socket, and so to the shard that recognises its duplicates and has its blocks.
+    fn open_coap(
+        &mut self,
+        config: &ServeConfig,
+        old: &mut Vec<(SocketAddr, OwnedFd)>,
+        when: &mut ListenTiming<'_>,
+    ) -> Result<(), ServeError> {
+        for wanted in distinct(&config.coap) {
+            let count = self.by_shard.len();
+            match DatagramGroup::open(wanted, count, config.datagram_receive_buffer, old, when) {
+                Ok(sockets) => self.add_datagram_group(ListenerProtocol::Coap, sockets),
+                Err(ServeError::Listen(_, error)) if config.coap_is_optional => {
+                    let reason = match error.kind() {
+                        io::ErrorKind::AddrInUse => "address in use".to_owned(),
+                        _ => error.to_string(),
+                    };
+                    self.not_opened.push(format!("coap not opened: {wanted}: {reason}"));
+                }
+                Err(error) => return Err(error),
             }
-            let (socket, is_old) = datagram_socket(*wanted, old, when)?;
-            self.reused += usize::from(is_old);
-            let address = net::local_addr(&socket).map_err(|error| ServeError::Listen(*wanted, error))?;
-            opened.push(*wanted);
-            self.addresses.push(address);
-            self.protocols.push(protocol);
-            let shard = self.addresses.len() % self.by_shard.len();
+        }
+        Ok(())
+    }
+
+    fn add_datagram_group(&mut self, protocol: ListenerProtocol, group: DatagramGroup) {
+        let DatagramGroup { address, sockets, is_old } = group;
+        self.reused += if is_old { sockets.len() } else { 0 };
+        self.addresses.push(address);
+        self.protocols.push(protocol);
+        for (at, socket) in sockets.into_iter().enumerate() {
+            let shard = (self.addresses.len() + at) % self.by_shard.len();
             self.by_shard[shard].push(ListeningSocket {
                 socket,
                 address,
                 protocol,
                 is_admin: false,
                 is_inherited: false,
-                // The predecessor reads its socket until it has released the streams.
+                // The predecessor reads its sockets until it has released them.
                 from: if is_old { HandoverStage::Released } else { HandoverStage::PathTaken },
             });
         }
-        Ok(())
     }
 
     /// Assigns each Unix socket for syslog to one shard.
@@ -256,6 +304,21 @@ impl Listeners {
             });
         }
         Ok(())
+    }
+
+    /// The UDP listeners, as URLs, each with the smallest receive buffer of its sockets in bytes.
+    pub(crate) fn receive_buffers(&self) -> Result<Vec<(String, u64)>, ServeError> {
+        let mut buffers: Vec<(String, u64)> = Vec::new();
+        for listener in self.by_shard.iter().flatten().filter(|listener| listener.protocol.is_udp()) {
+            let url = format!("{}://{}", listener.protocol.scheme(), listener.address);
+            let size = net::receive_buffer(&listener.socket);
+            let size = size.map_err(|error| ServeError::Listen(listener.address, error))? as u64;
+            match buffers.iter_mut().find(|(known, _)| *known == url) {
+                Some((_, smallest)) => *smallest = size.min(*smallest),
+                None => buffers.push((url, size)),
+            }
+        }
+        Ok(buffers)
     }
 
     /// Descriptors of all shards together.
@@ -416,31 +479,76 @@ impl SortedListeners {
     }
 }
 
-/// The predecessor's socket for this address, or a new one. Returns whether it is the predecessor's.
-fn datagram_socket(
-    wanted: SocketAddr,
-    old: &mut Vec<(SocketAddr, OwnedFd)>,
-    when: &mut ListenTiming<'_>,
-) -> Result<(OwnedFd, bool), ServeError> {
-    let is_match = |at: SocketAddr| at == wanted || wanted.port() == 0 && at.ip() == wanted.ip();
-    if let Some(index) = old.iter().position(|(at, _)| is_match(*at)) {
-        return Ok((old.swap_remove(index).1, true));
-    }
-    loop {
-        match net::bind_udp(wanted) {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-                if let ListenTiming::RetryWhile(wait) = when
-                    && wait()
-                {
-                    continue;
+/// The sockets of a UDP address.
+struct DatagramGroup {
+    address: SocketAddr,
+    sockets: Vec<OwnedFd>,
+    /// They are the predecessor's.
+    is_old: bool,
+}
+
+impl DatagramGroup {
+    /// The predecessor's sockets for this address, or `count` new ones. None is added to a predecessor's: each change of
+    /// their number makes the system send the datagrams of most clients to other sockets.
+    fn open(
+        wanted: SocketAddr,
+        count: usize,
+        receive_buffer: Option<usize>,
+        old: &mut Vec<(SocketAddr, OwnedFd)>,
+        when: &mut ListenTiming<'_>,
+    ) -> Result<DatagramGroup, ServeError> {
+        let open = |error| ServeError::Listen(wanted, error);
+        let is_match = |at: SocketAddr| at == wanted || wanted.port() == 0 && at.ip() == wanted.ip();
+        if let Some(address) = old.iter().map(|(at, _)| *at).find(|at| is_match(*at)) {
+            let mut sockets = Vec::new();
+            for (at, socket) in std::mem::take(old) {
+                match at == address {
+                    true => sockets.push(socket),
+                    false => old.push((at, socket)),
                 }
-                return Err(ServeError::Listen(wanted, error));
             }
-            outcome => {
-                return outcome
-                    .map(|socket| (socket, false))
-                    .map_err(|error| ServeError::Listen(wanted, error));
+            if let Some(size) = receive_buffer {
+                sockets
+                    .iter()
+                    .try_for_each(|socket| net::set_receive_buffer(socket, size).map(drop))
+                    .map_err(open)?;
             }
+            return Ok(DatagramGroup { address, sockets, is_old: true });
+        }
+        let mut options = DatagramOptions { receive_buffer, ..DatagramOptions::default() };
+        // Not shared at first: another server at the address is an error.
+        let first = bind_free_address(wanted, &options, when).map_err(open)?;
+        let address = net::local_addr(&first).map_err(open)?;
+        let mut sockets = vec![first];
+        if count > 1 {
+            net::share_datagram_address(&sockets[0]).map_err(open)?;
+            options.reuse_port = true;
+        }
+        for _ in 1..count {
+            sockets.push(net::bind_udp_with(address, &options).map_err(open)?);
+        }
+        Ok(DatagramGroup { address, sockets, is_old: false })
+    }
+}
+
+/// Each address once; port 0 takes another port each time.
+fn distinct(addresses: &[SocketAddr]) -> impl Iterator<Item = SocketAddr> {
+    let is_first =
+        |(at, wanted): &(usize, &SocketAddr)| wanted.port() == 0 || !addresses[..*at].contains(wanted);
+    addresses.iter().enumerate().filter(is_first).map(|(_, wanted)| *wanted)
+}
+
+/// Binds a UDP socket that shares its address with no other. An address in use is tried again as `when` tells.
+fn bind_free_address(
+    wanted: SocketAddr,
+    options: &DatagramOptions,
+    when: &mut ListenTiming<'_>,
+) -> io::Result<OwnedFd> {
+    let begin = Instant::now();
+    loop {
+        match net::bind_udp_with(wanted, options) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && when.tries_again(begin) => {}
+            outcome => return outcome,
         }
     }
 }
@@ -497,15 +605,7 @@ fn check_free(
     loop {
         match net::check_address_free(*wanted, options) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-                let waits = match when {
-                    ListenTiming::Now if begin.elapsed() < ADDRESS_RELEASE_TIMEOUT => {
-                        std::thread::sleep(ADDRESS_CHECK_INTERVAL);
-                        true
-                    }
-                    ListenTiming::RetryWhile(wait) => wait(),
-                    ListenTiming::Now | ListenTiming::BindOnly => false,
-                };
-                if waits {
+                if when.tries_again(begin) {
                     continue;
                 }
                 return Err(match unconfigured.iter().find(|old| overlaps(old)) {

@@ -74,6 +74,7 @@ impl Collector for OverviewCollector {
         self.encode_jobs(to)?;
         self.encode_app(to)?;
         self.encode_coap(to)?;
+        self.encode_packet_log(to)?;
         hub::encode(&self.0, to)
     }
 }
@@ -122,6 +123,16 @@ impl OverviewCollector {
         gauge(to, "datagrams_waiting_max", "Most datagrams that waited at once in a shard", most)?;
         let help = "Waiting datagrams that were dropped because too many waited";
         counter(to, "datagrams_shed", help, overview.engine(|c| &c.datagrams_shed))?;
+        let help = "Receive buffer of the UDP sockets of a listener, as granted by the system";
+        let kind = ConstGauge::new(0_i64).metric_type();
+        if !overview.receive_buffers.is_empty() {
+            let mut buffers =
+                to.encode_descriptor("datagram_receive_buffer", help, Some(&Unit::Bytes), kind)?;
+            for (listener, size) in &overview.receive_buffers {
+                let size = ConstGauge::new(i64::try_from(*size).unwrap_or(i64::MAX));
+                size.encode(buffers.encode_family(&[("listener", listener.as_str())])?)?;
+            }
+        }
         counter(to, "datagrams_sent", "Datagrams to be sent", overview.engine(|c| &c.datagrams_sent))?;
         let dropped = DatagramDropReason::ALL
             .map(|reason| (reason.name(), overview.engine(|c| c.datagrams_dropped(reason))));
@@ -161,11 +172,37 @@ impl OverviewCollector {
         let help = "Messages sent as non-confirmable ones because the table of confirmable ones was full";
         let refused = overview.coap(|c| c.transmissions_refused.get());
         counter(to, "coap_transmissions_refused", help, refused)?;
+        let help = "Replies beyond what an address without proof may get, within the budget for them";
+        counter(to, "coap_unproven_replies", help, overview.coap(|c| c.unproven_replies.get()))?;
         let help = "Answers withheld because they exceed what an address without proof may get";
         let limited = overview.coap(|c| c.amplification_limited.get());
         counter(to, "coap_amplification_limited", help, limited)?;
         let help = "Requests answered 4.01 with an Echo value";
-        counter(to, "coap_echo_required", help, overview.coap(|c| c.echo_required.get()))
+        counter(to, "coap_echo_required", help, overview.coap(|c| c.echo_required.get()))?;
+        let stages = overview.coap_stages();
+        let help = "Time that CoAP datagrams spent in a stage, of those that were measured";
+        let kind = ConstCounter::new(0.0).metric_type();
+        let mut times = to.encode_descriptor("coap_stage", help, Some(&Unit::Seconds), kind)?;
+        for (stage, time, _) in stages {
+            ConstCounter::new(time.as_secs_f64()).encode(times.encode_family(&[("stage", stage)])?)?;
+        }
+        let help = "CoAP datagrams measured in a stage";
+        let counts = stages.map(|(stage, _, count)| (stage, count));
+        family(to, "coap_stage_datagrams", help, "stage", counts)
+    }
+
+    /// Metrics of the packet log, if there is one.
+    fn encode_packet_log(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let Some(log) = &self.0.packet_log else { return Ok(()) };
+        let (recorded, dropped) = (log.sum(|c| &c.recorded), log.sum(|c| &c.dropped));
+        counter(to, "packet_log_recorded", "Datagrams passed to the packet log", recorded)?;
+        let lost = [("busy", dropped), ("error", log.discarded.get())];
+        let help = "Datagrams that are missing in the packet log, by reason";
+        family(to, "packet_log_lost", help, "reason", lost)?;
+        let help = "Bytes written by the packet log";
+        counter_with_unit(to, "packet_log_written", help, &Unit::Bytes, log.written.get())?;
+        counter(to, "packet_log_files", "Files begun by the packet log", log.files.get())?;
+        counter(to, "packet_log_errors", "Errors of the packet log's files", log.errors.get())
     }
 
     /// Memory and activity of the shards and their drivers.

@@ -1,9 +1,9 @@
 //! The state behind the status page and the metrics: every shard's counters, the pool, the driver.
 
 use std::sync::{Arc, OnceLock};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
-use stilling_engine::counters::{Counter, EngineCounters};
+use stilling_engine::counters::{Counter, EngineCounters, StageTime};
 use stilling_hub::{Ingress, Loss};
 use stilling_ring::Time;
 use stilling_workers::{Pool, PoolCounters};
@@ -11,6 +11,7 @@ use stilling_workers::{Pool, PoolCounters};
 use crate::coap::CoapCounters;
 use crate::http::{HttpCounters, JobOutcome, Status};
 use crate::hub::HubHandleCounters;
+use crate::packet_log::PacketLogCounters;
 use crate::rates::{CounterTotals, RateWindow, Rates};
 use crate::upstream::App;
 use crate::volume_monitor::VolumeMonitor;
@@ -25,6 +26,10 @@ pub struct Overview {
     pub driver_fallback: Option<String>,
     /// Listeners, as URLs.
     pub listeners: Vec<String>,
+    /// The UDP listeners, as URLs, each with the smallest receive buffer of its sockets in bytes.
+    pub receive_buffers: Vec<(String, u64)>,
+    /// Lines about optional listeners that could not be opened.
+    pub not_opened: Vec<String>,
     /// Maximum connections per shard.
     pub capacity: u32,
     /// Worker threads at the start.
@@ -47,6 +52,8 @@ pub struct Overview {
     pub rates: Rates,
     /// Disk usage of streams.
     pub volumes: Arc<VolumeMonitor>,
+    /// Counters of the packet log, if there is one.
+    pub packet_log: Option<Arc<PacketLogCounters>>,
 }
 
 impl Overview {
@@ -67,6 +74,25 @@ impl Overview {
     /// The sum of a counter over all shards' CoAP endpoints.
     pub fn coap(&self, counter: impl Fn(&CoapCounters) -> u64) -> u64 {
         self.coap.iter().map(|counters| counter(counters)).sum()
+    }
+
+    /// Time and number of datagrams of each stage of CoAP: in the queue, in a worker, in the endpoint, on the way to the
+    /// system (as far as the driver measures it).
+    pub fn coap_stages(&self) -> [(&'static str, Duration, u64); 4] {
+        let engine = |stage: fn(&EngineCounters) -> &StageTime| {
+            let sum = |counter: fn(&StageTime) -> &Counter| {
+                self.engines.iter().map(|shard| counter(stage(shard)).get()).sum::<u64>()
+            };
+            (sum(|stage| &stage.nanos), sum(|stage| &stage.count))
+        };
+        let worker = (self.coap(|c| c.worker.nanos.get()), self.coap(|c| c.worker.count.get()));
+        [
+            ("queue", engine(|shard| &shard.datagrams_waited)),
+            ("worker", worker),
+            ("encode", engine(|shard| &shard.datagrams_served)),
+            ("send", engine(|shard| &shard.datagram_sends)),
+        ]
+        .map(|(name, (nanos, count))| (name, Duration::from_nanos(nanos), count))
     }
 
     /// The sum of a counter over all shards' HTTP sessions.

@@ -2,7 +2,7 @@
 //!
 //! The calling thread becomes shard 0; the other shards and the workers get their own threads at the start: A shards
 //! and W workers create A + W − 1 threads. Further threads serve the parts in use: the hub and its journal, the log,
-//! the volume monitor, the scaler of a pool that may grow, the hand-over, and the supervisor of worker processes.
+//! the packet log, the volume monitor, the scaler of a pool that may grow, the hand-over, and the supervisor of worker processes.
 //! `start` creates one more thread for shard 0.
 
 mod bind;
@@ -25,6 +25,7 @@ use stilling_engine::{Shard, ShardConfig as EngineConfig};
 use stilling_ring::{Clock, Wake};
 use stilling_workers::{JobSubmitter, Pool};
 
+use crate::coap::UnprovenPeers;
 use crate::config::ServeError;
 use crate::exposure::Exposure;
 use crate::hand_over::limits::QUEUE_CHECK_SPAN;
@@ -32,9 +33,10 @@ use crate::hand_over::{HandOverError, HandoverThread, HandoverWaker};
 use crate::http::{HttpConfig, HttpCounters, JobOutcome};
 use crate::hub::HubCloser;
 use crate::hub_plan::HubPlan;
-use crate::lifecycle::{FailureGuard, HandoverStage, Lifecycle, LifecyclePhase};
+use crate::lifecycle::{DatagramReader, FailureGuard, HandoverStage, Lifecycle, LifecyclePhase};
 use crate::listeners::{ListenerProtocol, ListeningSocket};
 use crate::overview::Overview;
+use crate::packet_log::{PacketCapture, PacketLog, PacketLogThread};
 use crate::running_server::RunningServer;
 use crate::shard::{Endpoint, ShardHub, ShardService};
 use crate::socket_file::SocketFile;
@@ -58,6 +60,7 @@ pub struct Server {
     lifecycle: Arc<Lifecycle>,
     clock: Clock,
     handover_thread: Option<HandoverThread>,
+    packet_log: Option<PacketLog>,
     /// Removed with the server.
     files: Vec<SocketFile>,
 }
@@ -123,6 +126,7 @@ impl Server {
             lifecycle,
             clock,
             handover_thread,
+            packet_log,
             files,
             ..
         } = self;
@@ -136,6 +140,7 @@ impl Server {
             hub: None,
             closing: None,
             handover_thread: None,
+            packet_log: None,
             volumes: Arc::clone(&overview.volumes),
         };
         // Threads inherit the timer slack: sleeps end when they are due, not up to 50 us later (prctl(2),
@@ -145,6 +150,8 @@ impl Server {
             app.start().map_err(ServeError::App)?;
         }
         thread_handles.pool.start().map_err(ServeError::Threads)?;
+        thread_handles.packet_log =
+            packet_log.map(PacketLog::start).transpose().map_err(ServeError::Threads)?;
         if let Some(plan) = plan {
             let (threads, closing) = mpsc::channel();
             let closer = HubCloser::Threads { lifecycle: Arc::clone(&thread_handles.lifecycle), threads };
@@ -186,6 +193,8 @@ struct ThreadHandles {
     /// Threads that finish a hub after the shard that ran it has left.
     closing: Option<mpsc::Receiver<std::thread::JoinHandle<()>>>,
     handover_thread: Option<(Arc<HandoverWaker>, HandoverJoinHandle)>,
+    /// Ends after the shards.
+    packet_log: Option<PacketLogThread>,
     volumes: Arc<VolumeMonitor>,
 }
 
@@ -201,6 +210,7 @@ impl ThreadHandles {
                 Err(panic) => panicked = Some(panic),
             }
         }
+        self.packet_log = None;
         let closing = self.closing.take();
         let closing = closing.iter().flat_map(mpsc::Receiver::try_iter);
         for thread in self.hub.take().into_iter().chain(closing) {
@@ -287,6 +297,7 @@ struct ShardSetup {
     handle: Arc<OnceLock<WakeHandle>>,
     wake: Arc<Wake>,
     hub: Option<ShardHub>,
+    packets: Option<PacketCapture>,
     shared: SharedSetup,
 }
 
@@ -301,6 +312,7 @@ struct SharedSetup {
     clock: Clock,
     http: HttpConfig,
     engine: EngineConfig,
+    coap_unproven: UnprovenPeers,
     overview: Arc<Overview>,
     lifecycle: Arc<Lifecycle>,
 }
@@ -328,11 +340,15 @@ impl ShardSetup {
     fn serve_on<D: Driver<Socket = OwnedFd>>(self, driver: D) -> io::Result<()> {
         // A request to end before this point found no handle: the first turn must not wait.
         self.handle.get_or_init(|| driver.wake_handle()).wake();
-        let SharedSetup { shares_listeners, clock, http, engine, overview, lifecycle, .. } = self.shared;
+        let SharedSetup { shares_listeners, clock, http, engine, coap_unproven, overview, lifecycle, .. } =
+            self.shared;
         let counters: Arc<EngineCounters> = Arc::clone(&overview.engines[self.number]);
         let http_counters: Arc<HttpCounters> = Arc::clone(&overview.http[self.number]);
         let addresses = self.listeners.iter().map(|listener| listener.address).collect();
         let has_hub = self.hub.is_some();
+        let receives_datagrams = self.listeners.iter().any(|listener| listener.protocol.is_udp());
+        // Before this shard is ready for a successor.
+        let reader = receives_datagrams.then(|| DatagramReader::new(&lifecycle));
         let coap = Arc::clone(&overview.coap[self.number]);
         let service = ShardService::new(
             self.endpoints,
@@ -343,8 +359,10 @@ impl ShardSetup {
             Arc::clone(&lifecycle),
         )
         .with_upstream(self.upstream)
-        .with_coap(coap, clock.now())
+        .with_coap(coap, coap_unproven, clock.now())
+        .with_datagram_reader(reader)
         .with_hub(self.hub)
+        .with_packets(self.packets)
         .with_addresses(addresses);
         let mut shard = Shard::new(driver, service, engine, clock, self.wake, counters);
         shard.on_detached(ShardService::delegate);
@@ -403,10 +421,10 @@ fn accept_from<D: Driver<Socket = OwnedFd>>(
         && let Some(listener) = listeners.pop_front()
     {
         match listener.protocol {
-            ListenerProtocol::Syslog(SyslogTransport::Udp | SyslogTransport::Unix)
-            | ListenerProtocol::Coap => {
+            ListenerProtocol::Syslog(SyslogTransport::Udp | SyslogTransport::Unix) => {
                 shard.receive_datagrams(listener.socket)?;
             }
+            ListenerProtocol::Coap => _ = shard.receive_paced_datagrams(listener.socket)?,
             ListenerProtocol::Http
             | ListenerProtocol::Nats
             | ListenerProtocol::NatsWebSocket

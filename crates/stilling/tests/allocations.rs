@@ -5,7 +5,7 @@
 #![cfg(target_os = "linux")]
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::thread;
 use std::time::Duration;
 
@@ -144,10 +144,86 @@ fn a_warm_server_allocates_nothing_on(driver: DriverChoice) {
     client.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
 }
 
-/// Row 4.6: no allocation per connection or request, in shards and workers, on either driver.
+/// CoAP requests that no worker is needed for, each with the number of its replies. The message id is replaced.
+const COAP_KINDS: [(&str, &[u8], usize); 7] = [
+    ("a small answer", b"\x40\x01\0\0\xb4test", 1),
+    ("a small answer, non-confirmable", b"\x50\x01\0\0\xb4test", 1),
+    // Block 1 of 64 bytes; the first one is requested before.
+    ("a next block", b"\x40\x01\0\0\xb5large\xc1\x12", 1),
+    ("an unknown resource", b"\x40\x01\0\0\xb4none", 1),
+    ("malformed", b"\x40\x01\0\0\xff", 1),
+    ("malformed, ignored", b"\x80\x01\0\0\xb4test", 0),
+    ("a ping", b"\x40\0\0\0", 1),
+];
+
+/// The first block of 64 bytes of a long answer.
+const COAP_FIRST_BLOCK: &[u8] = b"\x40\x01\0\0\xb5large\xc1\x02";
+
+struct CoapPeer {
+    socket: UdpSocket,
+    next_id: u16,
+}
+
+impl CoapPeer {
+    fn new(address: SocketAddr) -> CoapPeer {
+        let socket = UdpSocket::bind("127.0.0.1:0").expect("a free port");
+        socket.connect(address).expect("an address");
+        socket.set_read_timeout(Some(HANG_TIMEOUT)).expect("a socket takes options");
+        CoapPeer { socket, next_id: 0 }
+    }
+
+    /// Sends a message with a new id so many times, and receives a reply to each.
+    fn ask(&mut self, message: &[u8], times: usize, replies: usize) {
+        self.next_id = self.next_id.wrapping_add(1);
+        let mut buffer = [0; 64];
+        let message_with_id = &mut buffer[..message.len()];
+        message_with_id.copy_from_slice(message);
+        message_with_id[2..4].copy_from_slice(&self.next_id.to_be_bytes());
+        for _ in 0..times {
+            self.socket.send(message_with_id).expect("it is sent");
+            for _ in 0..replies {
+                self.socket.recv(&mut [0; 2048]).expect("a reply");
+            }
+        }
+    }
+}
+
+fn a_warm_coap_server_allocates_nothing_on(driver: DriverChoice) {
+    let config = ServeConfig {
+        listen: Vec::new(),
+        coap: vec![SocketAddr::from(([127, 0, 0, 1], 0))],
+        shards: 2,
+        driver,
+        ..ServeConfig::default()
+    };
+    let server = Server::bind(config, Routes::new()).expect("a free port and the driver");
+    let address = server.addresses()[0];
+    thread::spawn(move || server.run().map(drop));
+    let client = thread::spawn(move || {
+        exclude_this_thread();
+        for (kind, message, replies) in COAP_KINDS {
+            // Each twice: the second one is a duplicate.
+            let settled = run_until_allocation_free(ATTEMPTS, || {
+                let mut peers: Vec<_> = (0..8).map(|_| CoapPeer::new(address)).collect();
+                peers.iter_mut().for_each(|peer| peer.ask(COAP_FIRST_BLOCK, 1, 1));
+                for _ in 0..200 {
+                    peers.iter_mut().for_each(|peer| peer.ask(message, 2, replies));
+                }
+            });
+            if let Err(counts) = settled {
+                panic!("{driver:?}, {kind}: {counts:?}");
+            }
+        }
+    });
+    client.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+}
+
+/// Row 4.6: no allocation per connection or request, in shards and workers, on either driver. Row 1.1: none per datagram
+/// that needs no worker.
 #[test]
 fn a_warm_server_allocates_nothing() {
     for driver in [DriverChoice::Uring, DriverChoice::Poll] {
         a_warm_server_allocates_nothing_on(driver);
+        a_warm_coap_server_allocates_nothing_on(driver);
     }
 }

@@ -15,6 +15,9 @@ const INDENT: &str = "  ";
 const WORKERS: &str = "Elastic workers";
 const APP: &str = "Worker processes";
 
+/// Options that need a packet log.
+const PACKET_LOG_DETAIL: &str = "packet-log-";
+
 /// Options that contradict `app` with any value.
 const NOT_WITH_APP: [&str; 2] = ["worker-threads", "demo"];
 
@@ -38,6 +41,7 @@ pub(super) fn effective(matches: &ArgMatches, definitions: &[SettingDefinition<'
     let is_wanted = |definition: &&SettingDefinition<'_>| match definition.heading() {
         APP => has_app,
         WORKERS => !has_app && (grows || !definition.is_about_growth()),
+        _ if definition.name.starts_with(PACKET_LOG_DETAIL) => is_set("packet_log"),
         _ => !(has_app && NOT_WITH_APP.contains(&definition.name)),
     };
     let of = |definition: &SettingDefinition<'_>| {

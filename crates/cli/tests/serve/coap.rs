@@ -1,15 +1,24 @@
 //! CoAP with libcoap's client: methods, blocks in both directions, separate responses, bad datagrams.
 
+use std::collections::BTreeSet;
 use std::net::UdpSocket;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::support::{DriverUnderTest, ServerUnderTest, Tool};
+use rustix::process::Signal;
+
+use crate::support::{DriverUnderTest, ServerUnderTest, TestPeer, Tool, eventually};
 
 on_both_drivers!(
     a_client_reads_and_changes_resources,
     bodies_pass_in_blocks_in_both_directions,
     replies_leave_from_the_address_that_was_asked,
     malformed_datagrams_cost_other_clients_nothing,
+    a_burst_waits_in_the_ring_and_is_answered,
+    what_the_kernel_drops_is_counted,
+    the_packet_log_has_every_datagram_with_both_addresses,
+    a_packet_log_that_cannot_be_written_costs_no_answer,
 );
 
 /// Seconds until the client gives up: far above any response time.
@@ -115,4 +124,180 @@ fn malformed_datagrams_cost_other_clients_nothing(driver: DriverUnderTest) {
     let metrics = server.finish();
     assert_eq!(metrics.value("coap_datagrams_total{class=\"malformed\"}"), 4);
     assert_eq!(metrics.value("coap_datagrams_total{class=\"duplicate\"}"), 1);
+}
+
+/// Bytes of a receive buffer that the system grants without privileges.
+const RECEIVE_BUFFER: u64 = 200_000;
+
+fn client_of(address: &str) -> UdpSocket {
+    let socket = UdpSocket::bind(if address.starts_with('[') { "[::1]:0" } else { "127.0.0.1:0" });
+    let socket = socket.expect("a free port");
+    socket.connect(address).expect("a valid address");
+    socket.set_read_timeout(Some(Duration::from_secs(30))).expect("it can be set");
+    socket
+}
+
+/// A non-confirmable GET of `/test`.
+fn non_get(id: u16) -> Vec<u8> {
+    [&[0x50, 0x01][..], &id.to_be_bytes(), b"\xb4test"].concat()
+}
+
+/// Rows 1.7, 1.16: a burst is drained into the ring at once and answered whole; the gauge shows it and returns to 0.
+fn a_burst_waits_in_the_ring_and_is_answered(driver: DriverUnderTest) {
+    const BURST: u16 = 200;
+    let options = format!("--coap 127.0.0.1:0 -A 1 --datagram-receive-buffer {RECEIVE_BUFFER}");
+    let server = start(driver, &options);
+    let address = server.banner_line("listening coap://").to_owned();
+    let client = client_of(&address);
+    server.signal(Signal::STOP);
+    server.wait_until_stopped();
+    for id in 0..BURST {
+        client.send(&non_get(id)).expect("it is sent");
+    }
+    server.signal(Signal::CONT);
+    let ids: BTreeSet<u16> = (0..BURST)
+        .map(|_| {
+            let mut response = [0; 256];
+            client.recv(&mut response).expect("a response to each");
+            u16::from_be_bytes([response[2], response[3]])
+        })
+        .collect();
+    assert_eq!(ids.len(), usize::from(BURST));
+    let metrics = server.finish();
+    assert_eq!(
+        metrics.value(&format!("datagram_receive_buffer_bytes{{listener=\"coap://{address}\"}}")),
+        RECEIVE_BUFFER
+    );
+    let most = metrics.value("datagrams_waiting_max");
+    assert!((2..=4096).contains(&most), "{most} waited at once");
+    for name in ["datagrams_waiting", "datagrams_shed_total", "datagrams_dropped_by_kernel_total"] {
+        assert_eq!(metrics.value(name), 0, "{name}");
+    }
+}
+
+/// Rows 1.17, 1.18: datagrams that the kernel drops at a full receive buffer are counted, so that none is missing.
+fn what_the_kernel_drops_is_counted(driver: DriverUnderTest) {
+    const FLOOD: u64 = 1000;
+    let server =
+        start(driver, "--coap 127.0.0.1:0 -A 1 --datagram-receive-buffer 8192 --datagram-drop newest");
+    let client = client_of(server.banner_line("listening coap://"));
+    let mut watcher = server.watch();
+    server.signal(Signal::STOP);
+    server.wait_until_stopped();
+    for _ in 0..FLOOD {
+        // Of another version: it is ignored.
+        client.send(&[0xff; 1000]).expect("it is sent");
+    }
+    server.signal(Signal::CONT);
+    watcher.until("all are counted", |metrics| {
+        let received = metrics.value("datagrams_received_total");
+        received + metrics.value("datagrams_dropped_by_kernel_total") == FLOOD
+    });
+    client.send(GET_TEST).expect("it is sent");
+    client.recv(&mut [0; 256]).expect("a response");
+    let metrics = server.finish();
+    assert!(metrics.value("datagrams_dropped_by_kernel_total") > 0);
+    assert_eq!(metrics.value("datagrams_dropped_total{reason=\"buffer_full\"}"), 0);
+}
+
+fn packet_files(directory: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(directory).expect("the server has created it");
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry").path()).collect();
+    paths.sort_unstable();
+    paths
+}
+
+/// Row 1.13: tshark reads every datagram in and out, each with both addresses, whichever address was asked.
+fn the_packet_log_has_every_datagram_with_both_addresses(driver: DriverUnderTest) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let directory = folder.path().join("packets");
+    let options = format!("--coap 0.0.0.0:0 --coap [::1]:0 --demo --packet-log {}", directory.display());
+    let server = start(driver, &options);
+    let listening = server.banner_lines("listening coap://");
+    let port = |address: &str| address.rsplit(':').next().expect("a port").to_owned();
+    let (v4, v6) = (port(listening[0]), port(listening[1]));
+    let mut expected = BTreeSet::new();
+    for (ip, port) in [("127.0.0.1", &v4), ("127.0.0.2", &v4), ("::1", &v6)] {
+        let server_address = if ip == "::1" { format!("[{ip}]:{port}") } else { format!("{ip}:{port}") };
+        let client = client_of(&server_address);
+        let own = client.local_addr().expect("it is bound");
+        for id in 0..20 {
+            client.send(&non_get(id)).expect("it is sent");
+            client.recv(&mut [0; 256]).expect("a response");
+        }
+        expected.insert(format!("{}\t{}\t{ip}\t{port}", own.ip(), own.port()));
+        expected.insert(format!("{ip}\t{port}\t{}\t{}", own.ip(), own.port()));
+    }
+    let metrics = server.finish();
+    for lost in ["busy", "error"] {
+        assert_eq!(metrics.value(&format!("packet_log_lost_total{{reason=\"{lost}\"}}")), 0, "{lost}");
+    }
+    assert_eq!(metrics.value("packet_log_recorded_total"), 120);
+    let files = packet_files(&directory);
+    assert_eq!(files.len(), 1, "{files:?}");
+    let metadata = std::fs::metadata(&files[0]).expect("the file");
+    assert_eq!(metadata.permissions().mode() & 0o777, 0o600);
+    let fields = "-e ip.src -e ipv6.src -e udp.srcport -e ip.dst -e ipv6.dst -e udp.dstport -e udp.checksum.status -e coap.code";
+    let listed = Tool::new(
+        "tshark",
+        &format!(
+            "-o udp.check_checksum:TRUE -d udp.port=={v4},coap -d udp.port=={v6},coap -T fields {fields} -r"
+        ),
+    )
+    .arg(&files[0])
+    .output();
+    let mut counts = std::collections::BTreeMap::<String, u32>::new();
+    for line in listed.lines() {
+        let [v4_from, v6_from, from_port, v4_to, v6_to, to_port, checksum, code] =
+            line.split('\t').collect::<Vec<_>>()[..]
+        else {
+            panic!("{line}")
+        };
+        // 1: tshark finds the checksum right.
+        assert_eq!(checksum, "1", "{line}");
+        assert!(code == "1" || code == "69", "{line}");
+        *counts.entry(format!("{v4_from}{v6_from}\t{from_port}\t{v4_to}{v6_to}\t{to_port}")).or_default() +=
+            1;
+    }
+    assert_eq!(counts.keys().cloned().collect::<BTreeSet<_>>(), expected);
+    assert!(counts.values().all(|count| *count == 20), "{counts:?}");
+}
+
+/// Row 1.13: while the packet log cannot be written, the server answers, counts what is missing, and shows the reason;
+/// the log continues afterwards.
+fn a_packet_log_that_cannot_be_written_costs_no_answer(driver: DriverUnderTest) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let directory = folder.path().join("packets");
+    std::fs::write(&directory, b"a file").expect("our folder");
+    let server = start(driver, &format!("--coap 127.0.0.1:0 --packet-log {}", directory.display()));
+    let client = client_of(server.banner_line("listening coap://"));
+    let mut watcher = server.watch();
+    let mut id = 0;
+    let mut ask = || {
+        id += 1;
+        client.send(&non_get(id)).expect("it is sent");
+        client.recv(&mut [0; 256]).expect("a response");
+    };
+    ask();
+    let lost = |metrics: &crate::support::Metrics| metrics.value("packet_log_lost_total{reason=\"error\"}");
+    watcher.until("the error is counted", |metrics| {
+        lost(metrics) > 0 && metrics.value("packet_log_errors_total") > 0
+    });
+    let status = "GET /status HTTP/1.1\r\nHost: a\r\n\r\n";
+    let page = |server: &ServerUnderTest| {
+        String::from_utf8_lossy(&TestPeer::connect(server.address()).ask(status).body).into_owned()
+    };
+    assert!(page(&server).contains("cannot write the packet log in"));
+    std::fs::remove_file(&directory).expect("our folder");
+    eventually("the log continues", || {
+        ask();
+        directory.is_dir().then_some(())
+    });
+    eventually("the page shows no error", || {
+        ask();
+        (!page(&server).contains("cannot write the packet log in")).then_some(())
+    });
+    let metrics = server.finish();
+    assert_eq!(metrics.value("packet_log_files_total"), 1);
+    assert_eq!(packet_files(&directory).len(), 1);
 }

@@ -3,6 +3,7 @@
 mod auctions;
 mod before_release;
 mod chains;
+mod coap;
 mod hung_disks;
 mod killed;
 mod listeners;
@@ -50,7 +51,6 @@ on_both_drivers!(
 
 const FAST: &str = "GET /test/fast HTTP/1.1\r\nHost: a\r\n\r\n";
 const SLOW: &str = "GET /test/slow HTTP/1.1\r\nHost: a\r\n\r\n";
-const NOBODY_UID: u32 = 65_534;
 
 struct ControlFolder {
     folder: TempDir,

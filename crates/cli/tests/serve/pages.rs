@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::io::Write;
+use std::net::UdpSocket;
 use std::process::{Command, Stdio};
 
-use crate::support::{DriverUnderTest, Metrics, ServerUnderTest, TestPeer, eventually};
+use crate::support::{DriverUnderTest, HANG_TIMEOUT, Metrics, ServerUnderTest, TestPeer, eventually};
 
 on_both_drivers!(
     metrics_come_in_the_requested_format,
@@ -20,9 +21,10 @@ const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// A server with every part that has metrics: streams on disk and in memory, syslog, finished and refused work.
 fn busy_server(driver: DriverUnderTest) -> (tempfile::TempDir, ServerUnderTest) {
     let data = tempfile::tempdir().expect("a folder");
+    let folder = data.path().display();
     let options = format!(
-        "-w 1 -D 1 --nats 127.0.0.1:0 --syslog-udp 127.0.0.1:0 --data {} --stream events=events.>",
-        data.path().display()
+        "-w 1 -D 1 --nats 127.0.0.1:0 --syslog-udp 127.0.0.1:0 --data {folder}/streams --stream events=events.> \
+         --coap 127.0.0.1:0 --packet-log {folder}/packets"
     );
     let server = ServerUnderTest::start(driver, &options);
     let mut peer = server.connect();
@@ -30,6 +32,12 @@ fn busy_server(driver: DriverUnderTest) -> (tempfile::TempDir, ServerUnderTest) 
     assert_eq!(peer.ask("GET /nothing HTTP/1.1\r\nHost: a\r\n\r\n").status, 404);
     let publication = "POST /publish/events.a HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi";
     assert_eq!(peer.ask(publication).status, 200);
+    let client = UdpSocket::bind("127.0.0.1:0").expect("a free port");
+    client.connect(server.banner_line("listening coap://")).expect("an address");
+    client.set_read_timeout(Some(HANG_TIMEOUT)).expect("a socket takes options");
+    // A confirmable GET of `/test` over CoAP.
+    client.send(b"\x40\x01\0\x01\xb4test").expect("it is sent");
+    client.recv(&mut [0; 256]).expect("a response");
     (data, server)
 }
 
@@ -169,7 +177,7 @@ fn figure(page: &str, name: &str) -> String {
     page[begin..end].to_owned()
 }
 
-/// Uptime, rates, waits, streams with their disks, statuses with their texts; the page refreshes without scripts.
+/// Row 1.22: the stages of CoAP. Uptime, rates, waits, streams with their disks, statuses with their texts; the page refreshes without scripts.
 fn the_status_page_shows_operators_what_they_need(driver: DriverUnderTest) {
     let (_data, server) = busy_server(driver);
     let page = eventually("the disk of the stream is measured", || {
@@ -187,6 +195,14 @@ fn the_status_page_shows_operators_what_they_need(driver: DriverUnderTest) {
         "<td>200 OK<td>",
         "<td>404 Not Found<td>1",
         "<th>on disk<th>free on its volume<th>rejected by its gate",
+        "<h2>CoAP</h2><table><tr><td>requests: new<td>1<tr>",
+        "<td>exchanges remembered now<td>1<tr>",
+        "<td>most datagrams waiting in a shard<td>1<tr>",
+        "<td>receive buffer in bytes, coap://127.0.0.1:",
+        "<tr><td>queue<td>1<td>",
+        "<tr><td>encode<td>1<td>",
+        "<tr><td>send<td>1<td>",
+        "<h2>Packet log</h2><table><tr><td>datagrams recorded<td>2<tr>",
     ] {
         assert!(page.contains(text), "{text} is not in {page}");
     }

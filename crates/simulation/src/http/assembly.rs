@@ -92,6 +92,8 @@ impl HttpWorldParameters {
             driver: "sim".to_owned(),
             driver_fallback: None,
             listeners: Vec::new(),
+            receive_buffers: Vec::new(),
+            not_opened: Vec::new(),
             capacity: self.engine.capacity,
             workers: self.pool.threads,
             engines: (0..self.shards).map(|_| Arc::new(EngineCounters::default())).collect(),
@@ -103,6 +105,7 @@ impl HttpWorldParameters {
             hub_handles: (0..self.shards).map(|_| Arc::default()).collect(),
             rates: Default::default(),
             volumes: Arc::default(),
+            packet_log: None,
         }
     }
 

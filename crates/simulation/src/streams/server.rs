@@ -122,6 +122,8 @@ impl ServerBuilder {
             driver: "sim".to_owned(),
             driver_fallback: None,
             listeners: Vec::new(),
+            receive_buffers: Vec::new(),
+            not_opened: Vec::new(),
             capacity: engine.capacity,
             workers: 0,
             engines: (0..plan.shards).map(|_| Arc::new(EngineCounters::default())).collect(),
@@ -133,6 +135,7 @@ impl ServerBuilder {
             hub_handles: (0..plan.shards).map(|_| Arc::default()).collect(),
             rates: Default::default(),
             volumes: Arc::default(),
+            packet_log: None,
         });
         ServerBuilder { drivers, submitters, engine, wakes, overview, lifecycle }
     }

@@ -1,6 +1,6 @@
 //! What a shard's CoAP endpoint counts.
 
-use stilling_engine::counters::Counter;
+use stilling_engine::counters::{Counter, StageTime};
 
 /// How a datagram is treated (row 1.14).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,10 +68,14 @@ pub struct CoapCounters {
     pub pending: Counter,
     /// Requests answered 5.03 because too many waited for their answers, or too many bodies were incomplete.
     pub refused_full: Counter,
+    /// Replies to addresses that are not proved, beyond their limit and within the common budget.
+    pub unproven_replies: Counter,
     /// Answers withheld from addresses that are not proved.
     pub amplification_limited: Counter,
     /// Requests answered 4.01 with an Echo value.
     pub echo_required: Counter,
+    /// Time of requests from their hand-off to a worker to its answer.
+    pub worker: StageTime,
 }
 
 impl CoapCounters {

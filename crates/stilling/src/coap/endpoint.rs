@@ -6,7 +6,7 @@ use std::sync::Arc;
 use stilling_engine::DatagramPath;
 use stilling_hub::HashKey;
 use stilling_ring::Time;
-use stilling_wire::coap::limits::BLOCK_SIZE_MAX;
+use stilling_wire::coap::limits::{BLOCK_SIZE_MAX, HEADER_SIZE};
 use stilling_wire::coap::{
     BlockSize, BlockValue, CoapMessage, Code, ContentFormat, MessageContent, MessageId, MessageType,
     Reaction, encode_empty,
@@ -26,6 +26,7 @@ use super::peers::ProvenPeers;
 use super::pending::{AwaitedAnswer, PendingEvent, PendingExchange, PendingExchanges, RequestContext};
 use super::request::{CacheKey, CoapRequest, PathBuffer, RequestError, is_safe};
 use super::transmissions::Transmissions;
+use super::unproven::{UnprovenBudget, UnprovenPeers};
 
 /// What a socket serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,8 +69,9 @@ struct Exchanges {
     demo: DemoResources,
     answer: Answer,
     next_id: MessageId,
-    /// The amplification limit applies to loopback addresses as well.
-    limits_loopback: bool,
+    /// Acknowledgements can arrive.
+    is_receiving: bool,
+    unproven: UnprovenBudget,
 }
 
 impl CoapShard {
@@ -87,7 +89,8 @@ impl CoapShard {
             demo: DemoResources::default(),
             answer: Answer::default(),
             next_id: seed as MessageId,
-            limits_loopback: false,
+            is_receiving: true,
+            unproven: UnprovenBudget::new(UnprovenPeers::default(), now),
         };
         CoapShard {
             exchange,
@@ -98,6 +101,12 @@ impl CoapShard {
             staged: None,
             staged_bytes: vec![0; MESSAGE_SIZE_MAX].into(),
         }
+    }
+
+    /// Sets which addresses have to prove themselves.
+    pub(crate) fn with_unproven(mut self, unproven: UnprovenPeers, now: Time) -> CoapShard {
+        self.exchange.unproven = UnprovenBudget::new(unproven, now);
+        self
     }
 
     /// Processes a datagram. Returns the reply to be sent along `path`, if there is one.
@@ -164,8 +173,14 @@ impl CoapShard {
             Some(KnownExchange::Replied(known)) => {
                 exchange.counters.count(DatagramClass::Duplicate);
                 // A duplicate may be shorter than the request that was answered.
-                if known.len() > exchange.reply_size_max(path, size, now) {
-                    return None;
+                let limit = exchange.unproven.reply_size_max(path, size, &exchange.peers, now);
+                if known.len() > limit {
+                    let extended = exchange.unproven.extended(limit, now)?;
+                    if known.len() > extended {
+                        return None;
+                    }
+                    exchange.unproven.spend(known.len(), limit);
+                    exchange.counters.unproven_replies.add(1);
                 }
                 reply[..known.len()].copy_from_slice(known);
                 return Some(known.len());
@@ -245,6 +260,16 @@ impl CoapShard {
         pending.next_deadline().into_iter().chain(transmissions.next_deadline()).min()
     }
 
+    /// Requests that wait for their answers.
+    pub(crate) fn pending(&self) -> usize {
+        self.exchange.pending.len()
+    }
+
+    /// No more datagrams arrive: separate responses are not confirmable, because their acknowledgements are lost.
+    pub(crate) fn stop_receiving(&mut self) {
+        self.exchange.is_receiving = false;
+    }
+
     /// Sets the gauges.
     pub(crate) fn publish_metrics(&mut self, now: Time) {
         let Exchanges { counters, cache, assemblies, pending, transmissions, .. } = &mut self.exchange;
@@ -259,12 +284,7 @@ impl CoapShard {
 impl Exchanges {
     /// Bytes of a reply at most: an address that has not proved itself may be spoofed.
     fn reply_size_max(&self, path: &DatagramPath, request_size: usize, now: Time) -> usize {
-        let is_local = path.peer.ip().to_canonical().is_loopback() && !self.limits_loopback;
-        if is_local || self.peers.is_proven(path.peer, now) {
-            MESSAGE_SIZE_MAX
-        } else {
-            (AMPLIFICATION_MAX * request_size).min(MESSAGE_SIZE_MAX)
-        }
+        self.unproven.reply_size_max(path, request_size, &self.peers, now)
     }
 
     /// Answers a request whose options are invalid.
@@ -443,6 +463,13 @@ impl Exchanges {
         if written.is_some() {
             return written;
         }
+        if let Some(extended) = self.unproven.extended(limit, now)
+            && let Some(size) = self.write_fitting(head, context, cache_key, now, buffer, extended)
+        {
+            self.unproven.spend(size, limit);
+            self.counters.unproven_replies.add(1);
+            return Some(size);
+        }
         // What does not fit without proof of the address is refused by Echo, if that fits.
         self.counters.amplification_limited.add(1);
         let echo = self.peers.echo(context.path().peer, now);
@@ -539,20 +566,26 @@ impl Exchanges {
         now: Time,
         buffer: &mut [u8],
     ) -> Option<(DatagramPath, usize)> {
-        let context = &pending.context;
+        let mut context = pending.context;
         let path = context.key.path;
         let cache_key = Some(&pending.cache_key[..]).filter(|key| !key.is_empty());
         if !pending.is_acknowledged {
-            let size = self.reply(context, cache_key, now, buffer)?;
+            let size = self.reply(&context, cache_key, now, buffer)?;
             return Some((path, size));
         }
+        // An address that may be spoofed has got an acknowledgement already, and gets no retransmissions.
+        let is_proven = self.reply_size_max(&path, context.size, now) == MESSAGE_SIZE_MAX;
+        context.size = context.size.saturating_sub(HEADER_SIZE.div_ceil(AMPLIFICATION_MAX));
+        let context = &context;
         let id = self.take_id();
         let head = MessageHead { kind: MessageType::Confirmable, id, ..reply_head(context) };
-        let size = self.write_answer(&head, context, cache_key, now, buffer)?;
-        if self.transmissions.push(path, id, &buffer[..size]) {
-            return None;
+        if self.is_receiving && is_proven {
+            let size = self.write_answer(&head, context, cache_key, now, buffer)?;
+            if self.transmissions.push(path, id, &buffer[..size]) {
+                return None;
+            }
+            self.counters.transmissions_refused.add(1);
         }
-        self.counters.transmissions_refused.add(1);
         let head = MessageHead { kind: MessageType::NonConfirmable, ..head };
         let size = self.write_answer(&head, context, cache_key, now, buffer)?;
         Some((path, size))

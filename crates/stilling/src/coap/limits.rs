@@ -70,8 +70,19 @@ pub(crate) const SEPARATE_AFTER: Duration = Duration::from_millis(1000);
 pub(crate) const RETRY_AFTER_SECONDS: u32 = 5;
 
 /// Bytes of an answer to an address that is not loopback and has not proved itself by Echo, as a multiple of its
-/// request. Longer: smaller blocks, or 4.01 with an Echo value, or no answer.
+/// request. Longer: smaller blocks, or a reply from the budget of [`UNPROVEN_BUDGET_PER_SECOND`], or 4.01 with an Echo
+/// value, or no answer.
 pub(crate) const AMPLIFICATION_MAX: usize = 3;
+
+/// Bytes beyond [`AMPLIFICATION_MAX`], per shard and second, that unproven addresses get all together. More: a reply is
+/// replaced by 4.01 with an Echo value.
+pub(crate) const UNPROVEN_BUDGET_PER_SECOND: usize = 16 * 1024;
+
+/// Bytes of this budget that can be saved.
+pub(crate) const UNPROVEN_BUDGET_MAX: usize = 16 * 1024;
+
+/// Bytes of a reply at most that an unproven address gets from this budget. Longer: a smaller block.
+pub(crate) const UNPROVEN_REPLY_SIZE_MAX: usize = 256;
 
 /// Peers of a shard that have proved their address. More: one with the same bits of its hash is forgotten, and proves
 /// itself again.

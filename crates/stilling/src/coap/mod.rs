@@ -25,7 +25,10 @@ mod peers;
 mod pending;
 mod request;
 mod transmissions;
+mod unproven;
 
 pub use counters::{CoapCounters, DatagramClass};
 pub use endpoint::CoapEndpoint;
+pub use unproven::UnprovenPeers;
+
 pub(crate) use endpoint::CoapShard;

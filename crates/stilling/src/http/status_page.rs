@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use stilling_engine::CloseReason;
+use stilling_engine::{CloseReason, DatagramDropReason};
 use stilling_hub::{Gauge, HubCounters, Ingress, Loss, StreamCondition, StreamCounters};
 use stilling_ring::Time;
 use stilling_wire::http1::Status;
@@ -11,6 +11,7 @@ use stilling_wire::http1::Status;
 use super::pages::uncached;
 use super::response::Response;
 use super::shard::HttpShard;
+use crate::coap::DatagramClass;
 use crate::hub::HubHandleCounters;
 use crate::overview::Overview;
 use crate::rates::Flow;
@@ -83,6 +84,8 @@ fn page(overview: &Overview, ready: bool, now: Time) -> String {
     work(&mut page, overview);
     connections(&mut page, overview);
     messages(&mut page, overview);
+    coap(&mut page, overview);
+    packet_log(&mut page, overview);
     rates(&mut page, overview);
     let responses: Vec<_> = (Status::ALL.iter())
         .map(|status| {
@@ -229,6 +232,73 @@ fn messages(page: &mut String, overview: &Overview) {
     table(page, "Messages", rows, |name| name.starts_with("lost"));
 }
 
+/// CoAP: datagrams by class, exchanges, and everything that was dropped.
+fn coap(page: &mut String, overview: &Overview) {
+    if !overview.listeners.iter().any(|listener| listener.starts_with("coap:")) {
+        return;
+    }
+    let largest = overview.engines.iter().map(|c| c.datagrams_waiting_max.get()).max().unwrap_or(0);
+    let count_of = |class| overview.coap(|counters| counters.datagrams(class));
+    let mut rows = vec![("requests: new".to_owned(), count_of(DatagramClass::New))];
+    let others = DatagramClass::ALL.into_iter().filter(|class| *class != DatagramClass::New);
+    rows.extend(others.map(|class| (format!("datagrams: {}", class.name()), count_of(class))));
+    let row = |name: &str, value| (name.to_owned(), value);
+    rows.extend([
+        row("exchanges remembered now", overview.coap(|c| c.exchanges.get())),
+        row("forgotten early, table full", overview.coap(|c| c.exchanges_evicted.get())),
+        row("requests waiting for their answers now", overview.coap(|c| c.pending.get())),
+        row("incomplete request bodies now", overview.coap(|c| c.assemblies.get())),
+        row("separate responses", overview.coap(|c| c.separate_responses.get())),
+        row("unacknowledged messages now", overview.coap(|c| c.transmissions.get())),
+        row("datagrams waiting now", overview.engine(|c| &c.datagrams_waiting)),
+        row("most datagrams waiting in a shard", largest),
+        row("dropped: answers without acknowledgement", overview.coap(|c| c.transmissions_timed_out.get())),
+        row("dropped: refused with 5.03, table full", overview.coap(|c| c.refused_full.get())),
+        row(
+            "dropped: by the kernel, receive buffer full",
+            overview.engine(|c| &c.datagrams_dropped_by_kernel),
+        ),
+        row("dropped: too many waiting", overview.engine(|c| &c.datagrams_shed)),
+        row(
+            "dropped: answer too long without proof of address",
+            overview.coap(|c| c.amplification_limited.get()),
+        ),
+    ]);
+    rows.extend(DatagramDropReason::ALL.map(|reason| {
+        (format!("dropped: not sent, {}", reason.name()), overview.engine(|c| c.datagrams_dropped(reason)))
+    }));
+    rows.extend(
+        (overview.receive_buffers.iter())
+            .map(|(listener, size)| (format!("receive buffer in bytes, {listener}"), *size)),
+    );
+    let rows = rows.iter().map(|(name, count)| (name.as_str(), *count));
+    table(page, "CoAP", rows, |name| name.starts_with("dropped") || name.starts_with("forgotten"));
+    coap_stages(page, overview);
+}
+
+/// The mean time of each stage of CoAP.
+fn coap_stages(page: &mut String, overview: &Overview) {
+    page.push_str("<section><h2>CoAP stages</h2><table><tr><th>stage<th>datagrams<th>mean µs");
+    for (stage, time, count) in overview.coap_stages() {
+        let mean = time.as_secs_f64() * 1e6 / count.max(1) as f64;
+        let _ = write!(page, "<tr><td>{stage}<td>{}<td>{mean:.1}", grouped(count));
+    }
+    page.push_str("</table></section>");
+}
+
+fn packet_log(page: &mut String, overview: &Overview) {
+    let Some(log) = &overview.packet_log else { return };
+    let rows = [
+        ("datagrams recorded", log.sum(|c| &c.recorded)),
+        ("bytes written", log.written.get()),
+        ("files begun", log.files.get()),
+        ("missing: too slow a disk", log.sum(|c| &c.dropped)),
+        ("missing: error of the file system", log.discarded.get()),
+        ("errors of the file system", log.errors.get()),
+    ];
+    table(page, "Packet log", rows, |name| name.starts_with("missing") || name.starts_with("errors"));
+}
+
 /// Mean and best second of each flow.
 fn rates(page: &mut String, overview: &Overview) {
     let of_flow = |flow: Flow| (flow, overview.rates.flow(flow));
@@ -284,7 +354,7 @@ fn stream_row(page: &mut String, overview: &Overview, stream: &StreamCounters) {
     let _ = write!(page, "<td>{}", grouped(stream.rejected.get()));
 }
 
-/// Alerts about streams for the top of the page, and whether a stream refuses messages.
+/// Alerts for the top of the page, mostly about streams, and whether a stream refuses messages.
 fn alerts(overview: &Overview) -> (String, bool) {
     let (mut page, mut is_refusing) = (String::new(), false);
     for stream in overview.hub.get().iter().flat_map(|hub| &hub.streams) {
@@ -301,6 +371,10 @@ fn alerts(overview: &Overview) -> (String, bool) {
         for detail in health.details() {
             let _ = write!(page, "<p class=warn role=alert><b>Stream {name}</b><br>{}", escape(detail));
         }
+    }
+    let packet_log = overview.packet_log.as_ref().and_then(|log| log.failure());
+    for line in overview.not_opened.iter().chain(&packet_log) {
+        let _ = write!(page, "<p class=warn role=alert>{}", escape(line));
     }
     (page, is_refusing)
 }

@@ -105,6 +105,95 @@ fn a_datagram_socket_is_handed_over_with_its_queue() {
     assert_eq!(&bytes[..count], b"<13>before");
 }
 
+fn with_coap(coap: &[SocketAddr], shards: usize) -> ServeConfig {
+    ServeConfig { coap: coap.to_vec(), ..config(&[], shards) }
+}
+
+fn any_v6_port() -> SocketAddr {
+    "[::]:0".parse().unwrap()
+}
+
+/// Rows 1.12, 1.23: each shard has a socket of each CoAP address, also of a dual-stack one, and the system sends all
+/// datagrams of a client to one of them.
+#[test]
+fn each_shard_has_a_coap_socket() {
+    for wanted in [any_port(), any_v6_port()] {
+        let listeners = open(&with_coap(&[wanted], 3), Vec::new(), Vec::new()).unwrap();
+        assert_eq!((shape(&listeners), listeners.addresses.len()), (vec![1, 1, 1], 1), "{wanted}");
+        let clients: Vec<_> = (0..64).map(|_| std::net::UdpSocket::bind(any_port()).unwrap()).collect();
+        for client in clients.iter().chain(&clients) {
+            client.send_to(b"!", ("127.0.0.1", listeners.addresses[0].port())).unwrap();
+        }
+        let mut ports = Vec::new();
+        for listener in listeners.by_shard.into_iter().flatten() {
+            let socket = std::net::UdpSocket::from(listener.socket);
+            let received = std::iter::from_fn(|| Some(socket.recv_from(&mut [0; 8]).ok()?.1.port()));
+            let of_socket: BTreeSet<u16> = received.collect();
+            assert!(!of_socket.is_empty(), "{wanted}: a socket gets nothing");
+            ports.extend(of_socket);
+        }
+        assert_eq!(ports.len(), clients.len(), "{wanted}: a client reaches one socket");
+    }
+}
+
+/// Row 4.37: from two shards to three to one to two: all CoAP sockets and their queues stay, and none is added.
+#[test]
+fn coap_sockets_change_hands_however_many_shards_there_are() {
+    let first = open(&with_coap(&[any_port()], 2), Vec::new(), Vec::new()).unwrap();
+    let address = first.addresses[0];
+    let mut held = first.copies().unwrap();
+    let before = identities(&held);
+    drop(first);
+    let client = std::net::UdpSocket::bind(any_port()).unwrap();
+    client.send_to(b"before", address).unwrap();
+    for (shards, expected) in [(3, vec![0, 1, 1]), (1, vec![2]), (2, vec![1, 1])] {
+        let next = open(&with_coap(&[address], shards), held, Vec::new()).unwrap();
+        assert_eq!((next.reused, shape(&next), &next.addresses), (2, expected, &vec![address]));
+        assert!(next.by_shard.iter().flatten().all(|socket| socket.from == HandoverStage::Released));
+        held = next.copies().unwrap();
+        assert_eq!(identities(&held), before);
+    }
+    let receive = |socket| std::net::UdpSocket::from(socket).recv(&mut [0; 8]).ok();
+    assert_eq!(held.into_iter().filter_map(receive).collect::<Vec<_>>(), [6]);
+}
+
+/// Row 4.19: a CoAP address of another server is an error, with one shard and with several; a default one is only
+/// reported.
+#[test]
+fn a_coap_address_in_use_is_not_shared() {
+    let other = open(&with_coap(&[any_port()], 2), Vec::new(), Vec::new()).unwrap();
+    let address = other.addresses[0];
+    for shards in [1, 2] {
+        let mut wanted = with_coap(&[address], shards);
+        let error = open(&wanted, Vec::new(), Vec::new()).unwrap_err();
+        assert!(matches!(error, ServeError::Listen(at, _) if at == address), "{error}");
+        wanted.coap_is_optional = true;
+        let listeners = open(&wanted, Vec::new(), Vec::new()).unwrap();
+        assert_eq!((shape(&listeners), listeners.addresses.len()), (vec![0; shards], 0));
+        assert_eq!(listeners.not_opened, [format!("coap not opened: {address}: address in use")]);
+    }
+}
+
+/// Row 1.17: opened and received UDP sockets get the receive buffer of the configuration, and the granted size is known.
+#[test]
+fn the_receive_buffer_of_each_datagram_socket_is_set() {
+    const SIZE: usize = 64 * 1024;
+    let mut wanted = with_coap(&[any_port()], 2);
+    wanted.hub.syslog_udp = vec![any_port()];
+    let sizes = |listeners: &Listeners| -> Vec<u64> {
+        listeners.receive_buffers().unwrap().into_iter().map(|(_, size)| size).collect()
+    };
+    let first = open(&wanted, Vec::new(), Vec::new()).unwrap();
+    let url = format!("coap://{}", first.addresses[1]);
+    assert!(first.receive_buffers().unwrap().iter().any(|(known, _)| *known == url));
+    assert_ne!(sizes(&first), [SIZE as u64; 2]);
+    wanted.datagram_receive_buffer = Some(SIZE);
+    let next = open(&wanted, first.copies().unwrap(), Vec::new()).unwrap();
+    assert_eq!((next.reused, sizes(&next)), (3, vec![SIZE as u64; 2]));
+    let opened = open(&wanted, Vec::new(), Vec::new()).unwrap();
+    assert_eq!((opened.reused, sizes(&opened)), (0, vec![SIZE as u64; 2]));
+}
+
 /// Row 4.37: a successor's Unix socket replaces the old one, which no longer touches the path.
 #[test]
 fn a_unix_socket_is_replaced_by_a_successor_alone() {

@@ -26,6 +26,7 @@ use crate::hub_plan::{HubPlan, PredecessorState};
 use crate::lifecycle::{Lifecycle, WallClock};
 use crate::listeners::{self, ListenTiming, ListenerProtocol, Listeners, ListeningSocket};
 use crate::overview::Overview;
+use crate::packet_log::{PacketCapture, PacketLog, PacketLogCounters};
 use crate::rates::Rates;
 use crate::settings::UserConfig;
 use crate::shard::Endpoint;
@@ -60,6 +61,7 @@ impl Server {
         let lifecycle = Arc::new(Lifecycle::new(wakes.clone(), WallClock::System));
         let handover_thread = sockets.handover_thread(&config, &upstream.apps, &lifecycle)?;
         let demo = DemoScope::of(&config, &routes);
+        let (packet_log, captures, packet_counters) = packet_log(&config);
         let shared = SharedSetup {
             kind: driver.kind,
             slots: budget.slots,
@@ -67,12 +69,19 @@ impl Server {
             clock: clock.clone(),
             http: http_config(&config, routes),
             engine: upstream.engine_config(&config),
-            overview: overview(&config, driver, sockets.urls(), &pool, upstream.apps, plan.is_some()),
+            coap_unproven: config.coap_unproven,
+            overview: Arc::new(Overview {
+                packet_log: packet_counters,
+                ..overview(&config, driver, &sockets, &pool, upstream.apps, plan.is_some())?
+            }),
             lifecycle: Arc::clone(&lifecycle),
         };
         let overview = Arc::clone(&shared.overview);
+        log_differences(&config, &overview);
         let Listeners { addresses, admin, by_shard, files, .. } = sockets.listeners;
-        let parts = ShardParts { submitters, by_shard, handles, wakes: &shard_wakes, pools: upstream.pools };
+        let wakes_of_shards = &shard_wakes;
+        let pools = upstream.pools;
+        let parts = ShardParts { submitters, by_shard, handles, wakes: wakes_of_shards, pools, captures };
         let shard_setups = parts.shard_setups(&shared, |listener| endpoint(listener, &config, demo));
         let pin = config.pin;
         Ok(Server {
@@ -90,9 +99,21 @@ impl Server {
             lifecycle,
             clock,
             handover_thread,
+            packet_log,
             files,
         })
     }
+}
+
+/// The packet log, its part for each shard, and its counters.
+fn packet_log(
+    config: &ServeConfig,
+) -> (Option<PacketLog>, Vec<PacketCapture>, Option<Arc<PacketLogCounters>>) {
+    let Some(mut wanted) = config.packet_log.clone() else { return (None, Vec::new(), None) };
+    // Daemonizing changes the current directory; without one the path is used as it is.
+    wanted.directory = std::path::absolute(&wanted.directory).unwrap_or(wanted.directory);
+    let (log, captures, counters) = PacketLog::new(wanted, config.shards, config.log);
+    (Some(log), captures, Some(counters))
 }
 
 /// Completes and checks the configuration, and selects a driver.
@@ -253,6 +274,7 @@ impl UpstreamSetup {
             reserved_connects: self.reserved_connects,
             connect_timeout: config.engine.connect_timeout.min(self.timeout),
             connect_write_timeout: self.timeout,
+            reports_datagrams: config.packet_log.is_some(),
             ..config.engine.clone()
         }
     }
@@ -272,18 +294,21 @@ fn pool_limits(config: &ServeConfig) -> PoolLimits {
 fn overview(
     config: &ServeConfig,
     driver: SelectedDriver,
-    listeners: Vec<String>,
+    sockets: &ServerSockets,
     pool: &Pool<JobOutcome>,
     apps: Vec<Arc<App>>,
     has_hub: bool,
-) -> Arc<Overview> {
+) -> Result<Overview, ServeError> {
     let handles = if has_hub { config.shards } else { 0 };
     let volumes = if has_hub { VolumeMonitor::of(&config.hub) } else { VolumeMonitor::default() };
-    Arc::new(Overview {
+    let receive_buffers = sockets.listeners.receive_buffers()?;
+    Ok(Overview {
         started: SystemTime::now(),
         driver: driver.kind.to_string(),
         driver_fallback: driver.fallback,
-        listeners,
+        listeners: sockets.urls(),
+        receive_buffers,
+        not_opened: sockets.listeners.not_opened.clone(),
         capacity: config.capacity,
         workers: config.worker_threads,
         engines: (0..config.shards).map(|_| Arc::default()).collect(),
@@ -295,7 +320,23 @@ fn overview(
         hub_handles: (0..handles).map(|_| Arc::default()).collect(),
         rates: Rates::default(),
         volumes: Arc::new(volumes),
+        packet_log: None,
     })
+}
+
+/// Logs what differs from the configuration.
+fn log_differences(config: &ServeConfig, overview: &Overview) {
+    let Some(log) = config.log else { return };
+    overview.not_opened.iter().for_each(|line| log(line));
+    let requested = config.datagram_receive_buffer.unwrap_or(0) as u64;
+    for (listener, granted) in &overview.receive_buffers {
+        if *granted < requested {
+            log(&format!(
+                "the receive buffer of {listener} has {granted} bytes, not the requested {requested}: raise \
+                 net.core.rmem_max, or give the server CAP_NET_ADMIN"
+            ));
+        }
+    }
 }
 
 fn http_config(config: &ServeConfig, routes: Routes) -> HttpConfig {
@@ -322,6 +363,8 @@ struct ShardParts<'a> {
     wakes: &'a [Arc<Wake>],
     /// Empty without worker processes.
     pools: Vec<UpstreamPools>,
+    /// Empty without a packet log.
+    captures: Vec<PacketCapture>,
 }
 
 impl ShardParts<'_> {
@@ -333,6 +376,7 @@ impl ShardParts<'_> {
         let parts =
             self.submitters.into_iter().zip(self.by_shard).zip(self.handles.into_iter().zip(self.wakes));
         let mut pools = self.pools.into_iter();
+        let mut captures = self.captures.into_iter();
         (parts.enumerate())
             .map(|(number, ((submitter, listeners), (handle, wake)))| ShardSetup {
                 number,
@@ -343,6 +387,7 @@ impl ShardParts<'_> {
                 handle,
                 wake: Arc::clone(wake),
                 hub: None,
+                packets: captures.next(),
                 shared: shared.clone(),
             })
             .collect()

@@ -44,6 +44,18 @@ pub const USER_FILTERS_MAX: usize = 64;
 /// Address ranges that may send syslog datagrams or open syslog connections. More: refused.
 pub const SYSLOG_SOURCES_MAX: usize = 256;
 
+/// Minimum bytes of a file of the packet log. Less: refused.
+pub const PACKET_LOG_FILE_SIZE_MIN: usize = 1024 * 1024;
+
+/// Maximum bytes of a file of the packet log. More: refused.
+pub const PACKET_LOG_FILE_SIZE_MAX: usize = 1 << 40;
+
+/// Minimum files of the packet log. Less: refused.
+pub const PACKET_LOG_FILES_MIN: usize = 2;
+
+/// Maximum files of the packet log. More: refused.
+pub const PACKET_LOG_FILES_MAX: usize = 10_000;
+
 /// Listeners per protocol. More: refused.
 pub const HUB_LISTENERS_MAX: usize = 64;
 

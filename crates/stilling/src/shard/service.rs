@@ -10,22 +10,25 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use stilling_engine::driver::{Datagram, Destination};
-use stilling_engine::{DatagramIo, Detached, Recipient, Service, ShardControl, Token};
+use stilling_engine::{
+    DatagramIo, DatagramPath, Detached, PassedDatagram, Recipient, Service, ShardControl, Token,
+};
 use stilling_hub::HashKey;
 use stilling_ring::Time;
 use stilling_workers::{JobCompletion, JobSubmitter};
 
-use self::drain::ShardDrain;
+use self::drain::{ShardDrain, UnfinishedRequests};
 use self::session::{MailKind, SessionKind};
 use super::hub_turn::{next_hub_mail, turn_hub};
-use crate::coap::{CoapCounters, CoapEndpoint, CoapShard};
+use crate::coap::{CoapCounters, CoapEndpoint, CoapShard, UnprovenPeers};
 use crate::http::{
     HttpConfig, HttpContext, HttpCounters, HttpEndpoint, HttpScope, HttpSession, HttpShard, JobOutcome,
 };
 use crate::hub::{HubHandle, random_number};
-use crate::lifecycle::Lifecycle;
+use crate::lifecycle::{DatagramReader, Lifecycle};
 use crate::nats::{NatsContext, NatsSession, NatsShard};
 use crate::overview::Overview;
+use crate::packet_log::PacketCapture;
 use crate::protocol::{CustomConnection, CustomContext, CustomProtocol};
 use crate::sse::SseContext;
 use crate::syslog::{SyslogContext, SyslogSession, SyslogShard, SyslogTransport};
@@ -77,6 +80,8 @@ pub struct ShardService {
     overview: Arc<Overview>,
     lifecycle: Arc<Lifecycle>,
     drain: ShardDrain,
+    /// `None` without a packet log.
+    packets: Option<PacketCapture>,
     /// The sender of the last mail.
     last_mail_source: u8,
 }
@@ -109,6 +114,7 @@ impl ShardService {
             overview,
             lifecycle,
             drain,
+            packets: None,
             last_mail_source: 0,
         }
     }
@@ -121,6 +127,9 @@ impl ShardService {
 
     /// Sets the addresses of all listeners of the shard, in order, as INFO reports them to NATS clients.
     pub(crate) fn with_addresses(mut self, addresses: Vec<SocketAddr>) -> Self {
+        if let Some(packets) = &mut self.packets {
+            packets.set_addresses(addresses.clone());
+        }
         self.nats.set_addresses(addresses);
         self
     }
@@ -130,10 +139,28 @@ impl ShardService {
     }
 
     /// Adds the CoAP endpoint, if the shard has a socket for it.
-    pub(crate) fn with_coap(mut self, counters: Arc<CoapCounters>, now: Time) -> Self {
+    pub(crate) fn with_coap(
+        mut self,
+        counters: Arc<CoapCounters>,
+        unproven: UnprovenPeers,
+        now: Time,
+    ) -> Self {
         if self.endpoints.iter().any(|endpoint| matches!(endpoint, Endpoint::Coap(_))) {
             let key = HashKey(random_number(), random_number());
-            self.coap = Some(Box::new(CoapShard::new(counters, key, now)));
+            self.coap = Some(Box::new(CoapShard::new(counters, key, now).with_unproven(unproven, now)));
+        }
+        self
+    }
+
+    /// Adds the shard's part of the packet log.
+    pub(crate) fn with_packets(self, packets: Option<PacketCapture>) -> Self {
+        ShardService { packets, ..self }
+    }
+
+    /// Makes a successor wait until the shard has stopped receiving datagrams.
+    pub(crate) fn with_datagram_reader(mut self, reader: Option<DatagramReader>) -> Self {
+        if let Some(reader) = reader {
+            self.drain.set_datagram_reader(reader);
         }
         self
     }
@@ -267,10 +294,16 @@ impl ShardService {
 
     /// Continues the drain, if there is one. Returns when to call again at the latest.
     fn turn_drain(&mut self, control: &mut ShardControl<'_, Self>) -> Option<Time> {
-        let ShardService { drain, hub, syslog, upstream, lifecycle, .. } = self;
-        let abandoned_requests = upstream.as_ref().map_or(0, |pools| pools.abandoned_requests_open());
+        let ShardService { drain, hub, syslog, upstream, coap, lifecycle, .. } = self;
+        let unfinished = UnfinishedRequests {
+            abandoned: upstream.as_ref().map_or(0, |pools| pools.abandoned_requests_open()),
+            coap_pending: coap.as_ref().map_or(0, |coap| coap.pending()),
+        };
         let had_hub = hub.is_some();
-        let again = drain.turn(hub, syslog, abandoned_requests, lifecycle, control);
+        let again = drain.turn(hub, syslog, unfinished, lifecycle, control);
+        if let Some(coap) = coap.as_mut().filter(|_| drain.stops_datagrams()) {
+            coap.stop_receiving();
+        }
         self.hub_handed_over |= had_hub && self.hub.is_none();
         again
     }
@@ -323,6 +356,16 @@ impl Service for ShardService {
         }
     }
 
+    fn datagram_passed(&mut self, now: Time, path: &DatagramPath, datagram: &PassedDatagram<'_>) {
+        let is_unix = matches!(
+            self.endpoints.get(path.socket as usize),
+            Some(Endpoint::Syslog(SyslogTransport::Unix)) | None
+        );
+        if let Some(packets) = self.packets.as_mut().filter(|_| !is_unix) {
+            packets.record(self.lifecycle.unix_nanos(now).as_nanos(), path, datagram);
+        }
+    }
+
     /// Passes mail for a peer to the protocol of the socket that received the peer's datagram.
     fn delivered(&mut self, mail: ShardMail, io: &mut DatagramIo<'_>) {
         match (&self.endpoints[io.socket() as usize], mail.0) {
@@ -369,7 +412,8 @@ impl Service for ShardService {
         let upstream = self.turn_upstream(control);
         let coap = self.turn_coap(control);
         let drain = self.turn_drain(control);
+        let packets = self.packets.as_mut().and_then(|packets| packets.turn(now));
         let sample = self.overview.rates.turn(now, || self.overview.totals());
-        [hub, upstream, coap, drain, sample].into_iter().flatten().min()
+        [hub, upstream, coap, drain, packets, sample].into_iter().flatten().min()
     }
 }

@@ -46,6 +46,8 @@ pub(crate) fn service_of_one_shard(endpoint: Endpoint, apps: AppRoutes) -> (Shar
         driver: String::new(),
         driver_fallback: None,
         listeners: Vec::new(),
+        receive_buffers: Vec::new(),
+        not_opened: Vec::new(),
         capacity: 1,
         workers: 0,
         engines: vec![Arc::default()],
@@ -57,6 +59,7 @@ pub(crate) fn service_of_one_shard(endpoint: Endpoint, apps: AppRoutes) -> (Shar
         hub_handles: Vec::new(),
         rates: Rates::default(),
         volumes: Arc::default(),
+        packet_log: None,
     };
     let counters = Arc::clone(&overview.http[0]);
     let lifecycle = Arc::new(Lifecycle::new(wakes, WallClock::System));

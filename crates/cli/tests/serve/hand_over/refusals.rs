@@ -2,6 +2,8 @@
 
 use super::*;
 
+const NOBODY_UID: u32 = 65_534;
+
 /// Row 4.37: another version is refused with both versions, a malformed line with its reason, and the server
 /// continues.
 #[test]

@@ -5,6 +5,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use stilling_wire::coap::{MessageWriter, OptionNumber, Token};
 
+use super::super::limits::{UNPROVEN_BUDGET_MAX, UNPROVEN_REPLY_SIZE_MAX};
 use super::*;
 
 /// A message, owned.
@@ -91,6 +92,12 @@ impl Fixture {
         let now = Time::ZERO.after(Duration::from_secs(1000));
         let shard = CoapShard::new(Arc::clone(&counters), HashKey(1, 2), now);
         Fixture { shard, counters, now, next_id: 0 }
+    }
+
+    /// Addresses have to prove themselves, without exception.
+    fn strict() -> Fixture {
+        let Fixture { shard, counters, now, next_id } = Fixture::new();
+        Fixture { shard: shard.with_unproven(UnprovenPeers::All, now), counters, now, next_id }
     }
 
     fn send(&mut self, path: &DatagramPath, datagram: &[u8]) -> Option<Received> {
@@ -336,10 +343,11 @@ fn unwanted_responses_are_not_sent() {
     assert_eq!(fixture.send(&client(1), &missing).expect("an error is wanted").code, Code::NOT_FOUND);
 }
 
-/// Row 1.12 and the limit of amplification: an address that is not proved gets at most three times its bytes.
+/// The limit of amplification: an address that is not proved gets at most three times its bytes until it returns an
+/// Echo value.
 #[test]
 fn an_unproven_address_gets_little_until_it_returns_an_echo() {
-    let mut fixture = Fixture::new();
+    let mut fixture = Fixture::strict();
     let me = stranger(1);
     let get = request(CON, Code::GET, 1, "large", &[], b"");
     let reply = fixture.send_raw(&me, &get).expect("an answer");
@@ -354,6 +362,110 @@ fn an_unproven_address_gets_little_until_it_returns_an_echo() {
     assert_eq!((answer.code, answer.payload.len()), (Code::CONTENT, 1024));
     let other = request(CON, Code::GET, 2, "large", &[(OptionNumber::ECHO, echo)], b"");
     assert!(fixture.send_raw(&stranger(2), &other).is_none_or(|reply| reply.len() <= 3 * other.len()));
+}
+
+/// Clients without Echo are served within the common budget, also if they repeat a request; beyond it they get Echo, and
+/// the budget bounds the bytes of all of them together. It fills again.
+#[test]
+fn the_budget_of_unproven_addresses_bounds_amplification() {
+    let mut fixture = Fixture::new();
+    let get = |id| request(NON, Code::GET, id, "large", &[], b"");
+    let long = get(0);
+    let (mut excess, mut served) = (0, 0);
+    for id in 1..1000 {
+        for _ in 0..2 {
+            let request = get(id);
+            let Some(reply) = fixture.send_raw(&stranger(id), &request) else { continue };
+            excess += reply.len().saturating_sub(3 * request.len());
+            served += u32::from(Received::parse(&reply).code == Code::CONTENT);
+        }
+    }
+    assert!(excess <= UNPROVEN_BUDGET_MAX && served > 50, "{excess} bytes, {served} served");
+    let reply = fixture.send_raw(&stranger(1001), &long);
+    assert!(reply.is_none_or(|reply| reply.len() <= 3 * long.len()), "the budget is spent");
+    let refused = fixture.counters.amplification_limited.get();
+    assert!(refused > 0 && fixture.counters.unproven_replies.get() > 0);
+    fixture.now = fixture.now.after(Duration::from_secs(1));
+    let reply = fixture.send_raw(&stranger(1002), &long).expect("there is a budget again");
+    assert_eq!(Received::parse(&reply).code, Code::CONTENT);
+    assert!(reply.len() <= UNPROVEN_REPLY_SIZE_MAX);
+}
+
+/// A deterministic source of hostile datagrams: random ones, requests with changed bytes, and their prefixes.
+struct HostileDatagrams {
+    random: stilling_ring::SplitMix64,
+    templates: Vec<Vec<u8>>,
+}
+
+impl HostileDatagrams {
+    fn new(seed: u64) -> HostileDatagrams {
+        let block = block_option(OptionNumber::BLOCK2, 0, false, 1024);
+        let body = block_option(OptionNumber::BLOCK1, 0, true, 64);
+        let templates = vec![
+            request(CON, Code::GET, 1, "large", &[], b""),
+            request(NON, Code::GET, 2, "large", &[block], b""),
+            request(CON, Code::GET, 3, "separate", &[], b""),
+            request(NON, Code::GET, 4, ".well-known/core", &[], b""),
+            request(CON, Code::PUT, 5, "large-update", &[body], &[b'x'; 64]),
+            request(CON, Code::POST, 6, "large-post", &[], b"body"),
+            request(CON, Code::GET, 7, "test", &[(OptionNumber(65001), vec![1])], b""),
+            encode_empty(MessageType::Confirmable, 8).to_vec(),
+        ];
+        HostileDatagrams { random: stilling_ring::SplitMix64::new(seed), templates }
+    }
+
+    fn next(&mut self) -> Vec<u8> {
+        let random = self.random.bits();
+        let mut datagram = self.templates[random as usize % self.templates.len()].clone();
+        match random >> 8 & 7 {
+            0 => (0..random >> 16 & 63).map(|_| self.random.bits() as u8).collect(),
+            1 => datagram[..(random >> 16) as usize % (datagram.len() + 1)].to_vec(),
+            2 | 3 => {
+                // Another message id.
+                datagram[2..4].copy_from_slice(&(random >> 16 & 0x3fff).to_be_bytes()[6..]);
+                datagram
+            }
+            _ => {
+                let at = (random >> 16) as usize % datagram.len();
+                datagram[at] ^= (random >> 40) as u8;
+                datagram
+            }
+        }
+    }
+}
+
+/// Hostile datagrams: with `--coap-unproven all` no address gets more than three times the bytes that it has
+/// sent, replies, separate responses and retransmissions together.
+#[test]
+fn hostile_datagrams_are_never_answered_with_more_than_three_times_their_bytes() {
+    const DATAGRAMS: u32 = 100_000;
+    const PEERS: u16 = 64;
+    let mut fixture = Fixture::strict();
+    let mut hostile = HostileDatagrams::new(1);
+    let mut received = vec![0; usize::from(PEERS)];
+    let mut sent = vec![0; usize::from(PEERS)];
+    for number in 0..DATAGRAMS {
+        let datagram = hostile.next();
+        let port = (number % u32::from(PEERS)) as u16;
+        received[usize::from(port)] += datagram.len();
+        if let Some(reply) = fixture.send_raw(&client(port), &datagram) {
+            assert!(reply.len() <= 3 * datagram.len(), "{datagram:?} {reply:?}");
+            sent[usize::from(port)] += reply.len();
+        }
+        if number % 100 == 0 {
+            fixture.now = fixture.now.after(Duration::from_millis(700));
+        }
+        while let Some((path, message)) = fixture.shard.poll_transmit(fixture.now) {
+            sent[usize::from(path.peer.port())] += message.len();
+            fixture.shard.transmitted();
+        }
+    }
+    for (received, sent) in received.iter().zip(&sent) {
+        assert!(sent <= &(3 * received) && *sent > 0, "{sent} for {received}");
+    }
+    let classes = fixture.classes();
+    assert_eq!(classes.iter().sum::<u64>(), u64::from(DATAGRAMS));
+    assert!(classes[0] > 1000 && classes[4] > 1000, "{classes:?}");
 }
 
 #[test]
@@ -393,8 +505,7 @@ proptest! {
     fn any_datagram_is_survived(
         datagrams in prop::collection::vec((any::<bool>(), prop::collection::vec(any::<u8>(), 0..200)), 1..50),
     ) {
-        let mut fixture = Fixture::new();
-        fixture.shard.exchange.limits_loopback = true;
+        let mut fixture = Fixture::strict();
         let mut last = request(CON, Code::GET, 1, "large", &[], b"");
         for (is_mutation, bytes) in datagrams {
             let datagram = if is_mutation {

@@ -9,8 +9,17 @@ use super::ShardService;
 use crate::hub::HubHandle;
 use crate::hub::limits::{DRAIN_QUIET, RELEASE_CHECK_INTERVAL};
 use crate::hub::quiet_wait::QuietWait;
-use crate::lifecycle::{HandoverStage, Lifecycle, LifecyclePhase};
+use crate::lifecycle::{DatagramReader, HandoverStage, Lifecycle, LifecyclePhase};
 use crate::syslog::SyslogShard;
+
+/// Requests that a drain waits for, beside those of connections.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct UnfinishedRequests {
+    /// Connections to worker processes with abandoned requests.
+    pub(super) abandoned: u32,
+    /// CoAP requests without an answer.
+    pub(super) coap_pending: usize,
+}
 
 #[derive(Debug)]
 pub(super) struct ShardDrain {
@@ -22,7 +31,10 @@ pub(super) struct ShardDrain {
     has_aborted: bool,
     /// The lifecycle was notified that this shard no longer publishes.
     has_released_hub: bool,
+    stops_datagram_sockets: bool,
     closes_datagram_sockets: bool,
+    /// Dropped when the shard has stopped receiving datagrams.
+    datagram_reader: Option<DatagramReader>,
 }
 
 impl ShardDrain {
@@ -32,17 +44,29 @@ impl ShardDrain {
             started: None,
             has_aborted: false,
             has_released_hub: false,
+            stops_datagram_sockets: false,
             closes_datagram_sockets: false,
+            datagram_reader: None,
         }
     }
 
-    /// Continues the drain according to the lifecycle. `abandoned_requests`: connections to worker processes with
-    /// abandoned requests. `hub` is `None` once a successor has taken over. Returns when to call again at the latest.
+    /// Makes a successor wait until the shard has stopped receiving datagrams.
+    pub(super) fn set_datagram_reader(&mut self, reader: DatagramReader) {
+        self.datagram_reader = Some(reader);
+    }
+
+    /// Whether the datagram sockets receive no more, or soon.
+    pub(super) fn stops_datagrams(&self) -> bool {
+        self.stops_datagram_sockets
+    }
+
+    /// Continues the drain according to the lifecycle. `hub` is `None` once a successor has taken over. Returns when to
+    /// call again at the latest.
     pub(super) fn turn(
         &mut self,
         hub: &mut Option<Box<HubHandle>>,
         syslog: &mut SyslogShard,
-        abandoned_requests: u32,
+        unfinished: UnfinishedRequests,
         lifecycle: &Lifecycle,
         control: &mut ShardControl<'_, ShardService>,
     ) -> Option<Time> {
@@ -62,17 +86,19 @@ impl ShardDrain {
             return Some(control.now);
         };
         let is_late = phase == LifecyclePhase::Stopping || control.now >= deadline;
-        if hub.is_none() && !std::mem::replace(&mut self.closes_datagram_sockets, true) {
-            control.close_datagram_sockets();
+        if hub.is_none() && !std::mem::replace(&mut self.stops_datagram_sockets, true) {
+            control.stop_datagram_sockets();
+            return Some(control.now);
         }
         let again = self.release_hub(started, hub, syslog, lifecycle, control, is_late);
+        self.close_datagram_sockets(unfinished.coap_pending > 0 && !is_late, control);
         let hub_is_done = hub.as_ref().is_none_or(|hub| syslog.has_published_all() && hub.is_done());
         if control.is_empty() && (hub_is_done || phase == LifecyclePhase::Stopping) {
             control.stop();
             return None;
         }
         // No client waits for abandoned requests, so the drain does not either.
-        if abandoned_requests > 0 && control.has_at_most(abandoned_requests) {
+        if unfinished.abandoned > 0 && control.has_at_most(unfinished.abandoned) {
             if !std::mem::replace(&mut self.has_aborted, true) {
                 control.abort_all(CloseReason::Drained);
             }
@@ -87,8 +113,20 @@ impl ShardDrain {
         again.into_iter().chain([deadline]).min()
     }
 
-    /// Waits until publishing has ended, then closes the datagram sockets and disconnects from the hub, so that a
-    /// successor gets both long before the last response is sent. Without a successor it only closes the datagram
+    /// Once the sockets have stopped receiving: lets a successor receive from them, and closes them when no answer is
+    /// to be sent any more.
+    fn close_datagram_sockets(&mut self, has_answers: bool, control: &mut ShardControl<'_, ShardService>) {
+        if !self.stops_datagram_sockets || control.receives_datagrams() {
+            return;
+        }
+        self.datagram_reader = None;
+        if !has_answers && !std::mem::replace(&mut self.closes_datagram_sockets, true) {
+            control.close_datagram_sockets();
+        }
+    }
+
+    /// Waits until publishing has ended, then stops the datagram sockets and disconnects from the hub, so that a
+    /// successor gets both long before the last response is sent. Without a successor it only stops the datagram
     /// sockets. Returns when to check again.
     fn release_hub(
         &mut self,
@@ -123,12 +161,12 @@ impl ShardDrain {
                 return None;
             }
         }
-        if !std::mem::replace(&mut self.closes_datagram_sockets, true) {
+        if !std::mem::replace(&mut self.stops_datagram_sockets, true) {
             syslog.end_unix_sockets();
-            control.close_datagram_sockets();
+            control.stop_datagram_sockets();
             return Some(now);
         }
-        if control.has_datagram_sockets() {
+        if control.receives_datagrams() {
             return None;
         }
         syslog.read_unix_sockets(&mut hub.port, || lifecycle.unix_nanos(now));

@@ -1,0 +1,207 @@
+//! CoAP in a hand-over: transfers that are under way, answers that are pending, datagrams in the queues.
+
+use std::net::UdpSocket;
+
+use stilling_client::coap::{CoapClient, CoapClientConfig, CoapRequest, CoapUrl};
+use stilling_wire::coap::{
+    BlockSize, BlockValue, CoapMessage, Code, MessageType, MessageWriter, OptionNumber, Token,
+};
+
+use super::*;
+use crate::support::HANG_TIMEOUT;
+
+on_both_drivers!(
+    a_block_transfer_continues_with_the_successor,
+    transfers_during_hand_overs_are_complete,
+    a_pending_answer_is_sent_by_the_old_server,
+);
+
+const BLOCK: BlockSize = BlockSize::MIN;
+
+/// A client that sends each datagram once, so that it detects each loss.
+struct ScriptedClient {
+    socket: UdpSocket,
+    next_id: u16,
+}
+
+/// A response, owned.
+struct ScriptedResponse {
+    kind: MessageType,
+    code: Code,
+    etag: Vec<u8>,
+    block: Option<BlockValue>,
+    payload: Vec<u8>,
+}
+
+impl ScriptedClient {
+    fn new(server: &ServerUnderTest) -> ScriptedClient {
+        let socket = UdpSocket::bind("127.0.0.1:0").expect("a free port");
+        socket.connect(server.banner_line("listening coap://")).expect("an address");
+        socket.set_read_timeout(Some(HANG_TIMEOUT)).expect("a socket takes options");
+        ScriptedClient { socket, next_id: 0 }
+    }
+
+    fn send(&mut self, path: &str, block: Option<u32>) {
+        self.next_id += 1;
+        let token = Token::new(&self.next_id.to_be_bytes()).expect("a short token");
+        let mut buffer = [0; 64];
+        let mut writer =
+            MessageWriter::new(&mut buffer, MessageType::Confirmable, Code::GET, self.next_id, token)
+                .expect("there is room");
+        writer.option(OptionNumber::URI_PATH, path.as_bytes()).expect("there is room");
+        if let Some(number) = block {
+            let block = BlockValue::new(number, false, BLOCK).expect("a small number");
+            writer.option(OptionNumber::BLOCK2, block.encode().as_bytes()).expect("there is room");
+        }
+        let message = writer.payload(b"").expect("there is room");
+        self.socket.send(message).expect("it is sent");
+    }
+
+    fn receive(&self) -> ScriptedResponse {
+        let mut buffer = [0; 2048];
+        let size = self.socket.recv(&mut buffer).expect("no datagram is lost");
+        let message = CoapMessage::parse(&buffer[..size]).expect("a valid message");
+        let value = |number| message.options.values(number).next();
+        ScriptedResponse {
+            kind: message.kind,
+            code: message.code,
+            etag: value(OptionNumber::ETAG).unwrap_or_default().to_vec(),
+            block: value(OptionNumber::BLOCK2).map(|value| BlockValue::decode(value).expect("a valid block")),
+            payload: message.payload.to_vec(),
+        }
+    }
+
+    /// Requests a block of `/large` and appends it. Returns its ETag, and whether more follow.
+    fn block_of_large(&mut self, number: u32, body: &mut Vec<u8>) -> (Vec<u8>, bool) {
+        self.send("large", Some(number));
+        let response = self.receive();
+        let block = response.block.expect("a body in blocks");
+        assert_eq!((response.code, block.number(), body.len()), (Code::CONTENT, number, block.offset()));
+        body.extend(response.payload);
+        (response.etag, block.more)
+    }
+}
+
+/// The options of a CoAP server at the address of another one.
+fn coap_options(server: &ServerUnderTest, options: &str) -> String {
+    format!("--coap {} {options}", server.banner_line("listening coap://"))
+}
+
+fn large(server: &ServerUnderTest) -> Vec<u8> {
+    let mut client = ScriptedClient::new(server);
+    let mut body = Vec::new();
+    (0..).find(|number| !client.block_of_large(*number, &mut body).1);
+    body
+}
+
+/// Rows 1.11, 4.37: the blocks of one answer come from the old server and its successor, with the same ETag and without
+/// a lost datagram, whatever the numbers of shards, with and without a hub.
+fn a_block_transfer_continues_with_the_successor(driver: DriverUnderTest) {
+    for hub in ["", "--nats 127.0.0.1:0"] {
+        let data = tempfile::tempdir().expect("a folder");
+        let hub = format!("{hub} --data {}", data.path().display());
+        let control_folder = ControlFolder::new();
+        let mut server = control_folder.start_first(driver, &format!("-A 2 --coap 127.0.0.1:0 {hub}"));
+        let expected = large(&server);
+        let mut clients: Vec<_> = (0..8).map(|_| (ScriptedClient::new(&server), Vec::new())).collect();
+        let first = clients[0].0.block_of_large(0, &mut Vec::new());
+        let mut next_block = 0;
+        for shards in [3, 1, 2] {
+            for number in next_block..next_block + 20 {
+                for (client, body) in &mut clients {
+                    assert_eq!(client.block_of_large(number, body), first);
+                }
+            }
+            next_block += 20;
+            // One request of each client waits in a queue, or is answered by either server.
+            for (client, _) in &mut clients {
+                client.send("large", Some(next_block));
+            }
+            let options = coap_options(&server, &format!("-A {shards} {hub}"));
+            let next = control_folder.start_successor(driver, server.address(), &options);
+            assert_eq!(next.banner_line("listening coap://"), server.banner_line("listening coap://"));
+            server.expect_clean_end();
+            server = next;
+            for (client, _) in &mut clients {
+                let response = client.receive();
+                assert_eq!((response.code, response.etag), (Code::CONTENT, first.0.clone()));
+            }
+        }
+        for (mut client, mut body) in clients {
+            (next_block..).find(|number| !client.block_of_large(*number, &mut body).1);
+            assert_eq!(body, expected);
+        }
+        server.finish();
+    }
+}
+
+/// Rows 1.11, 4.37: clients that transfer bodies without a pause get each of them whole.
+fn transfers_during_hand_overs_are_complete(driver: DriverUnderTest) {
+    let control_folder = ControlFolder::new();
+    let mut server = control_folder.start_first(driver, "-A 2 --coap 127.0.0.1:0");
+    let expected = large(&server);
+    let url: CoapUrl =
+        format!("coap://{}/large", server.banner_line("listening coap://")).parse().expect("a valid URL");
+    let done = AtomicBool::new(false);
+    let transfer = || {
+        let mut count = 0;
+        while !done.load(Ordering::Acquire) {
+            let mut client =
+                CoapClient::connect(&url, CoapClientConfig::default()).expect("a server is there");
+            let response = client.request(CoapRequest::new(Code::GET, &url)).expect("it is answered");
+            assert_eq!((response.code, &response.payload), (Code::CONTENT, &expected));
+            count += 1;
+        }
+        count
+    };
+    let (server, counts) = thread::scope(|scope| {
+        let transfers: Vec<_> = (0..3).map(|_| scope.spawn(transfer)).collect();
+        for shards in [1, 3, 2] {
+            let options = coap_options(&server, &format!("-A {shards}"));
+            let next = control_folder.start_successor(driver, server.address(), &options);
+            server.expect_clean_end();
+            server = next;
+        }
+        done.store(true, Ordering::Release);
+        let counts: Vec<u32> =
+            transfers.into_iter().map(|transfer| transfer.join().expect("it gets all")).collect();
+        (server, counts)
+    });
+    assert!(counts.iter().all(|count| *count > 0), "{counts:?}");
+    server.finish();
+}
+
+/// Row 4.37: a request that waits for its answer gets it from the old server, which waits for it also without a
+/// successor.
+fn a_pending_answer_is_sent_by_the_old_server(driver: DriverUnderTest) {
+    for is_succeeded in [true, false] {
+        let control_folder = ControlFolder::new();
+        let server = control_folder.start_first(driver, "-A 1 --coap 127.0.0.1:0");
+        let mut watcher = server.watch();
+        let mut client = ScriptedClient::new(&server);
+        let mut clients: Vec<_> = (0..20).map(|_| ScriptedClient::new(&server)).collect();
+        client.send("separate", None);
+        watcher.until("it waits", |metrics| metrics.value("coap_datagrams_total{class=\"new\"}") == 1);
+        for other in &mut clients {
+            other.send("separate", None);
+        }
+        watcher.until("all wait", |metrics| metrics.value("coap_datagrams_total{class=\"new\"}") == 21);
+        let successor = if is_succeeded {
+            let options = coap_options(&server, "-A 1");
+            Some(control_folder.start_successor(driver, server.address(), &options))
+        } else {
+            server.signal(Signal::TERM);
+            None
+        };
+        for other in clients.iter().chain([&client]) {
+            let response = other.receive();
+            assert_eq!((response.code, response.payload), (Code::CONTENT, b"separate".to_vec()));
+            assert_eq!(response.kind, MessageType::Acknowledgement);
+        }
+        server.expect_clean_end();
+        if let Some(successor) = successor {
+            large(&successor);
+            successor.finish();
+        }
+    }
+}

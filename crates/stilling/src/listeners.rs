@@ -571,7 +571,7 @@ fn resolve_ports(groups: &mut [ListenerGroup]) {
 }
 
 /// Identifies a listener: all its descriptors share this.
-fn identity(socket: &OwnedFd) -> io::Result<(u64, u64)> {
+pub(crate) fn identity(socket: &OwnedFd) -> io::Result<(u64, u64)> {
     let file = rustix::fs::fstat(socket)?;
     Ok((file.st_dev, file.st_ino))
 }

@@ -25,7 +25,7 @@ use stilling_engine::{Shard, ShardConfig as EngineConfig};
 use stilling_ring::{Clock, Wake};
 use stilling_workers::{JobSubmitter, Pool};
 
-use crate::coap::UnprovenPeers;
+use crate::coap::{ExchangeHandover, UnprovenPeers};
 use crate::config::ServeError;
 use crate::exposure::Exposure;
 use crate::hand_over::limits::QUEUE_CHECK_SPAN;
@@ -34,7 +34,7 @@ use crate::http::{HttpConfig, HttpCounters, JobOutcome};
 use crate::hub::HubCloser;
 use crate::hub_plan::HubPlan;
 use crate::lifecycle::{DatagramReader, FailureGuard, HandoverStage, Lifecycle, LifecyclePhase};
-use crate::listeners::{ListenerProtocol, ListeningSocket};
+use crate::listeners::{self, ListenerProtocol, ListeningSocket};
 use crate::overview::Overview;
 use crate::packet_log::{PacketCapture, PacketLog, PacketLogThread};
 use crate::running_server::RunningServer;
@@ -313,6 +313,7 @@ struct SharedSetup {
     http: HttpConfig,
     engine: EngineConfig,
     coap_unproven: UnprovenPeers,
+    exchanges: Arc<ExchangeHandover>,
     overview: Arc<Overview>,
     lifecycle: Arc<Lifecycle>,
 }
@@ -340,11 +341,22 @@ impl ShardSetup {
     fn serve_on<D: Driver<Socket = OwnedFd>>(self, driver: D) -> io::Result<()> {
         // A request to end before this point found no handle: the first turn must not wait.
         self.handle.get_or_init(|| driver.wake_handle()).wake();
-        let SharedSetup { shares_listeners, clock, http, engine, coap_unproven, overview, lifecycle, .. } =
-            self.shared;
+        let SharedSetup {
+            shares_listeners,
+            clock,
+            http,
+            engine,
+            coap_unproven,
+            exchanges,
+            overview,
+            lifecycle,
+            ..
+        } = self.shared;
         let counters: Arc<EngineCounters> = Arc::clone(&overview.engines[self.number]);
         let http_counters: Arc<HttpCounters> = Arc::clone(&overview.http[self.number]);
         let addresses = self.listeners.iter().map(|listener| listener.address).collect();
+        let ids = self.listeners.iter().map(|listener| listeners::identity(&listener.socket));
+        let socket_ids = ids.map(|id| id.map(|(_, inode)| inode)).collect::<io::Result<Vec<u64>>>()?;
         let has_hub = self.hub.is_some();
         let receives_datagrams = self.listeners.iter().any(|listener| listener.protocol.is_udp());
         // Before this shard is ready for a successor.
@@ -361,10 +373,11 @@ impl ShardSetup {
         .with_upstream(self.upstream)
         .with_coap(coap, coap_unproven, clock.now())
         .with_datagram_reader(reader)
+        .with_exchange_handover(exchanges, socket_ids)
         .with_hub(self.hub)
         .with_packets(self.packets)
         .with_addresses(addresses);
-        let mut shard = Shard::new(driver, service, engine, clock, self.wake, counters);
+        let mut shard = Shard::new(driver, service, engine, clock.clone(), self.wake, counters);
         shard.on_detached(ShardService::delegate);
         let mut listeners = VecDeque::from(self.listeners);
         for listener in listeners.iter().filter(|_| has_hub) {
@@ -382,9 +395,9 @@ impl ShardSetup {
             }
         }
         let mut queue_checks = lifecycle.queue_checks();
-        let mut has_begun = false;
+        let (mut has_begun, mut has_restored) = (false, false);
         while !shard.is_stopped() {
-            let has_more = accept_from(&mut shard, &mut listeners, &lifecycle)?;
+            let has_more = accept_from(&mut shard, &mut listeners, &lifecycle, &clock, &mut has_restored)?;
             if has_more && has_begun && shares_listeners {
                 shard.recheck_accept_queues(QUEUE_CHECK_SPAN);
             }
@@ -413,6 +426,8 @@ fn accept_from<D: Driver<Socket = OwnedFd>>(
     shard: &mut Shard<D, ShardService>,
     listeners: &mut VecDeque<ListeningSocket>,
     lifecycle: &Lifecycle,
+    clock: &Clock,
+    has_restored: &mut bool,
 ) -> io::Result<bool> {
     let before = listeners.len();
     while let Some(listener) = listeners.front()
@@ -424,7 +439,12 @@ fn accept_from<D: Driver<Socket = OwnedFd>>(
             ListenerProtocol::Syslog(SyslogTransport::Udp | SyslogTransport::Unix) => {
                 shard.receive_datagrams(listener.socket)?;
             }
-            ListenerProtocol::Coap => _ = shard.receive_paced_datagrams(listener.socket)?,
+            ListenerProtocol::Coap => {
+                if listener.from == HandoverStage::Released && !std::mem::replace(has_restored, true) {
+                    shard.service().restore_exchanges(clock.now());
+                }
+                shard.receive_paced_datagrams(listener.socket)?;
+            }
             ListenerProtocol::Http
             | ListenerProtocol::Nats
             | ListenerProtocol::NatsWebSocket

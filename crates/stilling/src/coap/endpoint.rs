@@ -18,9 +18,10 @@ use super::body_cache::{BodyCache, BodyHead};
 use super::counters::{CoapCounters, DatagramClass};
 use super::demo::{self, DemoOutcome, DemoResources};
 use super::exchange_cache::{ExchangeCache, ExchangeKey, KnownExchange};
+use super::handed_exchanges::{HandedExchange, records};
 use super::limits::{
-    AMPLIFICATION_MAX, BODIES_MAX, BODIES_SIZE_MAX, BODY_SIZE_MAX, EXCHANGES_MAX, MESSAGE_SIZE_MAX,
-    REPLIES_SIZE_MAX, REQUEST_BODY_SIZE_MAX, RETRY_AFTER_SECONDS, TRANSMISSIONS_MAX,
+    AMPLIFICATION_MAX, BODIES_MAX, BODIES_SIZE_MAX, BODY_SIZE_MAX, EXCHANGE_LIFETIME, EXCHANGES_MAX,
+    MESSAGE_SIZE_MAX, REPLIES_SIZE_MAX, REQUEST_BODY_SIZE_MAX, RETRY_AFTER_SECONDS, TRANSMISSIONS_MAX,
 };
 use super::peers::ProvenPeers;
 use super::pending::{AwaitedAnswer, PendingEvent, PendingExchange, PendingExchanges, RequestContext};
@@ -258,6 +259,49 @@ impl CoapShard {
     pub(crate) fn next_deadline(&self) -> Option<Time> {
         let Exchanges { pending, transmissions, .. } = &self.exchange;
         pending.next_deadline().into_iter().chain(transmissions.next_deadline()).min()
+    }
+
+    /// The exchanges that a successor has to know, at most `size_max` bytes. `socket_id` identifies a socket for both
+    /// servers.
+    pub(crate) fn handed_exchanges(
+        &self,
+        now: Time,
+        size_max: usize,
+        socket_id: impl Fn(u32) -> Option<u64>,
+    ) -> Vec<u8> {
+        let (mut newest_first, mut starts) = (Vec::new(), Vec::new());
+        for (key, age, reply) in self.exchange.cache.unsafe_exchanges(now) {
+            let DatagramPath { socket, peer, local } = key.path;
+            let Some(socket) = socket_id(socket) else { continue };
+            let start = newest_first.len();
+            HandedExchange { socket, peer, local, id: key.id, token: key.token, age, reply }
+                .write(&mut newest_first);
+            if newest_first.len() > size_max {
+                newest_first.truncate(start);
+                break;
+            }
+            starts.push(start);
+        }
+        // The successor restores them in the order of their arrival.
+        let ends = starts.iter().skip(1).copied().chain([newest_first.len()]);
+        let ranges: Vec<_> = starts.iter().copied().zip(ends).collect();
+        ranges.iter().rev().flat_map(|(start, end)| &newest_first[*start..*end]).copied().collect()
+    }
+
+    /// Restores exchanges of the predecessor at sockets that this shard has.
+    pub(crate) fn restore_exchanges(
+        &mut self,
+        now: Time,
+        handed: &[u8],
+        socket_number: impl Fn(u64) -> Option<u32>,
+    ) {
+        for HandedExchange { socket, peer, local, id, token, age, reply } in records(handed) {
+            let Some(socket) = socket_number(socket) else { continue };
+            let key = ExchangeKey { path: DatagramPath { socket, peer, local }, id, token };
+            if age < EXCHANGE_LIFETIME && reply.is_none_or(|reply| reply.len() <= MESSAGE_SIZE_MAX) {
+                self.exchange.cache.insert_since(key, now.before(age), now, reply);
+            }
+        }
     }
 
     /// Requests that wait for their answers.

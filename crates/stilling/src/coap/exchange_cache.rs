@@ -6,6 +6,7 @@
 //! ```
 
 use std::hash::BuildHasher;
+use std::time::Duration;
 
 use stilling_engine::DatagramPath;
 use stilling_hub::HashKey;
@@ -13,6 +14,7 @@ use stilling_ring::Time;
 use stilling_wire::coap::{MessageId, Token};
 
 use super::byte_ring::{ByteRing, RingPosition};
+use super::handed_exchanges::is_reply_to_safe;
 use super::limits::{EXCHANGE_LIFETIME, MESSAGE_SIZE_MAX};
 
 /// Identifies a request. The token is part of it: an endpoint that has used all message ids starts again, and a
@@ -114,8 +116,29 @@ impl ExchangeCache {
         })
     }
 
+    /// Exchanges of requests that may have changed something, with their age and reply, newest first.
+    pub(super) fn unsafe_exchanges(
+        &self,
+        now: Time,
+    ) -> impl Iterator<Item = (&ExchangeKey, Duration, Option<&[u8]>)> {
+        let exchanges = (self.first..self.end).rev().map(|number| &self.exchanges[self.index(number)]);
+        exchanges.filter_map(move |exchange| {
+            let reply = match self.known(exchange, now)? {
+                KnownExchange::Replied(reply) if is_reply_to_safe(reply) => return None,
+                KnownExchange::Replied(reply) => Some(reply),
+                KnownExchange::WithoutReply | KnownExchange::ReplyOverwritten => None,
+            };
+            Some((&exchange.key, now.since(exchange.since), reply))
+        })
+    }
+
     /// Remembers a request, or replaces what is known of it.
     pub(super) fn insert(&mut self, key: ExchangeKey, now: Time, reply: Option<&[u8]>) {
+        self.insert_since(key, now, now, reply);
+    }
+
+    /// The same for a request that was received at `since`.
+    pub(super) fn insert_since(&mut self, key: ExchangeKey, since: Time, now: Time, reply: Option<&[u8]>) {
         self.forget_expired(now);
         if self.len() == self.capacity as u64 {
             self.first += 1;
@@ -127,7 +150,7 @@ impl ExchangeCache {
         });
         let bucket = self.bucket(&key);
         let older = std::mem::replace(&mut self.buckets[bucket], self.end + 1);
-        let exchange = Exchange { key, since: now, reply, older };
+        let exchange = Exchange { key, since, reply, older };
         let index = self.index(self.end);
         match self.exchanges.get_mut(index) {
             Some(slot) => *slot = exchange,
@@ -159,8 +182,6 @@ impl ExchangeCache {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     fn key(port: u16, id: MessageId, token: &[u8]) -> ExchangeKey {

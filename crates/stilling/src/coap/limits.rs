@@ -13,6 +13,10 @@ pub(crate) const EXCHANGES_MAX: usize = 256 * 1024;
 /// is executed again if the method is safe, and ignored if it is not.
 pub(crate) const REPLIES_SIZE_MAX: usize = 16 * 1024 * 1024;
 
+/// Bytes of exchanges that a server hands over to its successor, over all shards; each shard may use its share. More: the
+/// oldest are not handed over.
+pub(crate) const HANDED_EXCHANGES_SIZE_MAX: usize = 16 * 1024 * 1024;
+
 /// Bytes of a message that this side sends: a block of 1,024 bytes with its options. An answer that does not fit is
 /// 5.00.
 pub(crate) const MESSAGE_SIZE_MAX: usize = 1280;

@@ -20,6 +20,7 @@ mod counters;
 mod demo;
 mod endpoint;
 mod exchange_cache;
+mod handed_exchanges;
 pub(crate) mod limits;
 mod peers;
 mod pending;
@@ -32,3 +33,4 @@ pub use endpoint::CoapEndpoint;
 pub use unproven::UnprovenPeers;
 
 pub(crate) use endpoint::CoapShard;
+pub(crate) use handed_exchanges::ExchangeHandover;

@@ -164,6 +164,7 @@ impl ControlConnection {
         let bytes = &bytes[..received.bytes];
         let expects = |message: &HandoverMessage| match message {
             HandoverMessage::Listeners { count } => *count,
+            HandoverMessage::Exchanges { .. } => 1,
             _ => 0,
         };
         match HandoverMessage::parse(bytes) {

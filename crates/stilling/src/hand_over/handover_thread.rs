@@ -18,6 +18,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
 use stilling_engine::net::{self, ListenOptions};
 
+use super::app_readiness::AppReadiness;
 use super::control_connection::{ControlConnection, Incoming, PeerProcess, timespec};
 use super::control_socket::ControlSocket;
 use super::error::HandOverError;
@@ -29,7 +30,8 @@ use super::limits::{
 use super::lock::StartLock;
 use super::message::{HandoverMessage, REPLACED_REASON, VERSION};
 use super::succession::{PredecessorDrain, PredecessorEvent, Succession};
-use super::{PreparedTakeOver, TakeOverConfig};
+use super::{PreparedTakeOver, TakeOverConfig, exchange_memory};
+use crate::coap::ExchangeHandover;
 use crate::lifecycle::{HandoverStage, Lifecycle, LifecyclePhase};
 use crate::socket_file::SocketName;
 
@@ -85,19 +87,6 @@ struct ReadyDescriptors {
     connection: bool,
 }
 
-pub(crate) struct AppReadiness {
-    /// Whether a worker process can answer a request now.
-    pub(crate) is_ready: Box<dyn Fn() -> bool + Send>,
-    /// Maximum time until the first one is ready.
-    pub(crate) start_timeout: Duration,
-}
-
-impl std::fmt::Debug for AppReadiness {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("AppReadiness").field("start_timeout", &self.start_timeout).finish_non_exhaustive()
-    }
-}
-
 /// The sockets of a server that change hands.
 #[derive(Debug)]
 pub(crate) struct HandedSockets {
@@ -106,6 +95,7 @@ pub(crate) struct HandedSockets {
     /// Options for listeners that are bound and do not listen yet.
     pub(crate) options: ListenOptions,
     pub(crate) sockets: Vec<SocketName>,
+    pub(crate) exchanges: Arc<ExchangeHandover>,
 }
 
 #[derive(Debug)]
@@ -481,6 +471,7 @@ impl HandoverThread {
         self.refuse_late_successors();
         while !self.waker.is_over() {
             if predecessor_drain.poll_released() {
+                self.report_lost_exchanges(exchange_memory::send(&self.handed.exchanges, &successor));
                 // The successor may have ended.
                 let _ = successor.send(&HandoverMessage::Released, &[], Instant::now() + TAKE_PATH_TIMEOUT);
             }
@@ -639,6 +630,10 @@ impl HandoverThread {
                 self.lifecycle.set_listeners_shared(has_successor);
                 Ok(())
             }
+            Ok(Incoming::Received(HandoverMessage::Exchanges { size }, memory)) => {
+                self.report_lost_exchanges(exchange_memory::receive(&self.handed.exchanges, memory, size));
+                Ok(())
+            }
             // The predecessor did not receive `taken` in time and goes on.
             Ok(Incoming::Received(HandoverMessage::Refused(reason), _)) => {
                 Err(HandOverError::PredecessorContinues(reason))
@@ -687,6 +682,12 @@ impl HandoverThread {
     fn check_running(&self) -> Result<(), HandOverError> {
         let is_running = self.lifecycle.phase() == LifecyclePhase::Running && !self.waker.is_over();
         if is_running { Ok(()) } else { Err(HandOverError::Ending) }
+    }
+
+    fn report_lost_exchanges(&self, outcome: Result<(), HandOverError>) {
+        if let Err(error) = outcome {
+            self.report(&format!("hand-over: requests over CoAP may be executed twice: {error}"));
+        }
     }
 
     fn report(&self, line: &str) {

@@ -8,6 +8,8 @@
 //!  ready                           ──►                       the successor accepts on all of them
 //!                                  ◄──    yours              the path may be taken
 //!  taken                           ──►                       the predecessor drains
+//!                                  ◄──    exchanges 2048     (+ 1 descriptor) with CoAP only: requests that are not to be
+//!                                                            executed again
 //!                                  ◄──    released           the streams and datagram sockets may be opened
 //!
 //!  refused REASON: from either side, at any time; the last message
@@ -17,6 +19,8 @@
 //! report the mismatch.
 
 use std::fmt;
+
+use crate::coap::limits::HANDED_EXCHANGES_SIZE_MAX;
 
 use super::limits::{DESCRIPTORS_PER_MESSAGE, LISTENERS_HANDED_OVER_MAX, REASON_SIZE_MAX};
 
@@ -47,6 +51,12 @@ pub enum HandoverMessage {
     PathGranted,
     /// The successor has taken the path (`taken`): the predecessor drains.
     PathTaken,
+    /// This message carries the memory with the exchanges of requests over CoAP. A successor that does not know it takes
+    /// it for the end of the predecessor.
+    Exchanges {
+        /// Their bytes.
+        size: usize,
+    },
     /// The predecessor has closed its streams and no longer reads datagram sockets.
     Released,
     /// The sender ends the hand-over, for this reason.
@@ -66,6 +76,7 @@ impl fmt::Display for HandoverMessage {
             HandoverMessage::Ready => f.write_str("ready"),
             HandoverMessage::PathGranted => f.write_str("yours"),
             HandoverMessage::PathTaken => f.write_str("taken"),
+            HandoverMessage::Exchanges { size } => write!(f, "exchanges {size}"),
             HandoverMessage::Released => f.write_str("released"),
             HandoverMessage::Refused(reason) => write!(f, "refused {}", plain(reason)),
         }
@@ -111,6 +122,10 @@ impl HandoverMessage {
             ["ready"] => Ok(HandoverMessage::Ready),
             ["yours"] => Ok(HandoverMessage::PathGranted),
             ["taken"] => Ok(HandoverMessage::PathTaken),
+            ["exchanges", size] => match number(size)? as usize {
+                size @ 1..=HANDED_EXCHANGES_SIZE_MAX => Ok(HandoverMessage::Exchanges { size }),
+                _ => Err(MalformedMessage),
+            },
             ["released"] => Ok(HandoverMessage::Released),
             _ => Err(MalformedMessage),
         }
@@ -153,6 +168,7 @@ mod tests {
             (HandoverMessage::Ready, "ready\n"),
             (HandoverMessage::PathGranted, "yours\n"),
             (HandoverMessage::PathTaken, "taken\n"),
+            (HandoverMessage::Exchanges { size: HANDED_EXCHANGES_SIZE_MAX }, "exchanges 16777216\n"),
             (HandoverMessage::Released, "released\n"),
             (HandoverMessage::Refused("it is late".to_owned()), "refused it is late\n"),
         ] {
@@ -189,6 +205,8 @@ mod tests {
             "listeners nats 1\n",
             "end\n",
             "end 4097\n",
+            "exchanges 0\n",
+            "exchanges 16777217\n",
             "refused\n",
             "refused \n",
             "refused a\tb\n",

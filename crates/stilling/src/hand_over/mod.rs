@@ -30,15 +30,18 @@
 //! | `successor.rs` | the request for the listeners, at the start |
 //! | `succession.rs` | the steps and their effect on both lifecycles, no I/O |
 //! | `handover_thread.rs` | the thread that finishes a take-over and waits for the next successor |
+//! | `exchange_memory.rs` | the memory in which exchanges over CoAP change hands |
 //! | `activation.rs` | listeners from the parent process (sd_listen_fds(3)) |
 //!
 //! All of it runs before the shards start, or on the hand-over thread. The shards see its effects as changes of the
 //! `Lifecycle`, with a wake.
 
 mod activation;
+mod app_readiness;
 mod control_connection;
 mod control_socket;
 mod error;
+mod exchange_memory;
 mod handover_thread;
 pub mod limits;
 mod lock;
@@ -59,7 +62,8 @@ pub use activation::{ActivationError, are_listeners_passed};
 pub use error::HandOverError;
 
 pub(crate) use activation::{PassedListener, take as take_passed_listeners};
-pub(crate) use handover_thread::{AppReadiness, HandedSockets, HandoverThread, HandoverWaker};
+pub(crate) use app_readiness::AppReadiness;
+pub(crate) use handover_thread::{HandedSockets, HandoverThread, HandoverWaker};
 
 pub(crate) use control_connection::PeerProcess;
 

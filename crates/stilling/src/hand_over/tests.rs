@@ -55,7 +55,12 @@ impl HandoverFixture {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap().into();
         let prepared = pending.open_control_socket().unwrap();
         let options = ListenOptions::default();
-        let handed = HandedSockets { listeners: vec![listener], options, sockets: Vec::new() };
+        let handed = HandedSockets {
+            listeners: vec![listener],
+            options,
+            sockets: Vec::new(),
+            exchanges: Arc::default(),
+        };
         let handover_thread = HandoverThread::new(prepared, Arc::clone(&lifecycle), handed, 0, None);
         HandoverFixture { lifecycle, waker, thread: std::thread::spawn(|| handover_thread.run()) }
     }

@@ -14,7 +14,7 @@ use stilling_workers::processes::QueueLimits;
 use stilling_workers::{JobSubmitter, Pool, PoolLimits, PoolScaling};
 
 use super::{Server, ShardSetup, SharedSetup};
-use crate::coap::CoapEndpoint;
+use crate::coap::{CoapEndpoint, ExchangeHandover};
 use crate::config::{Admin, ServeConfig, ServeError};
 use crate::descriptor_budget::DescriptorBudget;
 use crate::exposure::{self, ListeningAddress, is_loopback};
@@ -59,7 +59,8 @@ impl Server {
         wakes.extend(sockets.pending.as_ref().map(PendingTakeOver::wake));
         wakes.extend(plan.as_ref().map(HubPlan::wake));
         let lifecycle = Arc::new(Lifecycle::new(wakes.clone(), WallClock::System));
-        let handover_thread = sockets.handover_thread(&config, &upstream.apps, &lifecycle)?;
+        let exchanges = Arc::<ExchangeHandover>::default();
+        let handover_thread = sockets.handover_thread(&config, &upstream.apps, &lifecycle, &exchanges)?;
         let demo = DemoScope::of(&config, &routes);
         let (packet_log, captures, packet_counters) = packet_log(&config);
         let shared = SharedSetup {
@@ -70,6 +71,7 @@ impl Server {
             http: http_config(&config, routes),
             engine: upstream.engine_config(&config),
             coap_unproven: config.coap_unproven,
+            exchanges,
             overview: Arc::new(Overview {
                 packet_log: packet_counters,
                 ..overview(&config, driver, &sockets, &pool, upstream.apps, plan.is_some())?
@@ -208,6 +210,7 @@ impl ServerSockets {
         config: &ServeConfig,
         apps: &[Arc<App>],
         lifecycle: &Arc<Lifecycle>,
+        exchanges: &Arc<ExchangeHandover>,
     ) -> Result<Option<HandoverThread>, ServeError> {
         let Some(pending) = self.pending.take() else { return Ok(None) };
         if pending.has_predecessor() {
@@ -218,6 +221,7 @@ impl ServerSockets {
             listeners: std::mem::take(&mut self.copies),
             options: listeners::options(config, ListenerProtocol::Http),
             sockets: self.listeners.files.iter().map(SocketFile::name).collect(),
+            exchanges: Arc::clone(exchanges),
         };
         Ok(Some(HandoverThread::new(
             prepared,

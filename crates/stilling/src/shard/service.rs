@@ -20,7 +20,8 @@ use stilling_workers::{JobCompletion, JobSubmitter};
 use self::drain::{ShardDrain, UnfinishedRequests};
 use self::session::{MailKind, SessionKind};
 use super::hub_turn::{next_hub_mail, turn_hub};
-use crate::coap::{CoapCounters, CoapEndpoint, CoapShard, UnprovenPeers};
+use crate::coap::limits::HANDED_EXCHANGES_SIZE_MAX;
+use crate::coap::{CoapCounters, CoapEndpoint, CoapShard, ExchangeHandover, UnprovenPeers};
 use crate::http::{
     HttpConfig, HttpContext, HttpCounters, HttpEndpoint, HttpScope, HttpSession, HttpShard, JobOutcome,
 };
@@ -80,6 +81,11 @@ pub struct ShardService {
     overview: Arc<Overview>,
     lifecycle: Arc<Lifecycle>,
     drain: ShardDrain,
+    /// Dropped when the shard has stopped receiving datagrams.
+    datagram_reader: Option<DatagramReader>,
+    exchanges: Arc<ExchangeHandover>,
+    /// Identify listeners and datagram sockets for a predecessor and a successor.
+    socket_ids: Vec<u64>,
     /// `None` without a packet log.
     packets: Option<PacketCapture>,
     /// The sender of the last mail.
@@ -114,6 +120,9 @@ impl ShardService {
             overview,
             lifecycle,
             drain,
+            datagram_reader: None,
+            exchanges: Arc::default(),
+            socket_ids: Vec::new(),
             packets: None,
             last_mail_source: 0,
         }
@@ -158,11 +167,37 @@ impl ShardService {
     }
 
     /// Makes a successor wait until the shard has stopped receiving datagrams.
-    pub(crate) fn with_datagram_reader(mut self, reader: Option<DatagramReader>) -> Self {
-        if let Some(reader) = reader {
-            self.drain.set_datagram_reader(reader);
+    pub(crate) fn with_datagram_reader(self, datagram_reader: Option<DatagramReader>) -> Self {
+        ShardService { datagram_reader, ..self }
+    }
+
+    /// Sets the numbers that identify the shard's listeners and datagram sockets for a predecessor and a successor, in
+    /// order, and the way of exchanges between them.
+    pub(crate) fn with_exchange_handover(
+        self,
+        exchanges: Arc<ExchangeHandover>,
+        socket_ids: Vec<u64>,
+    ) -> Self {
+        ShardService { exchanges, socket_ids, ..self }
+    }
+
+    /// Before a datagram is received from the predecessor's sockets: restores their exchanges. Called once.
+    pub(crate) fn restore_exchanges(&mut self, now: Time) {
+        let ShardService { coap: Some(coap), exchanges, socket_ids, .. } = self else { return };
+        coap.restore_exchanges(now, exchanges.incoming(), |id| {
+            socket_ids.iter().position(|known| *known == id).map(|number| number as u32)
+        });
+    }
+
+    /// The datagram sockets have stopped receiving: a successor may go on, with the exchanges of this shard.
+    fn release_datagrams(&mut self, now: Time) {
+        let Some(reader) = self.datagram_reader.take() else { return };
+        if let Some(coap) = self.coap.as_ref().filter(|_| self.lifecycle.is_handed_over()) {
+            let share = HANDED_EXCHANGES_SIZE_MAX / self.overview.engines.len().max(1);
+            let id = |socket: u32| self.socket_ids.get(socket as usize).copied();
+            self.exchanges.add_outgoing(&coap.handed_exchanges(now, share, id));
         }
-        self
+        drop(reader);
     }
 
     /// Releases the hub as the drop of the shard does, for simulations that keep stopped shards.
@@ -294,15 +329,19 @@ impl ShardService {
 
     /// Continues the drain, if there is one. Returns when to call again at the latest.
     fn turn_drain(&mut self, control: &mut ShardControl<'_, Self>) -> Option<Time> {
-        let ShardService { drain, hub, syslog, upstream, coap, lifecycle, .. } = self;
+        let ShardService { drain, hub, syslog, upstream, coap, lifecycle, datagram_reader, .. } = self;
         let unfinished = UnfinishedRequests {
             abandoned: upstream.as_ref().map_or(0, |pools| pools.abandoned_requests_open()),
             coap_pending: coap.as_ref().map_or(0, |coap| coap.pending()),
+            has_datagram_sockets: datagram_reader.is_some(),
         };
         let had_hub = hub.is_some();
         let again = drain.turn(hub, syslog, unfinished, lifecycle, control);
         if let Some(coap) = coap.as_mut().filter(|_| drain.stops_datagrams()) {
             coap.stop_receiving();
+        }
+        if self.drain.datagrams_stopped() {
+            self.release_datagrams(control.now);
         }
         self.hub_handed_over |= had_hub && self.hub.is_none();
         again

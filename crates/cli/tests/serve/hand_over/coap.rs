@@ -14,6 +14,7 @@ on_both_drivers!(
     a_block_transfer_continues_with_the_successor,
     transfers_during_hand_overs_are_complete,
     a_pending_answer_is_sent_by_the_old_server,
+    a_request_that_is_repeated_after_a_hand_over_is_executed_once,
 );
 
 const BLOCK: BlockSize = BlockSize::MIN;
@@ -204,4 +205,34 @@ fn a_pending_answer_is_sent_by_the_old_server(driver: DriverUnderTest) {
             successor.finish();
         }
     }
+}
+
+/// Row 4.37: the successor answers a repeated POST with the reply of the old server and does not execute it,
+/// whatever the numbers of shards; so does the successor's successor.
+fn a_request_that_is_repeated_after_a_hand_over_is_executed_once(driver: DriverUnderTest) {
+    /// A confirmable POST of `/large-post`.
+    const POST: &[u8] = b"\x40\x02\x12\x34\xbalarge-post\xffbody";
+    const CLIENTS: u64 = 12;
+    let control_folder = ControlFolder::new();
+    let mut server = control_folder.start_first(driver, "-A 2 --coap 127.0.0.1:0");
+    let clients: Vec<_> = (0..CLIENTS).map(|_| ScriptedClient::new(&server)).collect();
+    let ask = |client: &ScriptedClient| {
+        client.socket.send(POST).expect("it is sent");
+        let mut reply = [0; 256];
+        let size = client.socket.recv(&mut reply).expect("it is answered");
+        reply[..size].to_vec()
+    };
+    let replies: Vec<_> = clients.iter().map(ask).collect();
+    assert!(replies.iter().all(|reply| reply.ends_with(b"BODY")));
+    for shards in [3, 1] {
+        let options = coap_options(&server, &format!("-A {shards}"));
+        let next = control_folder.start_successor(driver, server.address(), &options);
+        server.expect_clean_end();
+        assert_eq!(clients.iter().map(ask).collect::<Vec<_>>(), replies);
+        let metrics = next.watch().fetch();
+        let class = |name| metrics.value(&format!("coap_datagrams_total{{class=\"{name}\"}}"));
+        assert_eq!((class("duplicate"), class("new")), (CLIENTS, 0));
+        server = next;
+    }
+    server.finish();
 }

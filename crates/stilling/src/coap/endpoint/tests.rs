@@ -468,6 +468,39 @@ fn hostile_datagrams_are_never_answered_with_more_than_three_times_their_bytes()
     assert!(classes[0] > 1000 && classes[4] > 1000, "{classes:?}");
 }
 
+/// A hot restart: the successor answers repeated requests that may have changed something with the same bytes and
+/// executes none of them again, for the rest of their lifetime; it forgets other sockets and what does not fit.
+#[test]
+fn a_successor_recognises_unsafe_requests() {
+    let mut old = Fixture::new();
+    let me = DatagramPath { socket: 3, ..client(1) };
+    let post = request(CON, Code::POST, 1, "large-post", &[], b"body");
+    let lost = request(NON, Code::PUT, 2, "test", &[], b"");
+    let get = request(CON, Code::GET, 3, "test", &[], b"");
+    let replies = [&post, &lost, &get].map(|request| old.send_raw(&me, request));
+    let elsewhere = DatagramPath { socket: 4, ..me };
+    old.send_raw(&elsewhere, &post).expect("a reply");
+    old.now = old.now.after(Duration::from_secs(200));
+    let id_of = |socket| (socket == 3).then_some(77);
+    let handed = old.shard.handed_exchanges(old.now, 10_000, id_of);
+    let last = old.shard.handed_exchanges(old.now, handed.len() - 1, id_of);
+    assert!(!last.is_empty() && handed.ends_with(&last), "the newest are handed over");
+
+    let mut new = Fixture::new();
+    new.now = Time::ZERO.after(Duration::from_secs(300));
+    new.shard.restore_exchanges(new.now, &handed, |id| (id == 77).then_some(5));
+    let at_successor = DatagramPath { socket: 5, ..me };
+    for (request, reply) in [&post, &lost].into_iter().zip(&replies) {
+        assert_eq!(new.send_raw(&at_successor, request), *reply);
+    }
+    assert_eq!(new.classes()[DatagramClass::Duplicate as usize], 2);
+    assert!(new.send_raw(&at_successor, &get).is_some());
+    assert_eq!(new.classes()[DatagramClass::New as usize], 1, "a safe request is executed again");
+    new.now = new.now.after(Duration::from_secs(47));
+    assert!(new.send_raw(&at_successor, &post).is_some());
+    assert_eq!(new.classes()[DatagramClass::New as usize], 2, "its lifetime is over");
+}
+
 #[test]
 fn conditions_and_validators_hold() {
     let mut fixture = Fixture::new();

@@ -9,7 +9,7 @@ use super::ShardService;
 use crate::hub::HubHandle;
 use crate::hub::limits::{DRAIN_QUIET, RELEASE_CHECK_INTERVAL};
 use crate::hub::quiet_wait::QuietWait;
-use crate::lifecycle::{DatagramReader, HandoverStage, Lifecycle, LifecyclePhase};
+use crate::lifecycle::{HandoverStage, Lifecycle, LifecyclePhase};
 use crate::syslog::SyslogShard;
 
 /// Requests that a drain waits for, beside those of connections.
@@ -19,6 +19,8 @@ pub(super) struct UnfinishedRequests {
     pub(super) abandoned: u32,
     /// CoAP requests without an answer.
     pub(super) coap_pending: usize,
+    /// The shard receives datagrams, or was to do so.
+    pub(super) has_datagram_sockets: bool,
 }
 
 #[derive(Debug)]
@@ -33,8 +35,8 @@ pub(super) struct ShardDrain {
     has_released_hub: bool,
     stops_datagram_sockets: bool,
     closes_datagram_sockets: bool,
-    /// Dropped when the shard has stopped receiving datagrams.
-    datagram_reader: Option<DatagramReader>,
+    /// The shard has stopped receiving datagrams.
+    datagrams_stopped: bool,
 }
 
 impl ShardDrain {
@@ -46,13 +48,13 @@ impl ShardDrain {
             has_released_hub: false,
             stops_datagram_sockets: false,
             closes_datagram_sockets: false,
-            datagram_reader: None,
+            datagrams_stopped: false,
         }
     }
 
-    /// Makes a successor wait until the shard has stopped receiving datagrams.
-    pub(super) fn set_datagram_reader(&mut self, reader: DatagramReader) {
-        self.datagram_reader = Some(reader);
+    /// Whether the shard has stopped receiving datagrams, so that a successor may receive from its sockets.
+    pub(super) fn datagrams_stopped(&self) -> bool {
+        self.datagrams_stopped
     }
 
     /// Whether the datagram sockets receive no more, or soon.
@@ -91,6 +93,14 @@ impl ShardDrain {
             return Some(control.now);
         }
         let again = self.release_hub(started, hub, syslog, lifecycle, control, is_late);
+        // A predecessor may still receive from sockets that this server has not used yet.
+        let is_unreleased = lifecycle.is_handed_over()
+            && unfinished.has_datagram_sockets
+            && !lifecycle.has_reached(HandoverStage::Released)
+            && !is_late;
+        if is_unreleased {
+            return again.into_iter().chain([deadline]).min();
+        }
         self.close_datagram_sockets(unfinished.coap_pending > 0 && !is_late, control);
         let hub_is_done = hub.as_ref().is_none_or(|hub| syslog.has_published_all() && hub.is_done());
         if control.is_empty() && (hub_is_done || phase == LifecyclePhase::Stopping) {
@@ -113,13 +123,12 @@ impl ShardDrain {
         again.into_iter().chain([deadline]).min()
     }
 
-    /// Once the sockets have stopped receiving: lets a successor receive from them, and closes them when no answer is
-    /// to be sent any more.
+    /// Once the sockets have stopped receiving, closes them when no answer is to be sent any more.
     fn close_datagram_sockets(&mut self, has_answers: bool, control: &mut ShardControl<'_, ShardService>) {
         if !self.stops_datagram_sockets || control.receives_datagrams() {
             return;
         }
-        self.datagram_reader = None;
+        self.datagrams_stopped = true;
         if !has_answers && !std::mem::replace(&mut self.closes_datagram_sockets, true) {
             control.close_datagram_sockets();
         }

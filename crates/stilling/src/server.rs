@@ -25,7 +25,7 @@ use stilling_engine::{Shard, ShardConfig as EngineConfig};
 use stilling_ring::{Clock, Wake};
 use stilling_workers::{JobSubmitter, Pool};
 
-use crate::coap::{ExchangeHandover, UnprovenPeers};
+use crate::coap::{CoapSettings, ExchangeHandover};
 use crate::config::ServeError;
 use crate::exposure::Exposure;
 use crate::hand_over::limits::QUEUE_CHECK_SPAN;
@@ -312,7 +312,7 @@ struct SharedSetup {
     clock: Clock,
     http: HttpConfig,
     engine: EngineConfig,
-    coap_unproven: UnprovenPeers,
+    coap: CoapSettings,
     exchanges: Arc<ExchangeHandover>,
     overview: Arc<Overview>,
     lifecycle: Arc<Lifecycle>,
@@ -342,15 +342,7 @@ impl ShardSetup {
         // A request to end before this point found no handle: the first turn must not wait.
         self.handle.get_or_init(|| driver.wake_handle()).wake();
         let SharedSetup {
-            shares_listeners,
-            clock,
-            http,
-            engine,
-            coap_unproven,
-            exchanges,
-            overview,
-            lifecycle,
-            ..
+            shares_listeners, clock, http, engine, coap, exchanges, overview, lifecycle, ..
         } = self.shared;
         let counters: Arc<EngineCounters> = Arc::clone(&overview.engines[self.number]);
         let http_counters: Arc<HttpCounters> = Arc::clone(&overview.http[self.number]);
@@ -361,7 +353,7 @@ impl ShardSetup {
         let receives_datagrams = self.listeners.iter().any(|listener| listener.protocol.is_udp());
         // Before this shard is ready for a successor.
         let reader = receives_datagrams.then(|| DatagramReader::new(&lifecycle));
-        let coap = Arc::clone(&overview.coap[self.number]);
+        let coap_counters = Arc::clone(&overview.coap[self.number]);
         let service = ShardService::new(
             self.endpoints,
             http,
@@ -371,7 +363,7 @@ impl ShardSetup {
             Arc::clone(&lifecycle),
         )
         .with_upstream(self.upstream)
-        .with_coap(coap, coap_unproven, clock.now())
+        .with_coap(coap_counters, coap, clock.now())
         .with_datagram_reader(reader)
         .with_exchange_handover(exchanges, socket_ids)
         .with_hub(self.hub)

@@ -153,8 +153,10 @@ const COAP_KINDS: [(&str, &[u8], usize); 7] = [
     ("an unknown resource", b"\x40\x01\0\0\xb4none", 1),
     ("malformed", b"\x40\x01\0\0\xff", 1),
     ("malformed, ignored", b"\x80\x01\0\0\xb4test", 0),
-    ("a ping", b"\x40\0\0\0", 1),
+    ("a ping", COAP_PING, 1),
 ];
+
+const COAP_PING: &[u8] = b"\x40\0\0\0";
 
 /// The first block of 64 bytes of a long answer.
 const COAP_FIRST_BLOCK: &[u8] = b"\x40\x01\0\0\xb5large\xc1\x02";
@@ -207,7 +209,11 @@ fn a_warm_coap_server_allocates_nothing_on(driver: DriverChoice) {
                 let mut peers: Vec<_> = (0..8).map(|_| CoapPeer::new(address)).collect();
                 peers.iter_mut().for_each(|peer| peer.ask(COAP_FIRST_BLOCK, 1, 1));
                 for _ in 0..200 {
-                    peers.iter_mut().for_each(|peer| peer.ask(message, 2, replies));
+                    for peer in &mut peers {
+                        peer.ask(message, 2, replies);
+                        // Otherwise a receive buffer may overflow.
+                        peer.ask(COAP_PING, 1 - replies, 1);
+                    }
                 }
             });
             if let Err(counts) = settled {

@@ -58,8 +58,7 @@ fn a_client_reads_and_changes_resources(driver: DriverUnderTest) {
 
 /// Rows 1.11 and 1.12: a body longer than a datagram arrives whole, whatever the size of its blocks.
 fn bodies_pass_in_blocks_in_both_directions(driver: DriverUnderTest) {
-    // What one shard stores is read by the same shard.
-    let server = start(driver, "--coap 127.0.0.1:0 --accept-threads 1");
+    let server = start(driver, "--coap 127.0.0.1:0 --accept-threads 2");
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("body");
     for size in [16, 64, 512, 1024] {
@@ -73,13 +72,19 @@ fn bodies_pass_in_blocks_in_both_directions(driver: DriverUnderTest) {
     assert!(metrics.value("coap_datagrams_total{class=\"next_block\"}") > 5000 / 16);
 }
 
-/// Row 1.23: IPv6, and row 1.12: a response comes from the address that its request was sent to, as connected sockets
+/// Row 1.23: IPv6 and dual stack, and row 1.12: a response comes from the address that its request was sent to, as connected sockets
 /// require.
 fn replies_leave_from_the_address_that_was_asked(driver: DriverUnderTest) {
-    let server = start(driver, "--coap 0.0.0.0:0 --coap [::1]:0 --demo");
+    let server = start(driver, "--coap 0.0.0.0:0 --coap [::1]:0 --coap [::]:0 --demo");
     let listening = server.banner_lines("listening coap://");
-    let port = listening[0].rsplit(':').next().expect("a port");
-    for address in [format!("127.0.0.1:{port}"), format!("127.0.0.2:{port}"), listening[1].to_owned()] {
+    let port = |at: usize| listening[at].rsplit(':').next().expect("a port");
+    for address in [
+        format!("127.0.0.1:{}", port(0)),
+        format!("127.0.0.2:{}", port(0)),
+        listening[1].to_owned(),
+        format!("[::1]:{}", port(2)),
+        format!("127.0.0.2:{}", port(2)),
+    ] {
         let socket = UdpSocket::bind(if address.starts_with('[') { "[::1]:0" } else { "127.0.0.1:0" });
         let socket = socket.expect("a free port");
         socket.connect(&address).expect("a valid address");

@@ -1,5 +1,6 @@
 //! Resources for trying the server and for the tests of the ETSI CoAP plugtests, whose names they have.
 
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use stilling_wire::coap::{Code, ContentFormat, OptionNumber};
@@ -43,9 +44,13 @@ pub(super) enum DemoOutcome {
     NotFound,
 }
 
-/// The state of the demo resources of a shard.
+/// The demo resources. Clones share their state, because the requests of a client with several ports reach several
+/// shards. Only the resources that clients can change use its lock.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct DemoResources(Arc<Mutex<DemoState>>);
+
 #[derive(Debug, Default)]
-pub(super) struct DemoResources {
+struct DemoState {
     large_update: Vec<u8>,
     large_create: Option<Vec<u8>>,
     create1: Option<Vec<u8>>,
@@ -63,7 +68,7 @@ impl DemoResources {
         matches!(path, b"validate" | b"create1")
     }
 
-    pub(super) fn respond(&mut self, request: &CoapRequest<'_>, answer: &mut Answer) -> DemoOutcome {
+    pub(super) fn respond(&self, request: &CoapRequest<'_>, answer: &mut Answer) -> DemoOutcome {
         let is_get = request.code == Code::GET;
         match request.path {
             b"test" => test(request, answer),
@@ -83,10 +88,10 @@ impl DemoResources {
                 answer.start(Code::CREATED).location_path = &["location1", "location2", "location3"];
             }
             b"multi-format" if is_get => multi_format(request, answer),
-            b"validate" => self.validate(request, answer),
-            b"create1" => self.create1(request, answer),
-            b"large-update" => self.large_update(request, answer),
-            b"large-create" | b"large-create/1" => self.large_create(request, answer),
+            b"validate" => self.state().validate(request, answer),
+            b"create1" => self.state().create1(request, answer),
+            b"large-update" => self.state().large_update(request, answer),
+            b"large-create" | b"large-create/1" => self.state().large_create(request, answer),
             b"large-post" if request.code == Code::POST => {
                 let uppercase = request.payload.iter().map(u8::to_ascii_uppercase);
                 answer.text(Code::CHANGED, b"").body.extend(uppercase);
@@ -100,6 +105,12 @@ impl DemoResources {
         DemoOutcome::Answered
     }
 
+    fn state(&self) -> MutexGuard<'_, DemoState> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl DemoState {
     fn validate(&mut self, request: &CoapRequest<'_>, answer: &mut Answer) {
         let etag = super::body_cache::etag_of(None, &self.validate);
         match request.code {

@@ -36,6 +36,14 @@ pub struct CoapEndpoint {
     pub demo: bool,
 }
 
+/// What the endpoints of all shards have in common.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct CoapSettings {
+    /// The addresses that have to prove themselves.
+    pub(crate) unproven: UnprovenPeers,
+    pub(crate) demo: DemoResources,
+}
+
 /// Whether a request has its answer.
 enum Outcome {
     /// In the [`Answer`].
@@ -104,9 +112,10 @@ impl CoapShard {
         }
     }
 
-    /// Sets which addresses have to prove themselves.
-    pub(crate) fn with_unproven(mut self, unproven: UnprovenPeers, now: Time) -> CoapShard {
-        self.exchange.unproven = UnprovenBudget::new(unproven, now);
+    /// Applies the settings of the server.
+    pub(crate) fn with_settings(mut self, settings: CoapSettings, now: Time) -> CoapShard {
+        self.exchange.unproven = UnprovenBudget::new(settings.unproven, now);
+        self.exchange.demo = settings.demo;
         self
     }
 

@@ -32,5 +32,5 @@ pub use counters::{CoapCounters, DatagramClass};
 pub use endpoint::CoapEndpoint;
 pub use unproven::UnprovenPeers;
 
-pub(crate) use endpoint::CoapShard;
+pub(crate) use endpoint::{CoapSettings, CoapShard};
 pub(crate) use handed_exchanges::ExchangeHandover;

@@ -14,7 +14,7 @@ use stilling_workers::processes::QueueLimits;
 use stilling_workers::{JobSubmitter, Pool, PoolLimits, PoolScaling};
 
 use super::{Server, ShardSetup, SharedSetup};
-use crate::coap::{CoapEndpoint, ExchangeHandover};
+use crate::coap::{CoapEndpoint, CoapSettings, ExchangeHandover};
 use crate::config::{Admin, ServeConfig, ServeError};
 use crate::descriptor_budget::DescriptorBudget;
 use crate::exposure::{self, ListeningAddress, is_loopback};
@@ -70,7 +70,7 @@ impl Server {
             clock: clock.clone(),
             http: http_config(&config, routes),
             engine: upstream.engine_config(&config),
-            coap_unproven: config.coap_unproven,
+            coap: CoapSettings { unproven: config.coap_unproven, ..CoapSettings::default() },
             exchanges,
             overview: Arc::new(Overview {
                 packet_log: packet_counters,

@@ -21,7 +21,7 @@ use self::drain::{ShardDrain, UnfinishedRequests};
 use self::session::{MailKind, SessionKind};
 use super::hub_turn::{next_hub_mail, turn_hub};
 use crate::coap::limits::HANDED_EXCHANGES_SIZE_MAX;
-use crate::coap::{CoapCounters, CoapEndpoint, CoapShard, ExchangeHandover, UnprovenPeers};
+use crate::coap::{CoapCounters, CoapEndpoint, CoapSettings, CoapShard, ExchangeHandover};
 use crate::http::{
     HttpConfig, HttpContext, HttpCounters, HttpEndpoint, HttpScope, HttpSession, HttpShard, JobOutcome,
 };
@@ -151,12 +151,12 @@ impl ShardService {
     pub(crate) fn with_coap(
         mut self,
         counters: Arc<CoapCounters>,
-        unproven: UnprovenPeers,
+        settings: CoapSettings,
         now: Time,
     ) -> Self {
         if self.endpoints.iter().any(|endpoint| matches!(endpoint, Endpoint::Coap(_))) {
             let key = HashKey(random_number(), random_number());
-            self.coap = Some(Box::new(CoapShard::new(counters, key, now).with_unproven(unproven, now)));
+            self.coap = Some(Box::new(CoapShard::new(counters, key, now).with_settings(settings, now)));
         }
         self
     }

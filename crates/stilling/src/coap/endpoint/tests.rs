@@ -97,7 +97,8 @@ impl Fixture {
     /// Addresses have to prove themselves, without exception.
     fn strict() -> Fixture {
         let Fixture { shard, counters, now, next_id } = Fixture::new();
-        Fixture { shard: shard.with_unproven(UnprovenPeers::All, now), counters, now, next_id }
+        let settings = CoapSettings { unproven: UnprovenPeers::All, ..CoapSettings::default() };
+        Fixture { shard: shard.with_settings(settings, now), counters, now, next_id }
     }
 
     fn send(&mut self, path: &DatagramPath, datagram: &[u8]) -> Option<Received> {
@@ -517,6 +518,17 @@ fn conditions_and_validators_hold() {
     assert_eq!(fixture.ask(&me, Code::PUT, "create1", &absent, b"a").code, Code::CREATED);
     assert_eq!(fixture.ask(&me, Code::PUT, "create1", &absent, b"b").code, Code::PRECONDITION_FAILED);
     assert_eq!(fixture.ask(&me, Code::GET, "test", &matches, b"").code, Code::BAD_OPTION);
+}
+
+#[test]
+fn a_resource_is_the_same_in_all_shards() {
+    let settings = CoapSettings::default();
+    let [mut one, mut other] = [(), ()].map(|()| {
+        let Fixture { shard, counters, now, next_id } = Fixture::new();
+        Fixture { shard: shard.with_settings(settings.clone(), now), counters, now, next_id }
+    });
+    assert_eq!(one.ask(&client(1), Code::PUT, "create1", &[], b"shared").code, Code::CREATED);
+    assert_eq!(other.ask(&client(2), Code::GET, "create1", &[], b"").payload, b"shared");
 }
 
 #[test]

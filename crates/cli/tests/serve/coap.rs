@@ -17,6 +17,7 @@ on_both_drivers!(
     malformed_datagrams_cost_other_clients_nothing,
     a_burst_waits_in_the_ring_and_is_answered,
     what_the_kernel_drops_is_counted,
+    an_unproven_client_gets_at_most_three_times_its_bytes,
     the_packet_log_has_every_datagram_with_both_addresses,
     a_packet_log_that_cannot_be_written_costs_no_answer,
 );
@@ -305,4 +306,19 @@ fn a_packet_log_that_cannot_be_written_costs_no_answer(driver: DriverUnderTest) 
     let metrics = server.finish();
     assert_eq!(metrics.value("packet_log_files_total"), 1);
     assert_eq!(packet_files(&directory).len(), 1);
+}
+
+/// With `--coap-unproven all` a client on loopback gets at most three times its bytes too, until it returns the Echo value
+/// of a response, as aiocoap and this project's client do.
+fn an_unproven_client_gets_at_most_three_times_its_bytes(driver: DriverUnderTest) {
+    let server = start(driver, "--coap 127.0.0.1:0 --coap-unproven all");
+    let address = server.banner_line("listening coap://").to_owned();
+    let client = client_of(&address);
+    client.send(GET_TEST).expect("it is sent");
+    let size = client.recv(&mut [0; 256]).expect("a response");
+    assert!(size <= 3 * GET_TEST.len(), "{size}");
+    let url = format!("coap://{address}/large");
+    let body = Tool::new(env!("CARGO_BIN_EXE_stilling"), "request").arg(url).output();
+    assert_eq!(body.trim_end().len(), 1700);
+    server.finish();
 }

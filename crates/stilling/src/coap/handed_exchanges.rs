@@ -9,6 +9,7 @@
 //! Numbers are little-endian. A socket is identified by its inode, which both processes see.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -140,6 +141,8 @@ pub(super) fn is_reply_to_safe(reply: &[u8]) -> bool {
 pub(crate) struct ExchangeHandover {
     outgoing: Mutex<Vec<u8>>,
     incoming: OnceLock<Vec<u8>>,
+    /// A shard has restored the incoming records.
+    is_restored: AtomicBool,
 }
 
 impl ExchangeHandover {
@@ -151,9 +154,15 @@ impl ExchangeHandover {
         }
     }
 
-    /// Takes the records of all shards.
+    /// Takes the records of all shards. Those of a predecessor whose sockets were never used are passed on.
     pub(crate) fn take_outgoing(&self) -> Vec<u8> {
-        std::mem::take(&mut *self.outgoing.lock().unwrap_or_else(PoisonError::into_inner))
+        let outgoing = std::mem::take(&mut *self.outgoing.lock().unwrap_or_else(PoisonError::into_inner));
+        match self.incoming.get() {
+            Some(incoming) if outgoing.is_empty() && !self.is_restored.load(Ordering::Acquire) => {
+                incoming.clone()
+            }
+            _ => outgoing,
+        }
     }
 
     /// Sets the predecessor's records, before any shard receives from its sockets.
@@ -162,8 +171,9 @@ impl ExchangeHandover {
         let _ = self.incoming.set(records);
     }
 
-    /// The predecessor's records.
+    /// The predecessor's records, for a shard that restores them.
     pub(crate) fn incoming(&self) -> &[u8] {
+        self.is_restored.store(true, Ordering::Release);
         self.incoming.get().map_or(&[], Vec::as_slice)
     }
 }
@@ -215,9 +225,16 @@ mod tests {
         handover.add_outgoing(&vec![2; HANDED_EXCHANGES_SIZE_MAX]);
         handover.add_outgoing(&[3; 10]);
         assert_eq!(handover.take_outgoing(), [[1; 10], [3; 10]].concat());
-        assert!(handover.take_outgoing().is_empty() && handover.incoming().is_empty());
+        assert!(handover.take_outgoing().is_empty());
+    }
+
+    #[test]
+    fn records_that_no_shard_has_restored_are_passed_on() {
+        let handover = ExchangeHandover::default();
         handover.set_incoming(vec![4]);
+        assert_eq!(handover.take_outgoing(), [4]);
         assert_eq!(handover.incoming(), [4]);
+        assert!(handover.take_outgoing().is_empty());
     }
 
     proptest! {

@@ -8,6 +8,7 @@ use stilling_wire::coap::{
 };
 
 use super::*;
+use crate::nats::{RawNatsClient, address as nats_address};
 use crate::support::HANG_TIMEOUT;
 
 on_both_drivers!(
@@ -15,9 +16,13 @@ on_both_drivers!(
     transfers_during_hand_overs_are_complete,
     a_pending_answer_is_sent_by_the_old_server,
     a_request_that_is_repeated_after_a_hand_over_is_executed_once,
+    a_third_server_waits_for_the_first_and_gets_its_exchanges,
 );
 
 const BLOCK: BlockSize = BlockSize::MIN;
+
+/// A confirmable POST of `/large-post`.
+const POST: &[u8] = b"\x40\x02\x12\x34\xbalarge-post\xffbody";
 
 /// A client that sends each datagram once, so that it detects each loss.
 struct ScriptedClient {
@@ -56,6 +61,18 @@ impl ScriptedClient {
         }
         let message = writer.payload(b"").expect("there is room");
         self.socket.send(message).expect("it is sent");
+    }
+
+    /// Sends [`POST`], the same message each time. Returns the reply.
+    fn post(&self) -> Vec<u8> {
+        self.socket.send(POST).expect("it is sent");
+        self.receive_bytes()
+    }
+
+    fn receive_bytes(&self) -> Vec<u8> {
+        let mut reply = [0; 2048];
+        let size = self.socket.recv(&mut reply).expect("no datagram is lost");
+        reply[..size].to_vec()
     }
 
     fn receive(&self) -> ScriptedResponse {
@@ -210,29 +227,64 @@ fn a_pending_answer_is_sent_by_the_old_server(driver: DriverUnderTest) {
 /// Row 4.37: the successor answers a repeated POST with the reply of the old server and does not execute it,
 /// whatever the numbers of shards; so does the successor's successor.
 fn a_request_that_is_repeated_after_a_hand_over_is_executed_once(driver: DriverUnderTest) {
-    /// A confirmable POST of `/large-post`.
-    const POST: &[u8] = b"\x40\x02\x12\x34\xbalarge-post\xffbody";
-    const CLIENTS: u64 = 12;
     let control_folder = ControlFolder::new();
     let mut server = control_folder.start_first(driver, "-A 2 --coap 127.0.0.1:0");
     let clients: Vec<_> = (0..CLIENTS).map(|_| ScriptedClient::new(&server)).collect();
-    let ask = |client: &ScriptedClient| {
-        client.socket.send(POST).expect("it is sent");
-        let mut reply = [0; 256];
-        let size = client.socket.recv(&mut reply).expect("it is answered");
-        reply[..size].to_vec()
-    };
-    let replies: Vec<_> = clients.iter().map(ask).collect();
+    let replies: Vec<_> = clients.iter().map(ScriptedClient::post).collect();
     assert!(replies.iter().all(|reply| reply.ends_with(b"BODY")));
     for shards in [3, 1] {
         let options = coap_options(&server, &format!("-A {shards}"));
         let next = control_folder.start_successor(driver, server.address(), &options);
         server.expect_clean_end();
-        assert_eq!(clients.iter().map(ask).collect::<Vec<_>>(), replies);
-        let metrics = next.watch().fetch();
-        let class = |name| metrics.value(&format!("coap_datagrams_total{{class=\"{name}\"}}"));
-        assert_eq!((class("duplicate"), class("new")), (CLIENTS, 0));
+        assert_eq!(clients.iter().map(ScriptedClient::post).collect::<Vec<_>>(), replies);
+        expect_only_duplicates(&next, CLIENTS);
         server = next;
     }
     server.finish();
+}
+
+const CLIENTS: u64 = 12;
+
+#[track_caller]
+fn expect_only_duplicates(server: &ServerUnderTest, count: u64) {
+    let metrics = server.watch().fetch();
+    let class = |name| metrics.value(&format!("coap_datagrams_total{{class=\"{name}\"}}"));
+    assert_eq!((class("duplicate"), class("new")), (count, 0));
+}
+
+/// Row 4.37: a server that is succeeded before its predecessor has released the sockets waits for it, and passes its
+/// exchanges on: the datagrams wait for the third server.
+fn a_third_server_waits_for_the_first_and_gets_its_exchanges(driver: DriverUnderTest) {
+    let control_folder = ControlFolder::new();
+    let data = tempfile::tempdir().expect("a folder");
+    let hub = format!("-A 1 --data {}", data.path().display());
+    let first = control_folder.start_first(driver, &format!("--nats 127.0.0.1:0 --coap 127.0.0.1:0 {hub}"));
+    let (http, nats) = (first.address(), nats_address(&first));
+    // Holds the streams and sockets of a server for some hundred milliseconds at its hand-over.
+    let silent = RawNatsClient::connect(nats);
+    let clients: Vec<_> = (0..CLIENTS).map(|_| ScriptedClient::new(&first)).collect();
+    let replies: Vec<_> = clients.iter().map(ScriptedClient::post).collect();
+    let options = coap_options(&first, &format!("--nats {nats} {hub}"));
+    let inode = || std::fs::metadata(&control_folder.path).map(|file| file.ino()).ok();
+    let at_path = inode();
+    let second = control_folder.start_successor(driver, http, &options);
+    eventually("the second server has the path", || (inode() != at_path).then_some(()));
+    first.signal(Signal::STOP);
+    first.wait_until_stopped();
+    let at_path = inode();
+    let third = control_folder.start_successor(driver, http, &options);
+    eventually("the third server has the path", || (inode() != at_path).then_some(()));
+    for client in &clients {
+        client.socket.send(POST).expect("it is sent");
+    }
+    first.signal(Signal::CONT);
+    drop(silent);
+    for (client, reply) in clients.iter().zip(&replies) {
+        assert_eq!(client.receive_bytes(), *reply);
+    }
+    first.expect_clean_end();
+    second.expect_clean_end();
+    assert_eq!(clients.iter().map(ScriptedClient::post).collect::<Vec<_>>(), replies);
+    let metrics = third.finish();
+    assert_eq!(metrics.value("coap_datagrams_total{class=\"new\"}"), 0);
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::support::{DriverUnderTest, ServerUnderTest, TestPeer, Tool, eventually};
+use crate::support::{DriverUnderTest, ServerUnderTest, TestPeer, Tool, binary, eventually};
 
 on_both_drivers!(
     a_client_reads_and_changes_resources,
@@ -18,6 +18,7 @@ on_both_drivers!(
     a_burst_waits_in_the_ring_and_is_answered,
     what_the_kernel_drops_is_counted,
     an_unproven_client_gets_at_most_three_times_its_bytes,
+    an_address_in_use_is_an_error_only_if_it_is_named,
     the_packet_log_has_every_datagram_with_both_addresses,
     a_packet_log_that_cannot_be_written_costs_no_answer,
 );
@@ -321,4 +322,40 @@ fn an_unproven_client_gets_at_most_three_times_its_bytes(driver: DriverUnderTest
     let body = Tool::new(env!("CARGO_BIN_EXE_stilling"), "request").arg(url).output();
     assert_eq!(body.trim_end().len(), 1700);
     server.finish();
+}
+
+/// Row 4.19: a named CoAP address in use ends the start; the default one is logged and shown on `/status`. In a network of
+/// its own, where the default ports are free.
+fn an_address_in_use_is_an_error_only_if_it_is_named(driver: DriverUnderTest) {
+    let in_use = UdpSocket::bind("127.0.0.1:0").expect("a free port");
+    let address = in_use.local_addr().expect("it is bound").to_string();
+    let outcome = binary()
+        .args(["serve", "--driver", driver.name(), "--listen", "127.0.0.1:0", "--coap", &address])
+        .output()
+        .expect("the binary starts");
+    let text = String::from_utf8_lossy(&outcome.stderr);
+    assert_eq!(outcome.status.code(), Some(1), "{text}");
+    assert!(text.contains(&format!("cannot listen on {address}: another process listens there")), "{text}");
+
+    let folder = tempfile::tempdir().expect("a folder");
+    let script = format!(
+        "ip link set lo up && exec python3 -c 'if 1:
+            import socket, subprocess, sys, time, urllib.request
+            taken = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            taken.bind((\"127.0.0.1\", 5683))
+            server = subprocess.Popen(sys.argv[1:], stdout=subprocess.PIPE)
+            while not server.stdout.readline().startswith(b\"shards \"): pass
+            print(urllib.request.urlopen(\"http://127.0.0.1:9000/status\").read().decode())
+            server.terminate()
+            sys.exit(server.wait())' \"$0\" serve --driver {} --data {}",
+        driver.name(),
+        folder.path().display()
+    );
+    let mut command = Tool::new("unshare", "--user --map-root-user --net bash -c").arg(script).into_command();
+    let outcome = command.arg(binary().get_program()).output().expect("util-linux is installed");
+    let (page, log) = (String::from_utf8_lossy(&outcome.stdout), String::from_utf8_lossy(&outcome.stderr));
+    assert!(outcome.status.success(), "{page} {log}");
+    let line = "coap not opened: 127.0.0.1:5683: address in use";
+    assert!(log.contains(&format!("stilling: {line}")), "{log}");
+    assert!(page.contains(&format!("role=alert>{line}")) && !page.contains("<h2>CoAP</h2>"), "{page}");
 }

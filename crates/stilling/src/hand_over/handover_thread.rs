@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
-use stilling_engine::net::{self, ListenOptions};
+use stilling_engine::net;
 
 use super::app_readiness::AppReadiness;
 use super::control_connection::{ControlConnection, Incoming, PeerProcess, timespec};
@@ -30,8 +30,7 @@ use super::limits::{
 use super::lock::StartLock;
 use super::message::{HandoverMessage, REPLACED_REASON, VERSION};
 use super::succession::{PredecessorDrain, PredecessorEvent, Succession};
-use super::{PreparedTakeOver, TakeOverConfig, exchange_memory};
-use crate::coap::ExchangeHandover;
+use super::{HandedSockets, PreparedTakeOver, TakeOverConfig, exchange_memory};
 use crate::lifecycle::{HandoverStage, Lifecycle, LifecyclePhase};
 use crate::socket_file::SocketName;
 
@@ -85,17 +84,6 @@ struct ReadyDescriptors {
     control_socket: bool,
     predecessor: bool,
     connection: bool,
-}
-
-/// The sockets of a server that change hands.
-#[derive(Debug)]
-pub(crate) struct HandedSockets {
-    /// A copy of each listener and of each internet datagram socket.
-    pub(crate) listeners: Vec<OwnedFd>,
-    /// Options for listeners that are bound and do not listen yet.
-    pub(crate) options: ListenOptions,
-    pub(crate) sockets: Vec<SocketName>,
-    pub(crate) exchanges: Arc<ExchangeHandover>,
 }
 
 #[derive(Debug)]
@@ -469,15 +457,19 @@ impl HandoverThread {
         self.handed.listeners.clear();
         let mut predecessor_drain = PredecessorDrain::begin(Arc::clone(&self.lifecycle));
         self.refuse_late_successors();
-        while !self.waker.is_over() {
+        loop {
+            // Read first: when the shards have ended, they have released everything.
+            let is_over = self.waker.is_over();
             if predecessor_drain.poll_released() {
                 self.report_lost_exchanges(exchange_memory::send(&self.handed.exchanges, &successor));
                 // The successor may have ended.
                 let _ = successor.send(&HandoverMessage::Released, &[], Instant::now() + TAKE_PATH_TIMEOUT);
             }
+            if is_over {
+                return;
+            }
             self.wait_for_wake_or_predecessor(true);
         }
-        drop(successor);
     }
 
     /// Waits for a wake or for the predecessor, which may still have the streams that this server is to release.

@@ -56,6 +56,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
+use stilling_engine::net::ListenOptions;
 use stilling_ring::Wake;
 
 pub use activation::{ActivationError, are_listeners_passed};
@@ -63,10 +64,12 @@ pub use error::HandOverError;
 
 pub(crate) use activation::{PassedListener, take as take_passed_listeners};
 pub(crate) use app_readiness::AppReadiness;
-pub(crate) use handover_thread::{HandedSockets, HandoverThread, HandoverWaker};
+pub(crate) use handover_thread::{HandoverThread, HandoverWaker};
 
 pub(crate) use control_connection::PeerProcess;
 
+use crate::coap::ExchangeHandover;
+use crate::socket_file::SocketName;
 use control_connection::ControlConnection;
 use control_socket::ControlSocket;
 use limits::{ADDRESS_FREE_CHECK_INTERVAL, ADDRESS_FREE_TIMEOUT};
@@ -79,6 +82,17 @@ pub struct TakeOverConfig {
     pub path: PathBuf,
     /// Receives one line per event of a hand-over. Called on a separate thread.
     pub report: fn(&str),
+}
+
+/// The sockets of a server that change hands.
+#[derive(Debug)]
+pub(crate) struct HandedSockets {
+    /// A copy of each listener and of each internet datagram socket.
+    pub(crate) listeners: Vec<OwnedFd>,
+    /// Options for listeners that are bound and do not listen yet.
+    pub(crate) options: ListenOptions,
+    pub(crate) sockets: Vec<SocketName>,
+    pub(crate) exchanges: Arc<ExchangeHandover>,
 }
 
 /// A take-over before this server has opened anything.

@@ -34,6 +34,8 @@ pub struct LatencySummary {
     pub max_us: f64,
     /// Mean.
     pub mean_us: f64,
+    /// Standard deviation.
+    pub stdev_us: f64,
 }
 
 impl LatencySummary {
@@ -50,6 +52,7 @@ impl LatencySummary {
             p999_us: quantile(0.999),
             max_us: histogram.max() as f64 / NANOS_PER_MICRO,
             mean_us: histogram.mean() / NANOS_PER_MICRO,
+            stdev_us: histogram.stdev() / NANOS_PER_MICRO,
         }
     }
 }

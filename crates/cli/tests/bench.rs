@@ -246,3 +246,66 @@ fn a_second_interrupt_ends_the_program_at_once() {
     assert_eq!(outcome.status.code(), Some(1));
     assert_eq!((text(&outcome.stdout), text(&outcome.stderr)), (String::new(), String::new()));
 }
+
+/// `stilling serve` with CoAP only, and the address in its first line.
+fn coap_server() -> (BenchTargetServer, String) {
+    let mut child = stilling("serve --coap 127.0.0.1:0 --accept-threads 1")
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the binary starts");
+    let mut out = BufReader::new(child.stdout.take().expect("its output is piped"));
+    let mut line = String::new();
+    out.read_line(&mut line).expect("a line");
+    let url = line.trim_end().strip_prefix("listening ").expect("where it listens").to_owned();
+    assert!(url.starts_with("coap://"), "{url}");
+    (BenchTargetServer { child, _out: out, url: url.clone() }, url)
+}
+
+/// Rows 1.19 and 1.21: transactions per second, and the spread of their latency.
+#[test]
+fn coap_requests_are_reported_as_text_and_as_json() {
+    let (server, url) = coap_server();
+    let run = |options: &str| stilling(&format!("bench coap {options}")).output().expect("the binary runs");
+    let outcome = run(&format!("{url}/test -n 2000 -s 8"));
+    let out = text(&outcome.stdout);
+    assert_eq!(outcome.status.code(), Some(0), "{out}{}", text(&outcome.stderr));
+    assert!(out.contains("completed               2000 ("), "{out}");
+    assert!(out.contains("standard deviation"), "{out}");
+    let pid = server.child.id();
+    let outcome = run(&format!("{url}/large -s 4 --steps 50:0.2,200:0.2,50:0.2 --pid {pid} --json"));
+    assert_eq!(outcome.status.code(), Some(0), "{}", text(&outcome.stderr));
+    let json: serde_json::Value = serde_json::from_slice(&outcome.stdout).expect("one JSON value");
+    let due: Vec<_> = json["steps"].as_array().expect("a list").iter().map(|step| &step["due"]).collect();
+    assert_eq!(due, [&serde_json::json!(10), &40.into(), &10.into()]);
+    assert_eq!((&json["shed"], &json["duplicates"]), (&0.into(), &0.into()));
+    let latency = &json["latency"];
+    assert!(latency["mean_us"].as_f64() > Some(0.0) && latency["stdev_us"].as_f64() > Some(0.0), "{json}");
+    assert!(json["server_cpu_s"].is_number(), "{json}");
+    let outcome = run(&format!("{url}/none -n 5 --wait 0.01"));
+    let stderr_text = text(&outcome.stderr);
+    assert_eq!(outcome.status.code(), Some(1), "{stderr_text}");
+    assert!(stderr_text.contains("unexpected_code: 4.04"), "{stderr_text}");
+}
+
+/// Row 1.19: wrong usage of the CoAP generator exits like any other.
+#[test]
+fn wrong_options_of_the_coap_generator_exit_with_64() {
+    for (options, words) in [
+        ("", "<URL>"),
+        ("http://127.0.0.1/", "coap://"),
+        ("coap://127.0.0.1:1/ -n 0", "--requests"),
+        ("coap://127.0.0.1:1/ -s 0", "--sockets"),
+        ("coap://127.0.0.1:1/ --variants 2", "variants differ by {n}"),
+        ("coap://127.0.0.1:1/ --loss 95", "0 to 90 percent"),
+        ("coap://127.0.0.1:1/ --rate 0", "rate"),
+        ("coap://127.0.0.1:1/ --steps 5", "is not RATE:SECONDS"),
+        ("coap://127.0.0.1:1/ --steps 5:1 --rate 5", "cannot be used with"),
+        ("coap://127.0.0.1:1/ --steps 5:1 -n 5", "cannot be used with"),
+        ("coap://127.0.0.1:1/ --unknown", "--unknown"),
+    ] {
+        let outcome = stilling(&format!("bench coap {options}")).output().expect("the binary runs");
+        let stderr_text = text(&outcome.stderr);
+        assert_eq!(outcome.status.code(), Some(64), "{options}: {stderr_text}");
+        assert!(stderr_text.contains(words), "{options}: {stderr_text}");
+    }
+}

@@ -132,6 +132,7 @@ impl Endpoint {
         let deadline_ns = intended_ns.max(context.now_ns) + context.timeout_ns;
         self.slots[usize::from(at)].start(variant, intended_ns, deadline_ns);
         context.in_flight += 1;
+        context.tally.start(intended_ns);
         self.send_message(context, at);
     }
 
@@ -252,7 +253,8 @@ impl Endpoint {
             }
             Ok(ResponsePart::Block) => self.send_message(context, token.slot),
             Ok(ResponsePart::Shed) => {
-                context.tally.shed += 1;
+                let intended_ns = self.slots[usize::from(token.slot)].intended_ns;
+                context.tally.shed(intended_ns, context.now_ns);
                 self.release(context, token.slot);
             }
             Err(failure) => {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::error::InvalidCoapPlan;
 use super::limits::{COAP_SOCKETS_MAX, COAP_VARIANTS_MAX, COAP_WINDOW_MAX};
+use crate::http::{RateSchedule, RateStep};
 use crate::plan_checks::{check_end, check_timeout, within};
 
 /// Faults that the generator injects into its own datagrams, in both directions, in percent.
@@ -47,6 +48,8 @@ pub struct CoapPlan {
     pub span: Option<Duration>,
     /// Requests per second, started by the clock; without it, as many as the window allows.
     pub rate: Option<f64>,
+    /// Periods of a changing rate, instead of `rate`, `requests` and `span`.
+    pub steps: Vec<RateStep>,
     /// Injected faults.
     pub faults: CoapFaults,
     /// Seed of faults and tokens.
@@ -74,12 +77,27 @@ impl CoapPlan {
             requests: None,
             span: Some(Duration::from_secs(10)),
             rate: None,
+            steps: Vec::new(),
             faults: CoapFaults::default(),
             seed: 1,
             timeout: Duration::from_secs(10),
             wait: Duration::from_secs(10),
             server_pids: Vec::new(),
         }
+    }
+
+    /// The intended starts of an open loop's requests.
+    pub(super) fn schedule(&self) -> Option<RateSchedule> {
+        match self.rate {
+            Some(rate) => Some(RateSchedule::new(rate, 0, 1)),
+            None if self.steps.is_empty() => None,
+            None => Some(RateSchedule::stepped(&self.steps, 0, 1)),
+        }
+    }
+
+    /// Time during which requests start.
+    pub(super) fn whole_span(&self) -> Option<Duration> {
+        if self.steps.is_empty() { self.span } else { Some(self.steps.iter().map(|step| step.span).sum()) }
     }
 
     /// Checks the plan.
@@ -90,7 +108,11 @@ impl CoapPlan {
         within("sockets", self.sockets.into(), 1, COAP_SOCKETS_MAX.into())?;
         within("requests in flight per socket", self.window.into(), 1, COAP_WINDOW_MAX.into())?;
         within("variants", self.variants.into(), 1, COAP_VARIANTS_MAX.into())?;
-        check_end(self.requests, self.span)?;
+        if self.steps.is_empty() {
+            check_end(self.requests, self.span)?;
+        } else if self.rate.is_some() || self.requests.is_some() || self.span.is_some() {
+            return Err(InvalidCoapPlan("steps have their own rates and lengths".into()));
+        }
         check_timeout(self.timeout)?;
         let has_number = self.path.iter().chain(&self.query).any(|part| part.contains("{n}"));
         if self.variants > 1 && !has_number {
@@ -122,6 +144,8 @@ mod tests {
         check(&|plan| plan.window = 2000, "2000 requests in flight");
         check(&|plan| plan.variants = 2, "variants differ by {n}");
         check(&|plan| plan.span = None, "a run ends after");
+        let step = RateStep { rate: 5.0, span: Duration::from_secs(1) };
+        check(&|plan| plan.steps = vec![step], "steps have their own");
         check(&|plan| plan.faults.loss = 95.0, "0 to 90 percent");
         assert_eq!(CoapPlan::new(([127, 0, 0, 1], 5683).into()).check(), Ok(()));
     }

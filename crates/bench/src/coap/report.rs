@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::faults::FaultInjector;
 use super::plan::CoapPlan;
 use super::tally::CoapTally;
+use crate::http::{HttpStepReport, HttpWindowReport, step_figures, window_figures};
 use crate::statistics::LatencySummary;
 
 /// Parameters of a run.
@@ -52,6 +53,8 @@ pub struct CoapReport {
     pub completed: u64,
     /// Complete responses per second.
     pub completed_per_s: f64,
+    /// Server CPU seconds per million requests, whether completed or shed.
+    pub server_cpu_s_per_million_answers: Option<f64>,
     /// Correct messages with a body or block.
     pub blocks: u64,
     /// Requests answered with 4.29 or 5.03.
@@ -72,6 +75,12 @@ pub struct CoapReport {
     pub ports: u64,
     /// Times from the intended start of a request to the end of its response.
     pub latency: LatencySummary,
+    /// Times from the intended start of a request to its 4.29 or 5.03.
+    pub refusal_latency: LatencySummary,
+    /// Results of each step of a changing rate.
+    pub steps: Vec<HttpStepReport>,
+    /// Results of each tenth of a second of a changing rate.
+    pub windows: Vec<HttpWindowReport>,
     /// CPU seconds of the generator.
     pub cpu_s: f64,
     /// CPU seconds of the server, if its processes were given.
@@ -97,6 +106,11 @@ impl CoapReport {
         let per = |count: u64, of: f64| if of > 0.0 { count as f64 / of } else { 0.0 };
         let server_cpu_s = figures.server_cpu.map(|time| time.as_secs_f64());
         let failures = tally.failures();
+        let timed = plan.schedule().zip(tally.timeline.as_ref());
+        let (steps, windows) = timed.map_or_else(Default::default, |(schedule, timeline)| {
+            let steps = &plan.steps;
+            (step_figures(steps, &schedule, timeline), window_figures(steps, &schedule, timeline))
+        });
         CoapReport {
             parameters: CoapParameters {
                 to: plan.to.to_string(),
@@ -110,6 +124,9 @@ impl CoapReport {
             elapsed_s,
             started: figures.started,
             completed: tally.completed,
+            server_cpu_s_per_million_answers: server_cpu_s
+                .filter(|_| tally.completed + tally.shed > 0)
+                .map(|seconds| seconds * 1e6 / (tally.completed + tally.shed) as f64),
             completed_per_s: per(tally.completed, elapsed_s),
             blocks: tally.blocks,
             shed: tally.shed,
@@ -121,6 +138,9 @@ impl CoapReport {
             injected: (faults.lost, faults.duplicated, faults.reordered),
             ports: figures.ports,
             latency: LatencySummary::of(&tally.latency),
+            refusal_latency: LatencySummary::of(&tally.refusal_latency),
+            steps,
+            windows,
             cpu_s: figures.generator_cpu.as_secs_f64(),
             server_cpu_s,
             server_cpu_s_per_million: server_cpu_s

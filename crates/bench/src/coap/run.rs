@@ -12,7 +12,7 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
 use stilling_engine::net::raise_descriptor_limit;
-use stilling_ring::SplitMix64;
+use stilling_ring::{SplitMix64, Time};
 
 use super::datagrams::DatagramIo;
 use super::endpoint::{Endpoint, LoadContext, RequestEncoder};
@@ -23,6 +23,7 @@ use super::limits::{DATAGRAMS_PER_CALL, EVENTS_MAX, PACED_POLL_SPAN, POLL_SPAN, 
 use super::plan::{CoapFaults, CoapPlan};
 use super::report::{CoapReport, CoapRunFigures};
 use super::tally::{CoapFailure, CoapTally};
+use crate::http::{RateSchedule, Timeline};
 use crate::server_cpu;
 use crate::statistics::process_cpu;
 
@@ -51,6 +52,9 @@ pub fn run_until(plan: &CoapPlan, stop: &Arc<AtomicBool>) -> Result<CoapReport, 
     let expected = record(plan, stop)?;
     let body_bytes = expected.sizes();
     let mut run = CoapRun::open(plan, expected)?;
+    if !plan.steps.is_empty() {
+        run.context.tally.timeline = Some(Timeline::new(&plan.steps, Time::ZERO));
+    }
     let server_cpu = || plan.server_pids.iter().map(|process| server_cpu::of(*process)).sum::<Option<_>>();
     let server_before: Option<Duration> = server_cpu();
     let generator_before = process_cpu();
@@ -76,6 +80,7 @@ fn record(plan: &CoapPlan, stop: &AtomicBool) -> Result<ExpectedBodies, CoapBenc
         requests: Some(plan.variants.into()),
         span: None,
         rate: None,
+        steps: Vec::new(),
         faults: CoapFaults::default(),
         is_confirmable: true,
         timeout: plan.timeout.min(ATTEMPT_TIMEOUT),
@@ -102,6 +107,8 @@ fn record(plan: &CoapPlan, stop: &AtomicBool) -> Result<ExpectedBodies, CoapBenc
 
 struct CoapRun<'p> {
     plan: &'p CoapPlan,
+    /// Intended starts, in an open loop.
+    schedule: Option<RateSchedule>,
     endpoints: Vec<Endpoint>,
     context: LoadContext,
     io: DatagramIo,
@@ -143,6 +150,7 @@ impl<'p> CoapRun<'p> {
         };
         Ok(CoapRun {
             plan,
+            schedule: plan.schedule(),
             endpoints,
             context,
             io: DatagramIo::new(),
@@ -165,9 +173,10 @@ impl<'p> CoapRun<'p> {
     fn drive(&mut self, stop: &AtomicBool) -> io::Result<()> {
         self.start = Instant::now();
         let mut checked_ns = 0;
+        let whole = self.plan.whole_span();
         loop {
             self.read_clock();
-            let is_late = self.plan.span.is_some_and(|span| self.start.elapsed() >= span);
+            let is_late = whole.is_some_and(|span| self.start.elapsed() >= span);
             let is_complete = self.plan.requests.is_some_and(|requests| self.started >= requests);
             let has_failed = self.ends_on_failure && !self.context.tally.failures().is_empty();
             let is_over = is_late || is_complete || has_failed || stop.load(Ordering::Relaxed);
@@ -187,26 +196,31 @@ impl<'p> CoapRun<'p> {
     }
 
     fn start_due_requests(&mut self) {
-        match self.plan.rate {
+        match self.schedule.take() {
             None => {
                 for number in 0..self.endpoints.len() {
                     self.fill(number);
                 }
             }
-            Some(rate) => {
-                let elapsed_s = self.context.now_ns as f64 / 1e9;
-                let due = (elapsed_s * rate) as u64;
-                while self.due < due && self.plan.requests.is_none_or(|requests| self.started < requests) {
-                    let Some(number) = self.endpoint_with_room() else {
-                        self.context.tally.not_sent += due - self.due;
-                        self.due = due;
-                        return;
-                    };
-                    let intended_ns = (self.due as f64 / rate * 1e9) as u64;
-                    self.due += 1;
-                    self.start_request(number, intended_ns);
-                }
+            Some(schedule) => {
+                self.start_scheduled(&schedule);
+                self.schedule = Some(schedule);
             }
+        }
+    }
+
+    /// Starts the due requests of an open loop.
+    fn start_scheduled(&mut self, schedule: &RateSchedule) {
+        let due = schedule.count_within(Duration::from_nanos(self.context.now_ns));
+        while self.due < due && self.plan.requests.is_none_or(|requests| self.started < requests) {
+            let Some(number) = self.endpoint_with_room() else {
+                self.context.tally.not_sent += due - self.due;
+                self.due = due;
+                return;
+            };
+            let intended_ns = schedule.at(self.due).as_nanos() as u64;
+            self.due += 1;
+            self.start_request(number, intended_ns);
         }
     }
 
@@ -259,7 +273,7 @@ impl<'p> CoapRun<'p> {
     }
 
     fn wait_and_receive(&mut self) -> io::Result<()> {
-        let span = if self.plan.rate.is_some() { PACED_POLL_SPAN } else { POLL_SPAN };
+        let span = if self.schedule.is_some() { PACED_POLL_SPAN } else { POLL_SPAN };
         let timeout = Timespec { tv_sec: 0, tv_nsec: span.subsec_nanos().into() };
         match epoll::wait(&self.epoll, spare_capacity(&mut self.events), Some(&timeout)) {
             Ok(_) | Err(Errno::INTR) => {}

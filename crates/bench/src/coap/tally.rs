@@ -1,10 +1,13 @@
 //! Counters of a run. Failures are counted by kind, with evidence of the first of each kind.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
+use stilling_ring::Time;
 
+use crate::http::Timeline;
 use crate::statistics::histogram;
 
 macro_rules! failures {
@@ -51,10 +54,19 @@ failures! {
     IdsExhausted = "ids_exhausted";
 }
 
+/// A time of the run, which starts at zero.
+fn time(ns: u64) -> Time {
+    Time::ZERO.after(Duration::from_nanos(ns))
+}
+
 #[derive(Debug)]
 pub(super) struct CoapTally {
     /// From the intended start of a request to the end of its response, in nanoseconds.
     pub(super) latency: Histogram<u64>,
+    /// From the intended start of a request to its 4.29 or 5.03, in nanoseconds.
+    pub(super) refusal_latency: Histogram<u64>,
+    /// Results of the steps of a plan.
+    pub(super) timeline: Option<Timeline>,
     pub(super) completed: u64,
     /// Messages with a part of a completed or unfinished body.
     pub(super) blocks: u64,
@@ -79,6 +91,8 @@ impl CoapTally {
     pub(super) fn new() -> CoapTally {
         CoapTally {
             latency: histogram(),
+            refusal_latency: histogram(),
+            timeline: None,
             completed: 0,
             blocks: 0,
             shed: 0,
@@ -104,6 +118,24 @@ impl CoapTally {
         self.completed += 1;
         self.last_ns = now_ns;
         self.latency.saturating_record(now_ns.saturating_sub(intended_ns));
+        if let Some(timeline) = &mut self.timeline {
+            timeline.record_success(time(intended_ns), time(now_ns));
+        }
+    }
+
+    /// Counts a request that the server refused because of its load.
+    pub(super) fn shed(&mut self, intended_ns: u64, now_ns: u64) {
+        self.shed += 1;
+        self.refusal_latency.saturating_record(now_ns.saturating_sub(intended_ns));
+        if let Some(timeline) = &mut self.timeline {
+            timeline.record_shed(time(intended_ns), time(now_ns));
+        }
+    }
+
+    pub(super) fn start(&mut self, intended_ns: u64) {
+        if let Some(timeline) = &mut self.timeline {
+            timeline.record_started(time(intended_ns));
+        }
     }
 
     pub(super) fn failures(&self) -> BTreeMap<&'static str, u64> {

@@ -7,6 +7,7 @@ use serde::Serialize;
 use stilling_engine::driver::choice::SelectedDriver;
 
 use super::plan::{HttpPlan, RunLength};
+use super::schedule::{RateSchedule, RateStep};
 use super::tally::{HttpTally, RequestFailure};
 use super::timeline::{Timeline, WINDOW};
 use crate::statistics::{LatencySummary, NANOS_PER_MICRO};
@@ -69,10 +70,14 @@ pub struct HttpWindowReport {
     pub max_us: f64,
 }
 
-fn step_figures(plan: &HttpPlan, timeline: &Timeline) -> Vec<HttpStepReport> {
-    let Some(schedule) = plan.schedule(0, 1) else { return Vec::new() };
+/// The figures of each step of a schedule for one thread.
+pub(crate) fn step_figures(
+    steps: &[RateStep],
+    schedule: &RateSchedule,
+    timeline: &Timeline,
+) -> Vec<HttpStepReport> {
     let mut end = Duration::ZERO;
-    let figures = plan.steps.iter().zip(&timeline.steps).map(|(step, tally)| {
+    let figures = steps.iter().zip(&timeline.steps).map(|(step, tally)| {
         let before = schedule.count_within(end);
         end += step.span;
         HttpStepReport {
@@ -91,9 +96,13 @@ fn step_figures(plan: &HttpPlan, timeline: &Timeline) -> Vec<HttpStepReport> {
     figures.collect()
 }
 
-fn window_figures(plan: &HttpPlan, timeline: &Timeline) -> Vec<HttpWindowReport> {
-    let Some(schedule) = plan.schedule(0, 1) else { return Vec::new() };
-    let whole: Duration = plan.steps.iter().map(|step| step.span).sum();
+/// The figures of each window of a schedule for one thread.
+pub(crate) fn window_figures(
+    steps: &[RateStep],
+    schedule: &RateSchedule,
+    timeline: &Timeline,
+) -> Vec<HttpWindowReport> {
+    let whole: Duration = steps.iter().map(|step| step.span).sum();
     let mut start = Duration::ZERO;
     let figures = timeline.windows.iter().map(|window| {
         let at = start;
@@ -250,6 +259,11 @@ impl HttpBenchReport {
         let evidence = |failure| {
             tally.evidence(failure).map(|detail| (RequestFailure::name(failure), detail.to_owned()))
         };
+        let timed = plan.schedule(0, 1).zip(tally.timeline.as_ref());
+        let (steps, windows) = timed.map_or_else(Default::default, |(schedule, timeline)| {
+            let steps = &plan.steps;
+            (step_figures(steps, &schedule, timeline), window_figures(steps, &schedule, timeline))
+        });
         HttpBenchReport {
             parameters: HttpParameters::of(plan, expected_body),
             driver: driver.kind.to_string(),
@@ -266,8 +280,8 @@ impl HttpBenchReport {
             statuses: tally.statuses().collect(),
             latency: LatencySummary::of(&tally.latency),
             service_time: plan.is_open_loop().then(|| LatencySummary::of(&tally.service)),
-            steps: tally.timeline.as_ref().map_or_else(Vec::new, |line| step_figures(plan, line)),
-            windows: tally.timeline.as_ref().map_or_else(Vec::new, |line| window_figures(plan, line)),
+            steps,
+            windows,
             bytes_received: traffic.received,
             bytes_sent: traffic.sent,
             connected: traffic.connected,

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use fake::{BODY_SIZE, FakeServer, Fault};
 use stilling_bench::coap::{self, CoapBenchError, CoapFaults, CoapPlan, CoapReport};
+use stilling_bench::http::{HttpStepReport, RateStep};
 
 fn plan(server: &FakeServer) -> CoapPlan {
     CoapPlan {
@@ -136,4 +137,21 @@ fn a_server_that_does_not_answer_is_an_error() {
         }
         other => panic!("expected an error, found {other:?}"),
     }
+}
+
+/// Rows 1.2 and 1.21: a changing rate is one run with figures for each step, refusals apart from correct answers.
+#[test]
+fn steps_tell_correct_answers_from_refusals() {
+    let step = |rate| RateStep { rate, span: Duration::from_millis(400) };
+    let report = load(Fault::Shed, |plan| {
+        (plan.requests, plan.steps) = (None, vec![step(500.0), step(1000.0)]);
+    });
+    assert!(report.is_good() && report.shed > 0, "{report:?}");
+    let due: Vec<u64> = report.steps.iter().map(|step| step.due).collect();
+    assert_eq!((due, report.windows.len()), (vec![200, 400], 8), "{report:?}");
+    let of_steps = |of: fn(&HttpStepReport) -> u64| report.steps.iter().map(of).sum::<u64>();
+    assert_eq!(of_steps(|step| step.ok), report.completed, "{report:?}");
+    assert_eq!(of_steps(|step| step.shed), report.shed, "{report:?}");
+    assert_eq!(of_steps(|step| step.failed), 0, "{report:?}");
+    assert!(report.latency.stdev_us > 0.0 && report.refusal_latency.max_us > 0.0, "{report:?}");
 }

@@ -11,7 +11,8 @@ use std::time::Duration;
 use clap::builder::TypedValueParser;
 use clap::{Args, CommandFactory};
 use signal_hook::consts::SIGINT;
-use stilling_bench::coap::{self, CoapFaults, CoapPlan, CoapReport};
+use stilling_bench::coap::{self, CoapFaults, CoapPlan, CoapReport, LatencySummary};
+use stilling_bench::http::{HttpStepReport, RateSteps};
 use stilling_client::coap::CoapUrl;
 
 use super::seconds;
@@ -39,6 +40,10 @@ pub(super) struct CoapArguments {
     /// Open loop: requests per second in all, started by the clock; latency counts from the intended start of a request
     #[arg(short, long, value_name = "R", value_parser = crate::publish::rate())]
     rate: Option<f64>,
+    /// Open loop with a changing rate: requests per second and seconds, such as 400:2,8000:5,400:5; each step is
+    /// reported separately
+    #[arg(long, value_name = "R:S,…", conflicts_with_all = ["rate", "requests", "seconds"])]
+    steps: Option<RateSteps>,
     /// Send non-confirmable requests
     #[arg(long)]
     non_confirmable: bool,
@@ -96,6 +101,7 @@ impl CoapArguments {
             .next()
             .ok_or_else(|| format!("cannot resolve {server}: the name has no address"))?;
         let defaults = CoapPlan::new(to);
+        let has_end = self.requests.is_some() || self.steps.is_some();
         Ok(CoapPlan {
             path: self.url.path.clone(),
             query: self.url.query.clone(),
@@ -104,8 +110,9 @@ impl CoapArguments {
             sockets: self.sockets,
             window: self.window,
             requests: self.requests,
-            span: self.seconds.or(if self.requests.is_none() { defaults.span } else { None }),
+            span: self.seconds.or(if has_end { None } else { defaults.span }),
             rate: self.rate,
+            steps: self.steps.clone().map_or_else(Vec::new, |RateSteps(steps)| steps),
             faults: CoapFaults {
                 loss: self.loss,
                 duplication: self.duplication,
@@ -139,6 +146,32 @@ fn push_line(out: &mut String, name: &str, value: impl std::fmt::Display) {
     let _ = writeln!(out, "{name:<24}{value}");
 }
 
+fn spread(latency: &LatencySummary) -> String {
+    let ms = |us: f64| us / 1e3;
+    format!(
+        "p50 {:.3}  p99 {:.3}  p99.9 {:.3}  max {:.3}  mean {:.3}  standard deviation {:.3}",
+        ms(latency.p50_us),
+        ms(latency.p99_us),
+        ms(latency.p999_us),
+        ms(latency.max_us),
+        ms(latency.mean_us),
+        ms(latency.stdev_us)
+    )
+}
+
+fn step_line(step: &HttpStepReport) -> String {
+    format!(
+        "{} of {} due: {} correct ({:.0} per second), {} shed, {} failed; p99 {:.3} ms",
+        step.requests,
+        step.due,
+        step.ok,
+        step.goodput_per_s,
+        step.shed,
+        step.failed,
+        step.latency.p99_us / 1e3
+    )
+}
+
 fn lines(report: &CoapReport) -> String {
     let mut out = String::new();
     let asked = &report.parameters;
@@ -162,16 +195,13 @@ fn lines(report: &CoapReport) -> String {
         push_line(&mut out, "injected faults", injected);
     }
     push_line(&mut out, "source ports", report.ports);
-    let ms = |us: f64| us / 1e3;
-    let latency = report.latency;
-    let spread = format!(
-        "p50 {:.3}  p99 {:.3}  p99.9 {:.3}  max {:.3}",
-        ms(latency.p50_us),
-        ms(latency.p99_us),
-        ms(latency.p999_us),
-        ms(latency.max_us)
-    );
-    push_line(&mut out, "latency (ms)", spread);
+    push_line(&mut out, "latency (ms)", spread(&report.latency));
+    if report.shed > 0 {
+        push_line(&mut out, "refused after (ms)", spread(&report.refusal_latency));
+    }
+    for step in &report.steps {
+        push_line(&mut out, &format!("{:.0} requests/s", step.rate), step_line(step));
+    }
     let cpu = match (report.server_cpu_s, report.server_cpu_s_per_million) {
         (Some(seconds), Some(each)) => format!("{seconds:.2}, {each:.3} per million requests"),
         _ => "n/a".to_owned(),

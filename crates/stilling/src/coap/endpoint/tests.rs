@@ -1,5 +1,7 @@
 //! Exchanges of simulated clients with an endpoint, at times that the test chooses.
 
+mod plugtests;
+
 use std::time::Duration;
 
 use proptest::prelude::*;

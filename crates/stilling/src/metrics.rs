@@ -188,7 +188,8 @@ impl OverviewCollector {
         }
         let help = "CoAP datagrams measured in a stage";
         let counts = stages.map(|(stage, _, count)| (stage, count));
-        family(to, "coap_stage_datagrams", help, "stage", counts)
+        family(to, "coap_stage_datagrams", help, "stage", counts)?;
+        self.encode_coap_workers(to)
     }
 
     /// Metrics of the packet log, if there is one.
@@ -203,6 +204,31 @@ impl OverviewCollector {
         counter_with_unit(to, "packet_log_written", help, &Unit::Bytes, log.written.get())?;
         counter(to, "packet_log_files", "Files begun by the packet log", log.files.get())?;
         counter(to, "packet_log_errors", "Errors of the packet log's files", log.errors.get())
+    }
+
+    /// CoAP requests at worker processes.
+    fn encode_coap_workers(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let overview = &*self.0;
+        let help = "CoAP requests forwarded to worker processes";
+        counter(to, "coap_forwarded", help, overview.coap(|c| c.forwarded.get()))?;
+        let help = "Forwarded CoAP requests answered 5.03 because no worker was free in time";
+        counter(to, "coap_no_worker", help, overview.coap(|c| c.no_worker.get()))?;
+        let failures = [
+            ("failed", overview.coap(|c| c.worker_failures.get())),
+            ("timeout", overview.coap(|c| c.worker_timeouts.get())),
+            ("too_large", overview.coap(|c| c.responses_too_large.get())),
+        ];
+        let help = "Forwarded CoAP requests without a usable response, by reason";
+        family(to, "coap_worker_failures", help, "reason", failures)?;
+        let shed = [
+            ("unavailable", overview.coap(|c| c.shed_unavailable.get())),
+            ("too_many", overview.coap(|c| c.shed_too_many.get())),
+            ("silent", overview.coap(|c| c.shed_silently.get())),
+        ];
+        let help = "New CoAP requests shed because a pool of worker processes is overloaded, by reply";
+        family(to, "coap_shed", help, "reply", shed)?;
+        let help = "Pools of which a shard sheds new CoAP requests now, summed over shards";
+        gauge(to, "coap_overloaded_pools", help, overview.coap(|c| c.overloaded_pools.get()))
     }
 
     /// Memory and activity of the shards and their drivers.

@@ -16,6 +16,8 @@ pub(super) struct Answer {
     pub(super) max_age: Option<u32>,
     pub(super) location_path: &'static [&'static str],
     pub(super) location_query: &'static [&'static str],
+    /// The location that a worker names: Location-Path options, then Location-Query options.
+    pub(super) location: Vec<(OptionNumber, Vec<u8>)>,
     /// The maximum size of a request's body, for 4.13.
     pub(super) size1: Option<u32>,
     pub(super) body: Vec<u8>,
@@ -30,6 +32,7 @@ impl Default for Answer {
             max_age: None,
             location_path: &[],
             location_query: &[],
+            location: Vec::new(),
             size1: None,
             body: Vec::new(),
         }
@@ -97,6 +100,10 @@ pub(super) fn encode_whole<'b>(
     for segment in answer.location_path {
         writer.option(OptionNumber::LOCATION_PATH, segment.as_bytes())?;
     }
+    for (number, value) in answer.location.iter().filter(|(number, _)| *number == OptionNumber::LOCATION_PATH)
+    {
+        writer.option(*number, value)?;
+    }
     if let Some(format) = answer.format {
         writer.uint(OptionNumber::CONTENT_FORMAT, format.0.into())?;
     }
@@ -105,6 +112,11 @@ pub(super) fn encode_whole<'b>(
     }
     for argument in answer.location_query {
         writer.option(OptionNumber::LOCATION_QUERY, argument.as_bytes())?;
+    }
+    for (number, value) in
+        answer.location.iter().filter(|(number, _)| *number == OptionNumber::LOCATION_QUERY)
+    {
+        writer.option(*number, value)?;
     }
     if let Some(block) = head.block1 {
         writer.option(OptionNumber::BLOCK1, block.encode().as_bytes())?;

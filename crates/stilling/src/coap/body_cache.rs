@@ -14,9 +14,47 @@ use super::limits::EXCHANGE_LIFETIME;
 /// Entries that share the same bits of their hash.
 const WAYS: usize = 4;
 
+/// Bytes of a validator (RFC 7252 §5.10.6).
+const ETAG_SIZE_MAX: usize = 8;
+
 /// Validator of a representation. Equal representations have equal ones, also in another process: a client may
 /// continue a transfer after a hot restart.
-pub(super) type ETag = [u8; 8];
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ETag {
+    bytes: [u8; ETAG_SIZE_MAX],
+    size: u8,
+}
+
+impl ETag {
+    /// The validator with these bytes, at least one; a hash of them if they are too many for an option.
+    pub(super) fn of_value(value: &[u8]) -> Option<ETag> {
+        if value.is_empty() {
+            return None;
+        }
+        let mut bytes = (ETAG_KEY.hash_128(value) as u64).to_be_bytes();
+        let size = if value.len() <= ETAG_SIZE_MAX {
+            bytes[..value.len()].copy_from_slice(value);
+            value.len()
+        } else {
+            ETAG_SIZE_MAX
+        };
+        Some(ETag { bytes, size: size as u8 })
+    }
+}
+
+impl std::ops::Deref for ETag {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.size)]
+    }
+}
+
+impl PartialEq<ETag> for &[u8] {
+    fn eq(&self, other: &ETag) -> bool {
+        **self == **other
+    }
+}
 
 /// The key of a body's hash, the same in each process.
 const ETAG_KEY: HashKey = HashKey(0x5354_494c, 0x4c49_4e47);
@@ -24,7 +62,8 @@ const ETAG_KEY: HashKey = HashKey(0x5354_494c, 0x4c49_4e47);
 /// The validator of a body with this format.
 pub(super) fn etag_of(format: Option<ContentFormat>, body: &[u8]) -> ETag {
     let hash = ETAG_KEY.hash_128(body) as u64;
-    (hash ^ format.map_or(u64::MAX, |format| format.0.into())).to_be_bytes()
+    let bytes = (hash ^ format.map_or(u64::MAX, |format| format.0.into())).to_be_bytes();
+    ETag { bytes, size: ETAG_SIZE_MAX as u8 }
 }
 
 /// The head of a stored answer: everything but its body.

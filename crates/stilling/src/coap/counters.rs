@@ -76,6 +76,24 @@ pub struct CoapCounters {
     pub echo_required: Counter,
     /// Time of requests from their hand-off to a worker to its answer.
     pub worker: StageTime,
+    /// Requests forwarded to worker processes.
+    pub forwarded: Counter,
+    /// Requests answered 5.03 because no worker was free in time, or the queue was full (row 1.6).
+    pub no_worker: Counter,
+    /// Requests answered 5.02: the worker died, or its response was not HTTP or incomplete.
+    pub worker_failures: Counter,
+    /// Requests answered 5.04.
+    pub worker_timeouts: Counter,
+    /// Requests answered 5.02 because the worker's response was larger than an answer may be.
+    pub responses_too_large: Counter,
+    /// New requests shed with 5.03.
+    pub shed_unavailable: Counter,
+    /// New requests shed with 4.29: the client had its share of the workers.
+    pub shed_too_many: Counter,
+    /// New requests shed without a reply.
+    pub shed_silently: Counter,
+    /// Pools of worker processes now of which new requests are shed.
+    pub overloaded_pools: Counter,
 }
 
 impl CoapCounters {

@@ -15,19 +15,29 @@ use stilling_wire::coap::{
 use super::answer::{Answer, MessageHead, encode_block, encode_whole};
 use super::assembly::{Assemblies, BlockOutcome};
 use super::body_cache::{BodyCache, BodyHead};
+use super::call::CoapCall;
 use super::counters::{CoapCounters, DatagramClass};
 use super::demo::{self, DemoOutcome, DemoResources};
 use super::exchange_cache::{ExchangeCache, ExchangeKey, KnownExchange};
+use super::forwarding::{Forwarding, ShedDecision};
 use super::handed_exchanges::{HandedExchange, records};
+use super::http_mapping::AnsweredRequest;
 use super::limits::{
     AMPLIFICATION_MAX, BODIES_MAX, BODIES_SIZE_MAX, BODY_SIZE_MAX, EXCHANGE_LIFETIME, EXCHANGES_MAX,
-    MESSAGE_SIZE_MAX, REPLIES_SIZE_MAX, REQUEST_BODY_SIZE_MAX, RETRY_AFTER_SECONDS, TRANSMISSIONS_MAX,
+    FORWARD_TIMEOUT, MESSAGE_SIZE_MAX, REPLIES_SIZE_MAX, REQUEST_BODY_SIZE_MAX, RETRY_AFTER_SECONDS,
+    TRANSMISSIONS_MAX,
 };
 use super::peers::ProvenPeers;
-use super::pending::{AwaitedAnswer, PendingEvent, PendingExchange, PendingExchanges, RequestContext};
+use super::pending::{
+    AwaitedAnswer, PendingEvent, PendingExchange, PendingExchanges, PendingId, RequestContext,
+};
 use super::request::{CacheKey, CoapRequest, PathBuffer, RequestError, is_safe};
 use super::transmissions::Transmissions;
 use super::unproven::{UnprovenBudget, UnprovenPeers};
+use crate::upstream::{AppRoutes, PoolIndex, RequestId, UpstreamEvent};
+
+/// The path of the links to all resources (RFC 6690 §4).
+const LINKS_PATH: &[u8] = b".well-known/core";
 
 /// What a socket serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +83,7 @@ struct Exchanges {
     bodies: BodyCache,
     assemblies: Assemblies,
     pending: PendingExchanges,
+    forwarding: Forwarding,
     transmissions: Transmissions,
     peers: ProvenPeers,
     demo: DemoResources,
@@ -88,6 +99,7 @@ impl CoapShard {
     pub(crate) fn new(counters: Arc<CoapCounters>, key: HashKey, now: Time) -> CoapShard {
         let seed = key.hash_one(0_u64);
         let exchange = Exchanges {
+            forwarding: Forwarding::new(Arc::clone(&counters), now),
             counters,
             cache: ExchangeCache::new(key, EXCHANGES_MAX, REPLIES_SIZE_MAX),
             bodies: BodyCache::new(key, BODIES_MAX, BODIES_SIZE_MAX),
@@ -117,6 +129,46 @@ impl CoapShard {
         self.exchange.unproven = UnprovenBudget::new(settings.unproven, now);
         self.exchange.demo = settings.demo;
         self
+    }
+
+    /// Sets the pools of worker processes: their routes, and the slots of each.
+    pub(crate) fn with_pools(
+        mut self,
+        routes: AppRoutes,
+        slots: impl Iterator<Item = usize>,
+        now: Time,
+    ) -> CoapShard {
+        self.exchange.forwarding.set_pools(routes, slots, now);
+        self
+    }
+
+    /// The next call for the worker processes, to be made after each call of another method.
+    pub(crate) fn next_call(&mut self) -> Option<CoapCall> {
+        self.exchange.forwarding.next_call()
+    }
+
+    /// The request of an exchange was submitted.
+    pub(crate) fn submitted(&mut self, exchange: PendingId, request: RequestId) {
+        self.exchange.forwarding.submitted(exchange, request);
+    }
+
+    /// There was no room for the request of an exchange.
+    pub(crate) fn refused(&mut self, exchange: PendingId, now: Time) {
+        self.exchange.forwarding.refused(exchange, now);
+    }
+
+    /// The oldest request of the same pool that waits for a worker.
+    pub(crate) fn oldest_queued(
+        &self,
+        exchange: PendingId,
+        is_queued: impl Fn(RequestId) -> bool,
+    ) -> Option<(PendingId, RequestId)> {
+        self.exchange.forwarding.oldest_queued(exchange, is_queued)
+    }
+
+    /// Processes an event of a submitted request. The answer leaves by [`poll_transmit`](Self::poll_transmit).
+    pub(crate) fn worker_event(&mut self, request: RequestId, event: UpstreamEvent, now: Time) {
+        self.exchange.forwarding.event(request, event, now);
     }
 
     /// Processes a datagram. Returns the reply to be sent along `path`, if there is one.
@@ -224,6 +276,23 @@ impl CoapShard {
             request.later_block().is_some() || request.block1.is_some_and(|block| block.number() > 0);
         let class = if is_next_block { DatagramClass::NextBlock } else { DatagramClass::New };
         exchange.counters.count(class);
+        let pool = match exchange.route(&request) {
+            Ok(pool) => pool,
+            Err(code) => {
+                exchange.answer.start(code);
+                return exchange.reply(&context, cache_key.bytes(), now, reply);
+            }
+        };
+        if let Some(pool) = pool.filter(|_| !is_next_block) {
+            match exchange.forwarding.shed(pool, path.peer, now) {
+                ShedDecision::Admitted => {}
+                ShedDecision::Silence => return None,
+                ShedDecision::Reply(code) => {
+                    exchange.answer.start(code).max_age = Some(RETRY_AFTER_SECONDS);
+                    return exchange.reply(&context, cache_key.bytes(), now, reply);
+                }
+            }
+        }
         let is_complete = match request.block1 {
             Some(block) => {
                 let is_complete =
@@ -237,10 +306,16 @@ impl CoapShard {
             if let Some(size) = exchange.next_block(&request, &context, cache_key.bytes(), now, reply) {
                 return Some(size);
             }
+            if let Some(pool) = pool {
+                if exchange.forward(pool, &request, context, cache_key.bytes(), now) {
+                    return None;
+                }
+                return exchange.reply(&context, cache_key.bytes(), now, reply);
+            }
             match exchange.execute(&request, endpoint, now) {
                 Outcome::Answered => {}
                 Outcome::Later(awaits) => {
-                    if exchange.wait(context, awaits, cache_key.bytes(), now) {
+                    if exchange.wait(context, awaits, cache_key.bytes(), now).is_some() {
                         return None;
                     }
                 }
@@ -325,7 +400,9 @@ impl CoapShard {
 
     /// Sets the gauges.
     pub(crate) fn publish_metrics(&mut self, now: Time) {
-        let Exchanges { counters, cache, assemblies, pending, transmissions, .. } = &mut self.exchange;
+        let Exchanges { counters, cache, assemblies, pending, forwarding, transmissions, .. } =
+            &mut self.exchange;
+        counters.overloaded_pools.set(forwarding.overloaded_pools(now) as u64);
         counters.exchanges_evicted.add(cache.take_evicted());
         counters.exchanges.set(cache.len());
         counters.assemblies.set(assemblies.open(now));
@@ -426,16 +503,61 @@ impl Exchanges {
         Some(size)
     }
 
-    /// Asks the resource of a request.
-    fn execute(&mut self, request: &CoapRequest<'_>, endpoint: CoapEndpoint, now: Time) -> Outcome {
-        if request.later_block().is_some() && !request.is_safe() {
+    /// The pool of worker processes that answers a request. As over HTTP, a pool has precedence over built-in
+    /// resources.
+    fn route(&mut self, request: &CoapRequest<'_>) -> Result<Option<PoolIndex>, Code> {
+        if request.path == LINKS_PATH {
+            return Ok(None);
+        }
+        self.forwarding.route(request)
+    }
+
+    /// Forwards a request to a worker process. Otherwise the answer is ready.
+    fn forward(
+        &mut self,
+        pool: PoolIndex,
+        request: &CoapRequest<'_>,
+        context: RequestContext,
+        cache_key: Option<&[u8]>,
+        now: Time,
+    ) -> bool {
+        if self.refuse_lost_answer(request) {
+            return false;
+        }
+        let path = context.key.path;
+        let upstream = match self.forwarding.upstream_request(pool, request, &path) {
+            Ok(upstream) => upstream,
+            Err(code) => {
+                let retry_after = (code == Code::SERVICE_UNAVAILABLE).then_some(RETRY_AFTER_SECONDS);
+                self.answer.start(code).max_age = retry_after;
+                return false;
+            }
+        };
+        let awaits = AwaitedAnswer::Worker(now.after(FORWARD_TIMEOUT));
+        let Some(exchange) = self.wait(context, awaits, cache_key, now) else { return false };
+        let answered = AnsweredRequest { method: request.code, accept: request.accept };
+        self.forwarding.forward(exchange, pool, answered, path, upstream, now);
+        true
+    }
+
+    /// Refuses a request for a later block of an answer that is no longer stored, if its method has an effect.
+    fn refuse_lost_answer(&mut self, request: &CoapRequest<'_>) -> bool {
+        let is_lost = request.later_block().is_some() && !request.is_safe();
+        if is_lost {
             self.answer.error(
                 Code::REQUEST_ENTITY_INCOMPLETE,
                 "the answer is no longer stored: repeat the request from its first block",
             );
+        }
+        is_lost
+    }
+
+    /// Asks the resource of a request.
+    fn execute(&mut self, request: &CoapRequest<'_>, endpoint: CoapEndpoint, now: Time) -> Outcome {
+        if self.refuse_lost_answer(request) {
             return Outcome::Answered;
         }
-        if request.path == b".well-known/core" {
+        if request.path == LINKS_PATH {
             self.answer.start(Code::CONTENT).format = Some(ContentFormat::LINK_FORMAT);
             match request.code {
                 Code::GET if endpoint.demo => demo::links(request, &mut self.answer),
@@ -462,21 +584,20 @@ impl Exchanges {
         Outcome::Answered
     }
 
-    /// Makes a request wait for its answer. Returns whether there was room; otherwise the answer says so.
+    /// Makes a request wait for its answer. `None`: there was no room, and the answer says so.
     fn wait(
         &mut self,
         context: RequestContext,
         awaits: AwaitedAnswer,
         cache_key: Option<&[u8]>,
         now: Time,
-    ) -> bool {
-        let has_room = self.pending.insert(context, awaits, cache_key, now);
-        if has_room {
-            self.cache.insert(context.key, now, None);
-        } else {
-            self.refuse_full();
+    ) -> Option<PendingId> {
+        let exchange = self.pending.insert(context, awaits, cache_key, now);
+        match exchange {
+            Some(_) => self.cache.insert(context.key, now, None),
+            None => self.refuse_full(),
         }
-        has_room
+        exchange
     }
 
     /// Writes the answer as the reply to a request, and remembers it. Returns its size; `None` if nothing is sent.
@@ -584,13 +705,15 @@ impl Exchanges {
         while let Some(event) = self.pending.expire(now) {
             let staged = match event {
                 PendingEvent::Acknowledge(slot) => self.acknowledge(slot, now, buffer),
-                PendingEvent::Answer(slot) => self.pending.remove(slot).and_then(|pending| {
-                    match pending.awaits {
-                        AwaitedAnswer::Demo(_) => demo::answer_separately(&mut self.answer),
-                    }
-                    self.answer_late(&pending, now, buffer)
-                }),
+                PendingEvent::Answer(slot) => self.answer_due(slot, now, buffer),
             };
+            if staged.is_some() {
+                return staged;
+            }
+        }
+        while let Some(exchange) = self.forwarding.next_ended(&mut self.answer) {
+            let pending = self.pending.take(exchange);
+            let staged = pending.and_then(|pending| self.answer_late(&pending, now, buffer));
             if staged.is_some() {
                 return staged;
             }
@@ -600,6 +723,22 @@ impl Exchanges {
         buffer[..size].copy_from_slice(message);
         self.transmissions.sent(now);
         Some((path, size))
+    }
+
+    /// Answers a pending request whose time has come.
+    fn answer_due(&mut self, slot: u32, now: Time, buffer: &mut [u8]) -> Option<(DatagramPath, usize)> {
+        let exchange = self.pending.id(slot)?;
+        match self.pending.awaits(slot)? {
+            AwaitedAnswer::Demo(_) => {
+                let pending = self.pending.take(exchange)?;
+                demo::answer_separately(&mut self.answer);
+                self.answer_late(&pending, now, buffer)
+            }
+            AwaitedAnswer::Worker(_) => {
+                self.forwarding.expire(exchange, now);
+                None
+            }
+        }
     }
 
     /// Acknowledges a pending request, so that its client does not repeat it.

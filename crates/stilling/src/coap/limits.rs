@@ -100,3 +100,28 @@ pub(crate) const PATH_SIZE_MAX: usize = 512;
 
 /// Bytes that a demo resource stores. More: 4.13.
 pub(crate) const DEMO_STORED_SIZE_MAX: usize = REQUEST_BODY_SIZE_MAX;
+
+/// Average handling time of forwarded requests from which new ones are shed, by default (row 1.8): the time after which
+/// a client repeats a request that is not acknowledged.
+pub(crate) const SLOW_TIME: Duration = ACK_TIMEOUT;
+
+/// Time in which the average handling time halves while no request is handled.
+pub(crate) const HANDLING_TIME_HALF_LIFE: Duration = Duration::from_secs(1);
+
+/// How long new requests are shed after one that found no worker. An answer of a worker ends it at once.
+pub(crate) const NO_WORKER_HOLD: Duration = Duration::from_secs(1);
+
+/// Replies to shed requests, per shard and second. More: further new requests get no reply.
+pub(crate) const SHED_REPLIES_PER_SECOND_MAX: u32 = 20_000;
+
+/// Bytes of requests that wait for worker processes, per shard. More: 5.03.
+pub(crate) const FORWARDED_SIZE_MAX: usize = 16 * 1024 * 1024;
+
+/// Bytes of incomplete responses of worker processes, per shard. More: 5.03.
+pub(crate) const RESPONSES_SIZE_MAX: usize = 32 * 1024 * 1024;
+
+/// How long a forwarded request may take, whatever the pool's own timeout. Reached: 5.04.
+pub(crate) const FORWARD_TIMEOUT: Duration = EXCHANGE_LIFETIME;
+
+/// Bytes of the location that a worker names. Longer: the answer has none.
+pub(crate) const LOCATION_SIZE_MAX: usize = 256;

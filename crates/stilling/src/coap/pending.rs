@@ -36,12 +36,22 @@ impl RequestContext {
 pub(super) enum AwaitedAnswer {
     /// The demo resource `separate`, until this time.
     Demo(Time),
+    /// A worker process, at most until this time.
+    Worker(Time),
+}
+
+/// A pending request, for all time: slots are reused, with another generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct PendingId {
+    /// Ordered by it: later requests are greater.
+    generation: u64,
+    slot: u32,
 }
 
 impl AwaitedAnswer {
     fn deadline(self) -> Time {
         match self {
-            AwaitedAnswer::Demo(at) => at,
+            AwaitedAnswer::Demo(at) | AwaitedAnswer::Worker(at) => at,
         }
     }
 }
@@ -54,6 +64,7 @@ pub(super) struct PendingExchange {
     /// Its empty acknowledgement has been sent.
     pub(super) is_acknowledged: bool,
     pub(super) cache_key: Vec<u8>,
+    generation: u64,
 }
 
 /// What a pending request needs now.
@@ -72,6 +83,7 @@ pub(super) struct PendingExchanges {
     free: Vec<u32>,
     wheel: TimerWheel,
     expired: Vec<u32>,
+    generations: u64,
 }
 
 impl PendingExchanges {
@@ -81,6 +93,7 @@ impl PendingExchanges {
             free: Vec::new(),
             wheel: TimerWheel::new(now, 0),
             expired: Vec::new(),
+            generations: 0,
         }
     }
 
@@ -92,16 +105,16 @@ impl PendingExchanges {
         self.len() >= PENDING_EXCHANGES_MAX
     }
 
-    /// Adds a request. Returns whether there was room.
+    /// Adds a request; `None` if there is no room.
     pub(super) fn insert(
         &mut self,
         context: RequestContext,
         awaits: AwaitedAnswer,
         cache_key: Option<&[u8]>,
         now: Time,
-    ) -> bool {
+    ) -> Option<PendingId> {
         if self.is_full() {
-            return false;
+            return None;
         }
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
@@ -109,14 +122,36 @@ impl PendingExchanges {
         });
         let cache_key = cache_key.unwrap_or_default().to_vec();
         let is_acknowledged = false;
-        self.slots[slot as usize] = Some(PendingExchange { context, awaits, is_acknowledged, cache_key });
+        self.generations += 1;
+        let generation = self.generations;
+        self.slots[slot as usize] =
+            Some(PendingExchange { context, awaits, is_acknowledged, cache_key, generation });
         let first = if context.is_confirmable() {
             awaits.deadline().min(now.after(SEPARATE_AFTER))
         } else {
             awaits.deadline()
         };
         self.wheel.set(slot, first);
-        true
+        Some(PendingId { slot, generation })
+    }
+
+    /// The id of the request in a slot.
+    pub(super) fn id(&self, slot: u32) -> Option<PendingId> {
+        let pending = self.slots.get(slot as usize)?.as_ref()?;
+        Some(PendingId { slot, generation: pending.generation })
+    }
+
+    /// What the request in a slot waits for.
+    pub(super) fn awaits(&self, slot: u32) -> Option<AwaitedAnswer> {
+        Some(self.slots.get(slot as usize)?.as_ref()?.awaits)
+    }
+
+    /// Removes the request with this id, unless it has ended before.
+    pub(super) fn take(&mut self, id: PendingId) -> Option<PendingExchange> {
+        if self.id(id.slot) != Some(id) {
+            return None;
+        }
+        self.remove(id.slot)
     }
 
     /// Notes that the request has been acknowledged.
@@ -127,7 +162,7 @@ impl PendingExchanges {
         Some(pending.context)
     }
 
-    pub(super) fn remove(&mut self, slot: u32) -> Option<PendingExchange> {
+    fn remove(&mut self, slot: u32) -> Option<PendingExchange> {
         let pending = self.slots.get_mut(slot as usize)?.take()?;
         self.wheel.clear(slot);
         self.free.push(slot);

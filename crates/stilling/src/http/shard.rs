@@ -150,6 +150,11 @@ impl HttpShard {
         }
     }
 
+    /// The routes to the pools of worker processes.
+    pub(crate) fn app_routes(&self) -> &AppRoutes {
+        &self.config.apps
+    }
+
     pub(crate) fn needs_peer_addresses(&self) -> bool {
         !self.config.apps.is_empty() || self.config.routes.needs_peer_addresses()
     }

@@ -21,7 +21,7 @@ use self::drain::{ShardDrain, UnfinishedRequests};
 use self::session::{MailKind, SessionKind};
 use super::hub_turn::{next_hub_mail, turn_hub};
 use crate::coap::limits::HANDED_EXCHANGES_SIZE_MAX;
-use crate::coap::{CoapCounters, CoapEndpoint, CoapSettings, CoapShard, ExchangeHandover};
+use crate::coap::{CoapCall, CoapCounters, CoapEndpoint, CoapSettings, CoapShard, ExchangeHandover};
 use crate::http::{
     HttpConfig, HttpContext, HttpCounters, HttpEndpoint, HttpScope, HttpSession, HttpShard, JobOutcome,
 };
@@ -34,8 +34,8 @@ use crate::protocol::{CustomConnection, CustomContext, CustomProtocol};
 use crate::sse::SseContext;
 use crate::syslog::{SyslogContext, SyslogSession, SyslogShard, SyslogTransport};
 use crate::upstream::{
-    PoolIndex, RequestId, UpstreamConnection, UpstreamContext, UpstreamDelivery, UpstreamHandle,
-    UpstreamPools,
+    ClientMessage, PoolIndex, RequestId, UpstreamConnection, UpstreamContext, UpstreamDelivery,
+    UpstreamHandle, UpstreamPools,
 };
 use crate::websocket::{WebSocketContext, WebSocketShard};
 
@@ -156,7 +156,9 @@ impl ShardService {
     ) -> Self {
         if self.endpoints.iter().any(|endpoint| matches!(endpoint, Endpoint::Coap(_))) {
             let key = HashKey(random_number(), random_number());
-            self.coap = Some(Box::new(CoapShard::new(counters, key, now).with_settings(settings, now)));
+            let slots = self.overview.apps.iter().map(|app| app.config().slots());
+            let coap = CoapShard::new(counters, key, now).with_settings(settings, now);
+            self.coap = Some(Box::new(coap.with_pools(self.http.app_routes().clone(), slots, now)));
         }
         self
     }
@@ -314,6 +316,36 @@ impl ShardService {
         again
     }
 
+    /// Makes the calls of the CoAP endpoint.
+    fn run_coap_calls(&mut self, now: Time) {
+        let Some(coap) = self.coap.as_mut() else { return };
+        while let Some(call) = coap.next_call() {
+            let Some(mut upstream) = self.upstream.as_deref_mut().map(UpstreamHandle::new) else {
+                // Without pools no path has one.
+                continue;
+            };
+            match call {
+                CoapCall::Forward { exchange, path, request } => {
+                    let mut submitted = upstream.submit(path.into(), request, now);
+                    if submitted.is_err()
+                        && let Some((oldest, queued)) =
+                            coap.oldest_queued(exchange, |id| upstream.is_queued(id))
+                    {
+                        upstream.abandon(queued, true);
+                        coap.refused(oldest, now);
+                        submitted = submitted.or_else(|request| upstream.submit(path.into(), request, now));
+                    }
+                    match submitted {
+                        Ok(id) => coap.submitted(exchange, id),
+                        Err(_) => coap.refused(exchange, now),
+                    }
+                }
+                CoapCall::Continue(id) => upstream.send(id, ClientMessage::PieceWanted),
+                CoapCall::Abandon { request, is_late } => upstream.abandon(request, is_late),
+            }
+        }
+    }
+
     /// Sends CoAP messages that are no replies. Returns when to call again at the latest.
     fn turn_coap(&mut self, control: &mut ShardControl<'_, Self>) -> Option<Time> {
         let coap = self.coap.as_mut()?;
@@ -324,7 +356,9 @@ impl ShardService {
             coap.transmitted();
         }
         coap.publish_metrics(control.now);
-        coap.next_deadline()
+        let again = coap.next_deadline();
+        self.run_coap_calls(control.now);
+        again
     }
 
     /// Continues the drain, if there is one. Returns when to call again at the latest.
@@ -383,6 +417,7 @@ impl Service for ShardService {
                 // One reply always fits.
                 let _ = io.reply(reply);
             }
+            self.run_coap_calls(now);
             return;
         }
         let source = match self.endpoints[io.socket() as usize] {
@@ -408,13 +443,16 @@ impl Service for ShardService {
     /// Passes mail for a peer to the protocol of the socket that received the peer's datagram.
     fn delivered(&mut self, mail: ShardMail, io: &mut DatagramIo<'_>) {
         match (&self.endpoints[io.socket() as usize], mail.0) {
-            // No protocol submits requests for datagrams yet.
+            (Endpoint::Coap(_), MailKind::UpstreamEvent(id, event)) => match &mut self.coap {
+                Some(coap) => {
+                    coap.worker_event(id, event, io.now());
+                    self.run_coap_calls(io.now());
+                }
+                None => self.drop_reply(id),
+            },
+            // These submit no requests for datagrams.
             (
-                Endpoint::Http(_)
-                | Endpoint::Nats
-                | Endpoint::Syslog(_)
-                | Endpoint::Coap(_)
-                | Endpoint::Custom(_),
+                Endpoint::Http(_) | Endpoint::Nats | Endpoint::Syslog(_) | Endpoint::Custom(_),
                 MailKind::UpstreamEvent(id, _),
             ) => self.drop_reply(id),
             // For connections only.

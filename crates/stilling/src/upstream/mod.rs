@@ -8,7 +8,7 @@
 //! ```
 //!
 //! A request carries the [`Recipient`](stilling_engine::Recipient) of its response: a connection of the shard, or the
-//! peer of a datagram socket (no protocol over datagrams submits requests yet). The pool is independent of client
+//! peer of a datagram socket (CoAP). The pool is independent of client
 //! protocols; a session submits through an `UpstreamHandle` and receives events as mail of the shard. Only the tests
 //! here, which run whole servers, import `crate::http`.
 //!

@@ -58,6 +58,38 @@ impl UpstreamRequest {
         })
     }
 
+    /// A complete request of another protocol than HTTP. `head`: request line and fields, without framing and without
+    /// the empty line. The response is not framed as chunks.
+    pub(crate) fn translated(
+        pool: PoolIndex,
+        head: Vec<u8>,
+        body: Vec<u8>,
+        is_idempotent: bool,
+        reservation: MemoryReservation,
+    ) -> Box<UpstreamRequest> {
+        let length = match body.len() {
+            0 => BodyLength::None,
+            size => BodyLength::Sized(size as u64),
+        };
+        Box::new(UpstreamRequest {
+            pool,
+            head,
+            body,
+            length,
+            has_more: false,
+            is_head: false,
+            is_idempotent,
+            accepts_chunked: false,
+            reservation,
+        })
+    }
+
+    /// The bytes of a translated request, for tests.
+    #[cfg(test)]
+    pub(crate) fn parts(&self) -> (&[u8], &[u8]) {
+        (&self.head, &self.body)
+    }
+
     /// Reserves memory for the head; returns false if all requests together would hold more than `max` bytes.
     pub(crate) fn hold_head(&mut self, max: usize) -> bool {
         self.reservation.grow(self.head.len(), max)

@@ -1,7 +1,7 @@
 //! A table of requests by id. Its slots have generations, so that ids are never reused.
 
 /// A pool of worker processes, by its position in the configuration.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PoolIndex(pub(super) u8);
 
 impl PoolIndex {
@@ -9,10 +9,15 @@ impl PoolIndex {
     pub(crate) fn all() -> impl Iterator<Item = PoolIndex> {
         (0..=u8::MAX).map(PoolIndex)
     }
+
+    /// The position.
+    pub(crate) fn position(self) -> usize {
+        usize::from(self.0)
+    }
 }
 
 /// The id of a request, unique within its shard for all time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct RequestId {
     index: u32,
     generation: u32,
@@ -29,6 +34,14 @@ pub(super) struct RequestTable<T> {
 struct RequestSlot<T> {
     generation: u32,
     value: Option<T>,
+}
+
+#[cfg(test)]
+impl RequestId {
+    /// An id of the first pool, for tests of other modules.
+    pub(crate) fn for_test(index: u32) -> RequestId {
+        RequestId { index, generation: 0, pool: PoolIndex(0) }
+    }
 }
 
 impl<T> RequestTable<T> {

@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use super::{before, get};
-use crate::support::DriverUnderTest;
+use crate::coap_workers;
+use crate::support::{DriverUnderTest, ServerUnderTest};
 
 on_both_drivers! {
     gunicorn_is_a_worker_process,
@@ -44,8 +45,18 @@ fn check(driver: DriverUnderTest, command: &str, options: &str) {
     }
     peer.send(get("/fail"));
     assert_eq!(peer.answer().status, 500);
+    check_coap(&server);
     drop((peer, watcher));
     server.finish();
+}
+
+/// The same responses over CoAP.
+fn check_coap(server: &ServerUnderTest) {
+    let hello = coap_workers::ask(server, "-m get", "/hello?name=x");
+    assert_eq!(hello, "hello name=x for 127.0.0.1 at localhost");
+    assert_eq!(coap_workers::ask(server, "-m post -e 12345", "/length"), "5");
+    let stream = coap_workers::ask(server, "-m get", "/stream");
+    assert!(stream.len() == 700_000 && stream.bytes().all(|byte| byte == b's'));
 }
 
 fn gunicorn_is_a_worker_process(driver: DriverUnderTest) {
@@ -54,10 +65,10 @@ fn gunicorn_is_a_worker_process(driver: DriverUnderTest) {
         gunicorn().display(),
         folder()
     );
-    check(driver, &command, "--processes 2 --max-body-size 10000000");
+    check(driver, &command, "--processes 2 --coap 127.0.0.1:0 --max-body-size 10000000");
 }
 
 fn node_is_a_worker_process(driver: DriverUnderTest) {
     let command = format!("exec node '{}/application.js'", folder());
-    check(driver, &command, "--processes 2 --app-concurrency 8 --max-body-size 10000000");
+    check(driver, &command, "--processes 2 --coap 127.0.0.1:0 --app-concurrency 8 --max-body-size 10000000");
 }

@@ -1,6 +1,7 @@
 //! Exchanges of simulated clients with an endpoint, at times that the test chooses.
 
 mod plugtests;
+mod workers;
 
 use std::time::Duration;
 

@@ -65,7 +65,7 @@ fn a_worker_answers_every_method(driver: DriverUnderTest) {
         assert!(request.starts_with(&format!("{name} /echo/a%2Fb?x=1&y=2 HTTP/1.1\r\n")), "{request}");
         assert!(request.contains("X-Forwarded-For: 127.0.0.1\r\nX-Forwarded-Proto: coap\r\n"), "{request}");
     }
-    let over_http = server.connect().ask("GET /pid HTTP/1.1\r\nHost: a\r\n\r\n".to_owned()).into_text();
+    let over_http = server.connect().ask("GET /pid HTTP/1.1\r\nHost: a\r\n\r\n").into_text();
     assert_eq!(ask(&server, "-m get", "/pid"), over_http);
     drop(watcher);
     let metrics = server.finish();

@@ -226,6 +226,9 @@ struct AppArguments {
     /// Requests after which a worker process is replaced; 0: never
     #[arg(long, value_name = "N", default_value_t = 0, requires = "app")]
     app_requests_max: u64,
+    /// Resident bytes of a worker process and its descendants beyond which it is replaced; 0: no bound
+    #[arg(long, value_name = "BYTES", default_value_t = 0, requires = "app", value_parser = bytes(0..))]
+    app_memory_max: u64,
     /// Maximum seconds for a worker process to answer a request or to continue its answer; then the answer is 504 or
     /// breaks off, and a hung process is killed and restarted
     #[arg(long, value_name = "S", default_value_t = 60.0, requires = "app", value_parser = seconds())]
@@ -434,6 +437,7 @@ impl AppArguments {
         config.processes.processes = self.processes as usize;
         config.processes.slots = self.app_concurrency as usize;
         config.processes.requests_max = self.app_requests_max;
+        config.processes.memory_max = self.app_memory_max;
         config.processes.start_timeout = span(self.app_start_timeout);
         config.processes.drain_timeout = span(self.app_drain_timeout);
         config.processes.stop_timeout = span(self.app_stop_timeout);

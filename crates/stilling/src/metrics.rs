@@ -439,6 +439,7 @@ impl OverviewCollector {
                 ("exited", of.exited),
                 ("killed", of.killed),
                 ("recycled", of.recycled),
+                ("recycled_memory", of.recycled_memory),
             ] {
                 let labels = [("pool", pool), ("event", event)];
                 ConstCounter::new(value).encode(events.encode_family(&labels)?)?;

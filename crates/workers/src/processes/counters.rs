@@ -23,6 +23,8 @@ pub struct ProcessCounters {
     pub killed: u64,
     /// Processes stopped because they had reached `requests_max`.
     pub recycled: u64,
+    /// Processes stopped because they exceeded `memory_max`.
+    pub recycled_memory: u64,
 }
 
 #[derive(Debug, Default)]
@@ -34,6 +36,7 @@ pub(super) struct ProcessTally {
     pub(super) exited: AtomicU64,
     pub(super) killed: AtomicU64,
     pub(super) recycled: AtomicU64,
+    pub(super) recycled_memory: AtomicU64,
     is_finished: Mutex<bool>,
     finished_changed: Condvar,
 }
@@ -49,6 +52,7 @@ impl ProcessTally {
             exited: self.exited.load(Relaxed),
             killed: self.killed.load(Relaxed),
             recycled: self.recycled.load(Relaxed),
+            recycled_memory: self.recycled_memory.load(Relaxed),
         }
     }
 

@@ -24,6 +24,13 @@ pub const LINE_WAIT_MAX: Duration = Duration::from_millis(200);
 /// Longest wait at the end for killed processes and for their remaining output.
 pub const KILL_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// Interval at which the memory of the processes is measured, if it is bounded.
+pub const MEMORY_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Processes whose memory is measured for one worker process, itself included. More: not counted.
+pub const MEASURED_PROCESSES_MAX: usize = 256;
+/// Threads of one process whose children are measured. More: not counted.
+pub const MEASURED_THREADS_MAX: usize = 256;
+
 /// Configuration of the worker processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessLimits {
@@ -33,6 +40,8 @@ pub struct ProcessLimits {
     pub slots: usize,
     /// Requests after which a process is replaced; 0: never.
     pub requests_max: u64,
+    /// Resident bytes of a process with its descendants beyond which it is replaced; 0: no bound.
+    pub memory_max: u64,
     /// Time for a started process to become ready. Reached: it is killed, which counts as an exit.
     pub start_timeout: Duration,
     /// Time for a process that is being replaced to finish its requests, during which it gets no others. Reached: it is
@@ -48,6 +57,7 @@ impl Default for ProcessLimits {
             processes: 1,
             slots: 1,
             requests_max: 0,
+            memory_max: 0,
             start_timeout: Duration::from_secs(30),
             drain_timeout: Duration::from_secs(30),
             stop_timeout: Duration::from_secs(10),

@@ -27,6 +27,7 @@ use super::WorkerProgram;
 use super::backoff::Backoff;
 use super::counters::{ProcessTally, count};
 use super::limits::{ProcessLimits, READY_CHECK_FIRST, READY_CHECK_MAX};
+use super::memory;
 use super::output_relay::OutputRelay;
 use super::process_slots::ProcessSlots;
 
@@ -48,6 +49,15 @@ pub(super) struct RunningProcess {
     pub(super) pidfd: OwnedFd,
 }
 
+/// Why a process is replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RecycleReason {
+    /// It has reached its number of requests.
+    Requests,
+    /// It uses more memory than allowed; the resident bytes.
+    Memory(u64),
+}
+
 #[derive(Debug)]
 enum ProcessState {
     /// Not running; starts at `until`.
@@ -57,7 +67,7 @@ enum ProcessState {
     /// Accepts requests.
     Serving { running: RunningProcess, since: Instant },
     /// Finishes its requests, to be replaced.
-    Draining { running: RunningProcess, since: Instant, drain_deadline: Instant },
+    Draining { running: RunningProcess, since: Instant, drain_deadline: Instant, reason: RecycleReason },
     /// Has been sent `SIGTERM`.
     Stopping { running: RunningProcess, kill_at: Instant },
     /// Has been killed, after serving for `uptime`.
@@ -73,12 +83,14 @@ pub(super) struct ManagedProcess {
     /// Starts so far; identifies the current run.
     generation: u64,
     state: ProcessState,
+    /// The generation that was last measured, and its resident bytes.
+    resident: (u64, u64),
 }
 
 impl ManagedProcess {
     pub(super) fn new(process_slots: Arc<ProcessSlots>, now: Instant) -> ManagedProcess {
         let state = ProcessState::BackingOff { until: now, backoff: Duration::ZERO };
-        ManagedProcess { process_slots, backoff: Backoff::default(), generation: 0, state }
+        ManagedProcess { process_slots, backoff: Backoff::default(), generation: 0, state, resident: (0, 0) }
     }
 
     /// Performs all due transitions. Returns whether the process groups have changed.
@@ -117,8 +129,24 @@ impl ManagedProcess {
         matches!(self.state, ProcessState::Serving { .. })
     }
 
-    pub(super) fn is_due_for_recycling(&self) -> bool {
-        self.is_serving() && self.process_slots.is_due_for_recycling()
+    /// Measures the memory of a process that accepts requests.
+    pub(super) fn measure_memory(&mut self) {
+        if let ProcessState::Serving { running, .. } = &self.state {
+            let pid = running.group.as_raw_nonzero().get();
+            self.resident = (self.generation, memory::resident_bytes(pid));
+        }
+    }
+
+    /// Why the process is to be replaced, if it is.
+    pub(super) fn recycle_reason(&self, limits: &ProcessLimits) -> Option<RecycleReason> {
+        let (measured, resident) = self.resident;
+        if !self.is_serving() {
+            None
+        } else if limits.memory_max > 0 && measured == self.generation && resident > limits.memory_max {
+            Some(RecycleReason::Memory(resident))
+        } else {
+            self.process_slots.is_due_for_recycling().then_some(RecycleReason::Requests)
+        }
     }
 
     pub(super) fn is_being_replaced(&self) -> bool {
@@ -138,11 +166,11 @@ impl ManagedProcess {
     }
 
     /// Stops accepting requests; the process is replaced once its requests are done, at the latest at `drain_deadline`.
-    pub(super) fn replace(&mut self, drain_deadline: Instant) {
+    pub(super) fn replace(&mut self, reason: RecycleReason, drain_deadline: Instant) {
         match std::mem::replace(&mut self.state, ProcessState::Ended) {
             ProcessState::Serving { running, since } => {
                 self.process_slots.close();
-                self.state = ProcessState::Draining { running, since, drain_deadline };
+                self.state = ProcessState::Draining { running, since, drain_deadline, reason };
             }
             other => self.state = other,
         }
@@ -189,10 +217,10 @@ impl ManagedProcess {
                 let uptime = now.saturating_duration_since(since);
                 Some(self.kill(running, uptime, "does not answer", context))
             }
-            ProcessState::Draining { running, drain_deadline, .. }
+            ProcessState::Draining { running, drain_deadline, reason, .. }
                 if self.process_slots.is_empty() || now >= drain_deadline =>
             {
-                count(&context.tally.recycled);
+                self.count_recycled(reason, context);
                 running.signal(Signal::TERM);
                 Some(ProcessState::Stopping { running, kill_at: now + context.limits.stop_timeout })
             }
@@ -205,6 +233,21 @@ impl ManagedProcess {
                 self.remain_in(ProcessState::Stopping { running, kill_at })
             }
             state => self.remain_in(state),
+        }
+    }
+
+    fn count_recycled(&self, reason: RecycleReason, context: &SupervisionContext<'_>) {
+        match reason {
+            RecycleReason::Requests => count(&context.tally.recycled),
+            RecycleReason::Memory(resident) => {
+                count(&context.tally.recycled_memory);
+                let line = format!(
+                    "used {} KiB of memory, more than {} KiB; is replaced",
+                    resident / 1024,
+                    context.limits.memory_max / 1024
+                );
+                context.relay.notices().print_line(self.process_slots.number, &line);
+            }
         }
     }
 

@@ -20,14 +20,15 @@
 //! - An exited process is started again, with a growing delay if it keeps exiting ([`limits`]), at once after a stable
 //!   uptime.
 //! - A hung process is detected by a slot with an overdue request, and killed; `process_slots.rs` defines the criteria.
-//! - A process that has reached its number of requests is replaced when it has no requests, one process at a time;
-//!   requests that do not end in time are lost ([`ProcessLimits::drain_timeout`]).
+//! - A process that has reached its number of requests, or exceeds its memory, is replaced when it has no requests, one
+//!   process at a time; requests that do not end in time are lost ([`ProcessLimits::drain_timeout`]).
 
 mod admission_queue;
 mod backoff;
 mod counters;
 pub mod limits;
 mod managed_process;
+mod memory;
 mod output_relay;
 mod permit;
 mod process_slots;

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::counters::ProcessTally;
+use super::limits::MEMORY_CHECK_INTERVAL;
 use super::managed_process::{ManagedProcess, SupervisionContext};
 use super::output_relay::{OutputRelay, OutputSink, timespec};
 use super::process_slots::ProcessSlots;
@@ -32,6 +33,8 @@ pub(super) struct Supervisor {
     relay: OutputRelay,
     reaper: Option<Reaper>,
     stop_requested_at: Option<Instant>,
+    /// When the memory of the processes is measured next, if it is bounded.
+    memory_check_at: Option<Instant>,
 }
 
 impl Supervisor {
@@ -54,7 +57,18 @@ impl Supervisor {
             .into_iter()
             .map(|process_slots| ManagedProcess::new(process_slots, now))
             .collect();
-        Ok(Supervisor { limits, processes, tally, waker, program, relay, reaper, stop_requested_at: None })
+        let memory_check_at = (limits.memory_max > 0).then_some(now);
+        Ok(Supervisor {
+            limits,
+            processes,
+            tally,
+            waker,
+            program,
+            relay,
+            reaper,
+            stop_requested_at: None,
+            memory_check_at,
+        })
     }
 
     /// Runs until a stop is requested and all processes have ended.
@@ -65,6 +79,7 @@ impl Supervisor {
         loop {
             self.waker.clear();
             let changed = self.step();
+            self.measure_memory();
             self.replace_one();
             self.count();
             if changed || self.reaper.is_none() {
@@ -96,15 +111,26 @@ impl Supervisor {
         changed
     }
 
-    /// Replaces a process that has reached its number of requests: one at a time, and only while another process
+    fn measure_memory(&mut self) {
+        let now = Instant::now();
+        if self.memory_check_at.is_some_and(|check_at| check_at <= now) {
+            self.processes.iter_mut().for_each(ManagedProcess::measure_memory);
+            self.memory_check_at = Some(now + MEMORY_CHECK_INTERVAL);
+        }
+    }
+
+    /// Replaces a process that has reached its number of requests or exceeds its memory: one at a time, and only while another process
     /// serves, if there is another.
     fn replace_one(&mut self) {
         let serving = self.processes.iter().filter(|process| process.is_serving()).count();
         if (serving > 1 || self.processes.len() == 1)
             && !self.processes.iter().any(ManagedProcess::is_being_replaced)
-            && let Some(recycled) = self.processes.iter_mut().find(|process| process.is_due_for_recycling())
+            && let Some((recycled, reason)) = self
+                .processes
+                .iter_mut()
+                .find_map(|process| process.recycle_reason(&self.limits).map(|reason| (process, reason)))
         {
-            recycled.replace(Instant::now() + self.limits.drain_timeout);
+            recycled.replace(reason, Instant::now() + self.limits.drain_timeout);
             // The process may have no requests already.
             self.waker.wake();
         }
@@ -141,6 +167,9 @@ impl Supervisor {
         if self.reaper.is_none() {
             let retry = Instant::now() + REAPER_RETRY;
             due = Some(due.map_or(retry, |due| due.min(retry)));
+        }
+        if let Some(check_at) = self.memory_check_at {
+            due = Some(due.map_or(check_at, |due| due.min(check_at)));
         }
         let wait = due.map(|due| timespec(due.saturating_duration_since(Instant::now())));
         let running =

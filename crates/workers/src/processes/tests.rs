@@ -210,6 +210,30 @@ fn a_process_is_replaced_after_its_number_of_requests_and_between_requests() {
     assert_eq!((counters.recycled, counters.started, counters.exited, counters.killed), (1, 2, 0, 0));
 }
 
+/// Row 1.24: the memory of the command's children counts, and the request under way is not lost.
+#[test]
+fn a_process_whose_child_uses_too_much_memory_is_replaced_between_requests() {
+    // Only the first run has a large child: `tail` holds the line that `sleep` does not read.
+    let large = "if mkdir $DIR/first; then head -c 64M /dev/zero | tail -n 1 | sleep 1000 & fi
+        touch $DIR/ready.$N; sleep 1000 & wait";
+    let limits = ProcessLimits { slots: 2, memory_max: 32 << 20, ..ProcessLimits::default() };
+    let fixture = ProcessFixture::new(large, limits);
+    let long = fixture.acquire(0);
+    assert_eq!(long.generation(), 1);
+    eventually("the slots are closed", || fixture.try_acquire(0).is_none().then_some(()));
+    let counters = fixture.processes.counters();
+    assert_eq!((counters.recycled_memory, counters.started), (0, 1), "a request is under way");
+    drop(long);
+    assert_eq!(fixture.acquire(0).generation(), 2);
+    let (counters, printed) = fixture.finish(LONG_GRACE);
+    assert_eq!((counters.recycled_memory, counters.recycled, counters.exited, counters.killed), (1, 0, 0, 0));
+    assert!(
+        printed.iter().any(|(_, line)| line.starts_with("app 0: used ")
+            && line.ends_with(" KiB of memory, more than 32768 KiB; is replaced\n")),
+        "{printed:?}"
+    );
+}
+
 /// Row 1.24: an endless request does not block the replacement of its process.
 #[test]
 fn a_request_that_does_not_end_holds_up_the_replacement_only_for_its_grace() {

@@ -4,7 +4,7 @@ use stilling::upstream::AppConfig;
 
 use super::{ParsedTables, SettingTable, TableKey, fill};
 use crate::settings::Diagnostic;
-use crate::settings::units::read_duration;
+use crate::settings::units::{read_bytes, read_duration};
 
 pub(in crate::settings) struct AppDraft(AppConfig);
 
@@ -14,7 +14,7 @@ impl Default for AppDraft {
     }
 }
 
-pub(in crate::settings) const APP_KEYS: [TableKey<AppDraft>; 10] = [
+pub(in crate::settings) const APP_KEYS: [TableKey<AppDraft>; 11] = [
     TableKey {
         name: "name",
         value: "NAME",
@@ -58,6 +58,13 @@ pub(in crate::settings) const APP_KEYS: [TableKey<AppDraft>; 10] = [
         default: "0",
         description: "Requests after which a process is replaced; 0: never",
         set: |AppDraft(app), entry| entry.number().map(|number| app.processes.requests_max = number),
+    },
+    TableKey {
+        name: "memory-max",
+        value: "BYTES",
+        default: "0",
+        description: "As --app-memory-max",
+        set: |AppDraft(app), entry| read_bytes(entry.one()?).map(|bytes| app.processes.memory_max = bytes),
     },
     TableKey {
         name: "timeout",

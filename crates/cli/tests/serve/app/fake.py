@@ -12,6 +12,7 @@ import time
 
 PATTERN = bytes(i % 251 for i in range(251 * 256))
 RELEASED = threading.Event()
+HELD = []
 COUNT = itertools.count(1)
 PATH = sys.argv[1] if len(sys.argv) > 1 else os.environ["STILLING_SOCKET"]
 
@@ -102,6 +103,9 @@ class Connection:
         elif word == "environment":
             self.answer(" ".join(os.environ).encode())
         elif word == "pid":
+            self.answer(b"%d" % os.getpid())
+        elif word == "grow":
+            HELD.append(b"x" * (size << 20))
             self.answer(b"%d" % os.getpid())
         elif word == "once":
             self.answer(b"%d" % os.getpid())

@@ -10,6 +10,7 @@ use crate::support::{DriverUnderTest, ServerUnderTest, binary, eventually};
 
 on_both_drivers! {
     a_process_is_replaced_after_its_requests_without_effect_on_clients,
+    a_process_that_uses_too_much_memory_is_replaced_without_effect_on_clients,
     a_drain_answers_what_is_under_way_and_then_ends_the_processes,
     a_server_that_is_killed_takes_its_processes_with_it,
     what_a_killed_server_leaves_behind_is_removed,
@@ -122,6 +123,27 @@ fn a_process_is_replaced_after_its_requests_without_effect_on_clients(driver: Dr
     let metrics = watcher.until("one has been replaced", |metrics| lives(metrics, "recycled") >= 1);
     eventually("the new one answers", || seen.insert(peers[0].ask(get("/pid")).into_text()).then_some(()));
     assert_eq!((lives(&metrics, "exited"), lives(&metrics, "killed")), (0, 0));
+    drop((peers, watcher));
+    server.finish();
+}
+
+/// Row 1.24: no request fails; the request that the process serves when it is found too large is answered.
+fn a_process_that_uses_too_much_memory_is_replaced_without_effect_on_clients(driver: DriverUnderTest) {
+    let options = "--processes 2 --app-concurrency 2 --app-memory-max 96MiB";
+    let (server, mut watcher) = before_fakes(driver, options);
+    let large = server.connect().ask(get("/grow/128")).into_text();
+    let mut peers: Vec<_> = (0..4).map(|_| server.connect()).collect();
+    eventually("the large one is replaced", || {
+        peers.iter_mut().for_each(|peer| peer.send(get("/sleep/10")));
+        let answers: Vec<_> = peers.iter_mut().map(|peer| peer.answer()).collect();
+        assert!(answers.iter().all(|answer| answer.status == 200));
+        answers.into_iter().all(|answer| answer.into_text() != large).then_some(())
+    });
+    let metrics = watcher.until("the new one is ready", |metrics| {
+        lives(metrics, "recycled_memory") == 1 && lives(metrics, "started") == 3 && ready(metrics) == 2
+    });
+    let ends = ["recycled", "exited", "killed"].map(|event| lives(&metrics, event));
+    assert_eq!(ends, [0, 0, 0]);
     drop((peers, watcher));
     server.finish();
 }

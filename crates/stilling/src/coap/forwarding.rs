@@ -297,6 +297,7 @@ impl Forwarding {
             }
             _ => {
                 let time = now.since(forwarded.since);
+                self.counters.worker.add(time, 1);
                 self.pools[forwarded.pool.position()].overload.handled(time, now);
                 self.end(exchange);
             }

@@ -22,6 +22,7 @@ mod counters;
 mod demo;
 mod endpoint;
 mod exchange_cache;
+mod exchanges;
 mod forwarding;
 mod handed_exchanges;
 mod http_mapping;

@@ -6,9 +6,11 @@ mod workers;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use stilling_wire::coap::{MessageWriter, OptionNumber, Token};
+use stilling_wire::coap::{BlockSize, BlockValue, Code, MessageWriter, OptionNumber, Token};
 
+use super::super::limits::BODY_SIZE_MAX;
 use super::super::limits::{UNPROVEN_BUDGET_MAX, UNPROVEN_REPLY_SIZE_MAX};
+use super::super::pending::AwaitedAnswer;
 use super::*;
 
 /// A message, owned.

@@ -120,7 +120,7 @@ fn failures_are_answered_and_counted() {
     }
     let counters = &fixture.counters;
     let counts = [&counters.worker_failures, &counters.worker_timeouts, &counters.no_worker];
-    assert_eq!(counts.map(|counter| counter.get()), [2, 1, 2]);
+    assert_eq!(counts.map(stilling_engine::counters::Counter::get), [2, 1, 2]);
 }
 
 /// A response in pieces is requested as fast as it comes; one beyond the bound is 5.02, and its request is abandoned.

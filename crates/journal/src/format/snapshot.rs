@@ -80,7 +80,10 @@ impl Snapshot {
         if crc32c::crc32c(state) != u32_at(header, 40) {
             return Err("its state is damaged".to_owned());
         }
-        Ok(Snapshot { sequence: u64_at(header, 24), gate: gate.to_owned(), state: state.to_vec() })
+        let snapshot =
+            Snapshot { sequence: u64_at(header, 24), gate: gate.to_owned(), state: state.to_vec() };
+        // A file has its whole size before it is durable, so nothing depends on a shorter one.
+        if bytes.len() < snapshot.file_size() { Err("it is cut off".to_owned()) } else { Ok(snapshot) }
     }
 }
 
@@ -112,7 +115,7 @@ mod tests {
             let snapshot = Snapshot { sequence: 9, gate: "auction".to_owned(), state };
             let mut bytes = vec![0; snapshot.file_size()];
             snapshot.write(7, &mut bytes);
-            assert_eq!(Snapshot::read(&bytes, 7), Ok(snapshot));
+            assert_eq!(Snapshot::read(&bytes, 7), Ok(snapshot.clone()));
             assert_eq!(Snapshot::read(&bytes, 8), Err("it belongs to another stream".to_owned()));
             // Padding is not read.
             for bit in 0..(BLOCK_SIZE + size) * 8 {
@@ -120,7 +123,7 @@ mod tests {
                 assert!(Snapshot::read(&bytes, 7).is_err(), "bit {bit} of {size}");
                 bytes[bit / 8] ^= 1 << (bit % 8);
             }
-            for cut in [0, 100, BLOCK_SIZE + size - 1] {
+            for cut in [0, 100, BLOCK_SIZE + size - 1, snapshot.file_size() - 1] {
                 assert!(Snapshot::read(&bytes[..cut], 7).is_err(), "cut at {cut} of {size}");
             }
         }

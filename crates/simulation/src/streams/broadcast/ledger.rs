@@ -130,9 +130,12 @@ pub(super) enum Outcome {
 
 impl fmt::Display for PassedRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let PassedRange { key, filter, first, last, is_removed, starts_ns: _, by } = self;
+        let PassedRange { key, filter, first, last, is_removed, starts_ns, by } = self;
         let how = if *is_removed { "as removed or damaged" } else { "silently" };
-        write!(f, "subscriber {by} of {filter} in {key:?} passed {first} to {last} {how}")
+        write!(
+            f,
+            "subscriber {by} of {filter} in {key:?} passed {first} to {last} {how} (starts at {starts_ns:?})"
+        )
     }
 }
 

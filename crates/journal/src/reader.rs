@@ -77,8 +77,10 @@ impl<D: Disk> LogSource<D> {
             StartAt::Sequence(sequence) => (sequence.max(1), 0),
             StartAt::Time(time_ns) => {
                 let list = self.shared.list();
-                // Records in earlier segments are older than a segment's creation.
-                let at = list.iter().rposition(|segment| segment.created_ns <= time_ns).unwrap_or(0);
+                // Records in earlier segments are older than a segment's creation. That of a segment whose header is
+                // damaged is unknown: 0.
+                let is_before = |segment: &Arc<Segment>| (1..=time_ns).contains(&segment.created_ns);
+                let at = list.iter().rposition(is_before).unwrap_or(0);
                 (list.get(at).map_or(1, |segment| segment.first), time_ns)
             }
         };

@@ -28,6 +28,8 @@ pub struct StreamGate {
     accepted: u64,
     rejected: u64,
     failed: u64,
+    /// The message that was judged last was rejected because the gate failed.
+    has_failed_to_judge: bool,
     /// Log line about the last failure.
     notice: Option<String>,
 }
@@ -80,6 +82,7 @@ impl StreamGate {
             accepted: 0,
             rejected: 0,
             failed: 0,
+            has_failed_to_judge: false,
             notice: None,
         })
     }
@@ -154,6 +157,7 @@ impl StreamGate {
     ) -> Verdict {
         let &Publication { subject, headers, payload, .. } = publication;
         let message = GateMessage { subject: text(subject), headers, payload: payload.bytes() };
+        self.has_failed_to_judge = false;
         let gate = &self.gate;
         match catch_unwind(AssertUnwindSafe(|| gate.judge(&message, now))) {
             Ok(Verdict::AcceptAs(records)) => match check(&records, headers, config) {
@@ -168,10 +172,11 @@ impl StreamGate {
     /// Counts a message when its records are stored or its rejection is answered: one that waits for room is judged again.
     pub(crate) fn count_judged(&mut self, is_accepted: bool) {
         *(if is_accepted { &mut self.accepted } else { &mut self.rejected }) += 1;
+        self.failed += u64::from(!is_accepted && self.has_failed_to_judge);
     }
 
     fn note_failure(&mut self, reason: &str) -> Verdict {
-        self.failed += 1;
+        self.has_failed_to_judge = true;
         self.notice = Some(format!("the gate {} failed, and a message was rejected: {reason}", self.name));
         Verdict::Reject(RejectReason::new(FAILED))
     }

@@ -116,7 +116,8 @@ impl<S: Storage, O: ShardSenders> Hub<S, O> {
                 (visible + 1, reset(ResetCause::Ahead, visible + 1))
             }
             StartFrom::Sequence(sequence) => {
-                catch_up.reports_removed = sequence > 1;
+                // 0 is the position of `all`.
+                catch_up.reports_removed = sequence > 0;
                 (sequence.max(1), None)
             }
             StartFrom::After { epoch, .. } if epoch != current => {

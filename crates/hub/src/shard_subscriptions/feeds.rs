@@ -211,7 +211,9 @@ impl Feeds {
     pub(super) fn close(&mut self, number: u32) {
         let Some(feed) = &mut self.slots[number as usize] else { return };
         if let Some(block) = feed.block.take() {
-            self.open.retain(|open| *open != number);
+            // Most often it is the last one.
+            let at = self.open.iter().rposition(|open| *open == number);
+            at.into_iter().for_each(|at| _ = self.open.swap_remove(at));
             let size = block.committed().next_power_of_two();
             feed.run_size = size.max(feed.run_size / 2).clamp(FEED_BLOCK_SIZE_MIN, FEED_BLOCK_SIZE);
             feed.sid_starts.clear();

@@ -248,3 +248,21 @@ fn looking_for_a_sequence_reads_little_of_what_lies_before_it() {
         check(&log, sequence, LITTLE);
     }
 }
+
+/// A segment whose header is damaged has no known time: reading from a time does not begin behind earlier records of it.
+#[test]
+fn a_damaged_header_hides_no_earlier_record_from_a_reader_of_a_time() {
+    let disk = SimulatedDisk::new();
+    for run in 0..2 {
+        let (mut log, _) = open(&disk, 65_536);
+        log.append(&mut [batch(run, log.next(), 10, 100)]).expect("nothing fails");
+        log.close().expect("nothing fails");
+    }
+    let segments = disk.files().into_iter().map(|(name, _)| name).filter(|name| name.ends_with(".segment"));
+    let second = segments.max().expect("two segments");
+    disk.change(&second, |content| content[40] ^= 1);
+    let (log, _) = open(&disk, 65_536);
+    let read = content_from(&log.source(), StartAt::Time(time_of(1)));
+    let first = read.records.first().map(|(sequence, _)| *sequence);
+    assert_eq!(first, Some(1), "{:?}", read.gaps);
+}

@@ -31,7 +31,7 @@ const SCRIPT: &str = include_str!("auction_page/page.js");
 /// became markup would run nothing.
 const SECURITY_POLICY: &str = "default-src 'none'; \
      style-src 'sha256-PBsY+6/EGS7F+FiNs/ulKbPNjoIHnxk/j2G4RD6tk0s='; \
-     script-src 'sha256-4bqJvP3DwOxLFoZmd+VPSPO4v1ynbtwXG/qN7lwiSdU='; \
+     script-src 'sha256-l/l6mgT/30DndDELRBc9yDSkfjZ7WoX6dM+Dqmv5NwM='; \
      connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// The subject filters of all streams with auctions, in the order of the configuration.

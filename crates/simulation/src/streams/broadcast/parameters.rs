@@ -221,7 +221,7 @@ fn add_subscriber(
 ) {
     let start = match random.below(4) {
         0 => StartPosition::New,
-        1 => StartPosition::Sequence(random.between(2, 40)),
+        1 => StartPosition::Sequence(random.between(1, 40)),
         2 => StartPosition::Time(STARTED_NS + random.below(3_000_000_000)),
         _ => StartPosition::All,
     };

@@ -92,7 +92,13 @@ function applyRecord({ seq, subject, time, data }) {
 
 function applyGap({ first, last, cause }) {
   const range = first === last ? `Record ${first} is` : `Records ${first} to ${last} are`;
-  const causes = { removed: "removed by the stream's retention", damaged: "damaged on disk", torn: "cut off by a crash" };
+  const causes = {
+    removed: "removed by the stream's retention",
+    damaged: "damaged on disk",
+    torn: "cut off by a crash",
+    slow: "skipped because this page read too slowly",
+    size: "too long for this page",
+  };
   const text = `${range} missing: ${causes[cause] ?? cause}.`;
   notify("gap", "warn", `${text} Prices are right again with the next bid of each lot.`);
   for (const lot of lots.values()) remember(lot, { seq: last, gap: text });
@@ -160,12 +166,13 @@ function openEvents(path, { opened, received, ended }) {
   source.onmessage = pass;
   source.addEventListener("gap", pass);
   source.addEventListener("reset", pass);
+  // The end of the past has no event: an open connection counts as live.
+  const live = setInterval(() => source.readyState === EventSource.OPEN && becomeLive(false), 500);
   source.onerror = () => {
+    clearInterval(live);
     source.close();
     ended(0, "");
   };
-  // The end of the past has no event: an open connection counts as live.
-  const live = setInterval(() => source.readyState === EventSource.OPEN && becomeLive(false), 500);
   return () => {
     clearInterval(live);
     source.close();

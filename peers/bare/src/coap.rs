@@ -1,8 +1,10 @@
 //! Answers each CoAP GET with the same response: recvmmsg(2) waits for requests, sendmmsg(2) sends all answers.
 
+use std::error::Error;
 use std::io::{self, IoSlice, IoSliceMut, Write};
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, MultiHeaders, SockaddrStorage, recvmmsg, sendmmsg};
@@ -33,6 +35,25 @@ const CONTENT: u8 = 0x45;
 const PAYLOAD_MARKER: u8 = 0xff;
 
 pub(crate) fn run(address: SocketAddr, size: usize) -> crate::PeerResult {
+    serve(&open(address, size)?, &vec![b'x'; size])
+}
+
+/// Receives a request, works for a time, answers, and only then receives the next one.
+pub(crate) fn run_blocking(address: SocketAddr, size: usize, work: Duration) -> crate::PeerResult {
+    let socket = open(address, size)?;
+    let (mut request, mut head) = ([0; REQUEST_SIZE_MAX], [0; HEAD_SIZE_MAX]);
+    let body = vec![b'x'; size];
+    loop {
+        let (request_size, from) = socket.recv_from(&mut request)?;
+        if let Some(head_size) = answer(&request[..request_size], &mut head, size > 0) {
+            std::thread::sleep(work);
+            // An answer to a closed port is skipped.
+            let _ = socket.send_to(&[&head[..head_size], body.as_slice()].concat(), from);
+        }
+    }
+}
+
+fn open(address: SocketAddr, size: usize) -> Result<UdpSocket, Box<dyn Error>> {
     if size > BODY_SIZE_MAX {
         return Err(format!("a body has at most {BODY_SIZE_MAX} bytes").into());
     }
@@ -41,8 +62,7 @@ pub(crate) fn run(address: SocketAddr, size: usize) -> crate::PeerResult {
     let mut out = io::stdout().lock();
     writeln!(out, "listening coap://{}", socket.local_addr()?)?;
     out.flush()?;
-    drop(out);
-    serve(&socket, &vec![b'x'; size])
+    Ok(socket)
 }
 
 fn serve(socket: &UdpSocket, body: &[u8]) -> crate::PeerResult {

@@ -252,3 +252,20 @@ fn coap_answers_each_request() {
         assert_eq!((report.parameters.body_bytes, report.duplicates), ((64, 64), 0), "{report:?}");
     }
 }
+
+/// Row 1.21: the original's way, each request's work before the next request is received.
+#[test]
+fn coap_blocking_answers_one_after_the_other() {
+    let program = PeerProgram::start(&["coap-blocking", "127.0.0.1:0", "64", "1"]);
+    let plan = CoapPlan {
+        sockets: 4,
+        window: 1,
+        requests: Some(50),
+        span: None,
+        timeout: HANG_TIMEOUT,
+        ..CoapPlan::new(program.address)
+    };
+    let report = coap::run(&plan).expect("there is a report");
+    assert!(report.is_good() && report.completed == 50, "{report:?}");
+    assert!(report.latency.min_us >= 1000.0, "{report:?}");
+}

@@ -5,6 +5,7 @@
 //! byte of every answer.
 
 mod load;
+mod overload;
 mod peers;
 
 use clap::Args;
@@ -108,6 +109,7 @@ impl CoapBenchArguments {
         for scenario in SCENARIOS.iter().filter(|scenario| is_wanted(&only, scenario.title)) {
             parts.push(bench.measure(scenario)?);
         }
+        parts.extend(bench.with_worker_processes(&only)?);
         let text = harness::of_parts(TITLE, &bench.introduction(), &bench.targets, parts);
         harness::publish(TITLE, &text, bench.options.write)
     }

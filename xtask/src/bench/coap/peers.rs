@@ -46,7 +46,7 @@ pub(super) const ALL: [CoapPeer; 6] = [
 pub(super) struct CoapPrograms {
     pub(super) folder: PathBuf,
     pub(super) stilling: PathBuf,
-    bare: PathBuf,
+    pub(super) bare: PathBuf,
     /// Whether this build of Stilling has a CoAP listener.
     pub(super) serves_coap: bool,
 }

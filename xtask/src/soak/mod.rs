@@ -4,6 +4,7 @@
 
 mod broadcast;
 mod burst;
+mod coap;
 mod collect;
 mod hostile;
 mod hostile_traffic;
@@ -50,6 +51,8 @@ enum SoakCommand {
     Broadcast(broadcast::BroadcastSoak),
     /// Ten times the usual load within a second, and back
     Burst(burst::BurstSoak),
+    /// Overload of CoAP worker processes, and block transfers with loss
+    Coap(coap::CoapSoak),
     /// Hostile clients of every kind beside a valid load
     Hostile(hostile::HostileSoak),
 }
@@ -122,6 +125,9 @@ impl SoakArguments {
     pub(crate) fn run(self) -> XtaskResult {
         enter_namespace(|| {
             packages::install(&packages::FOR_SOAK)?;
+            if matches!(self.what, SoakCommand::Coap(_)) {
+                coap::CoapSoak::prepare()?;
+            }
             run(&mut cargo(["build", "--release", "-p", "stilling-cli"]))
         })?;
         match self.what {
@@ -130,6 +136,7 @@ impl SoakArguments {
             SoakCommand::Collect(soak) => soak.soak(),
             SoakCommand::Broadcast(soak) => soak.soak(),
             SoakCommand::Burst(soak) => soak.soak(),
+            SoakCommand::Coap(soak) => soak.soak(),
             SoakCommand::Hostile(soak) => soak.soak(),
         }
     }

@@ -31,7 +31,7 @@ impl BroadcastBench {
     pub(super) fn crowd(&self) -> XtaskResult<PageSection> {
         let load = FanOutLoad { seconds: self.seconds(), ..at(10_000, 64, 64) };
         let series = harness::series(self.options.rounds, TITLE, &CLIENTS, |clients| {
-            load.measure(clients, &self.place)
+            load.measure(clients, &self.programs)
         })?;
         let own: Vec<_> =
             CLIENTS.iter().map(|clients| clients.name).filter(|name| *name != NATS_SERVER).collect();

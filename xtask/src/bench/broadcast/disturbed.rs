@@ -95,7 +95,7 @@ impl BroadcastBench {
         let runs = runs();
         let found = harness::run_rounds(self.options.rounds, &runs, |round, (clients, disturbance)| {
             let load = FanOutLoad { further: disturbance.options, ..load };
-            let sample = load.measure(clients, &self.place)?;
+            let sample = load.measure(clients, &self.programs)?;
             let (name, rate, failures) = (clients.name, sample.rate, sample.failures);
             let what = disturbance.name;
             println!("{TITLE}, round {round}, {name}, {what}: {rate:.0}/s, {failures} failures");

@@ -93,14 +93,14 @@ impl FanOutLoad {
     pub(super) fn measure(
         self,
         clients: &MeasuredClients,
-        place: &CollectPrograms,
+        programs: &CollectPrograms,
     ) -> XtaskResult<BenchSample> {
-        let folder = place.folder.join("data");
+        let folder = programs.folder.join("data");
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder)?;
         let options = if clients.peer.is_stilling() { self.stilling_options } else { &[] };
-        let running = clients.peer.start(place, &folder, clients.stream, options)?;
-        let report = self.generate(clients, place, &running)?;
+        let running = clients.peer.start(programs, &folder, clients.stream, options)?;
+        let report = self.generate(clients, programs, &running)?;
         let memory = running.server.peak_memory();
         drop(running);
         fs::remove_dir_all(&folder)?;
@@ -114,10 +114,10 @@ impl FanOutLoad {
     pub(super) fn generate(
         self,
         clients: &MeasuredClients,
-        place: &CollectPrograms,
+        programs: &CollectPrograms,
         running: &RunningPeer,
     ) -> XtaskResult<FanOutReport> {
-        let mut command = Command::new(&place.stilling);
+        let mut command = Command::new(&programs.stilling);
         command.args(["bench", "broadcast"]).args(clients.addresses(running)).args(self.options());
         command.arg(format!("--pid={}", running.server.first_process())).arg("--json");
         let report: FanOutReport = report(&mut command)?;

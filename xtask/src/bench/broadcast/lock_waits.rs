@@ -91,14 +91,14 @@ impl BroadcastBench {
     }
 
     fn trace(&self, peer: BroadcastPeer, load: TracedLoad) -> XtaskResult<TracedFigures> {
-        let folder = self.place.folder.join("data");
+        let folder = self.programs.folder.join("data");
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder)?;
         let stream = match load {
             TracedLoad::Broadcast => BroadcastStream::None,
             TracedLoad::Auction(stream) => stream,
         };
-        let running = peer.start(&self.place, &folder, stream, &[])?;
+        let running = peer.start(&self.programs, &folder, stream, &[])?;
         let tracer = FutexTracer::attach(running.server.first_process(), folder.join("futex"))?;
         let (deliveries, failures) = self.run_traced(peer, load, &running)?;
         let (names, waits) = tracer.end()?;
@@ -118,7 +118,7 @@ impl BroadcastBench {
         match load {
             TracedLoad::Broadcast => {
                 let load = FanOutLoad { seconds: self.seconds(), ..at(200, 64, 2048) };
-                let report = load.generate(&MeasuredClients::usual(peer), &self.place, running)?;
+                let report = load.generate(&MeasuredClients::usual(peer), &self.programs, running)?;
                 Ok((report.deliveries_per_s, report.failures_total))
             }
             TracedLoad::Auction(_) => {

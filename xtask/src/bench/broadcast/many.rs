@@ -102,11 +102,11 @@ impl BroadcastBench {
         } else {
             ManyLoad { generators: 4, per_generator: PER_GENERATOR, messages: 30 }
         };
-        let folder = self.place.folder.join("data");
+        let folder = self.programs.folder.join("data");
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder)?;
         let peer = BroadcastPeer::StillingUring;
-        let running = peer.start(&self.place, &folder, BroadcastStream::BenchInMemory, &SERVER_OPTIONS)?;
+        let running = peer.start(&self.programs, &folder, BroadcastStream::BenchInMemory, &SERVER_OPTIONS)?;
         let found = self.measure_many(load, &running)?;
         drop(running);
         fs::remove_dir_all(&folder)?;
@@ -126,7 +126,7 @@ impl BroadcastBench {
     }
 
     fn generator(&self, load: ManyLoad, number: u32, running: &RunningPeer) -> Command {
-        let mut command = Command::new(&self.place.stilling);
+        let mut command = Command::new(&self.programs.stilling);
         command.args(["bench", "broadcast", &running.web.to_string()]).args(load.options(number));
         command.arg(format!("--publish-to={}", running.server.address));
         command.arg(format!("--pid={}", running.server.first_process())).arg("--json");

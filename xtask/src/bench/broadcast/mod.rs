@@ -42,7 +42,7 @@ pub(super) struct BroadcastBenchArguments {
 
 struct BroadcastBench {
     options: BenchOptions,
-    place: CollectPrograms,
+    programs: CollectPrograms,
     targets: BenchTargets,
 }
 
@@ -70,8 +70,8 @@ impl BroadcastBenchArguments {
     pub(super) fn run(self) -> XtaskResult {
         let BroadcastBenchArguments { options, only } = self;
         enter_namespace(prepare)?;
-        let (_guard, place) = CollectPrograms::find()?;
-        let bench = BroadcastBench { options, place, targets: BenchTargets::default() };
+        let (_guard, programs) = CollectPrograms::find()?;
+        let bench = BroadcastBench { options, programs, targets: BenchTargets::default() };
         let mut parts = Vec::new();
         for scenario in SCENARIOS.iter().filter(|scenario| is_wanted(&only, scenario.title)) {
             parts.push(bench.measure(scenario)?);
@@ -91,7 +91,7 @@ impl BroadcastBench {
     fn introduction(&self) -> String {
         let mosquitto = machine::command_output("/usr/sbin/mosquitto", &["-h"]);
         let lines = machine::listed([
-            tools::nats_server_version(&self.place.nats_server),
+            tools::nats_server_version(&self.programs.nats_server),
             format!("Redis: {}", machine::command_output("redis-server", &["-v"])),
             format!("mosquitto: {}", machine::short(&mosquitto)),
             tools::CENTRIFUGO.version_line(),
@@ -122,7 +122,7 @@ impl BroadcastBench {
         let load = FanOutLoad { seconds: self.seconds(), ..scenario.load };
         let clients: Vec<_> = scenario.peers.iter().copied().map(MeasuredClients::usual).collect();
         let series = harness::series(self.options.rounds, scenario.title, &clients, |clients| {
-            load.measure(clients, &self.place)
+            load.measure(clients, &self.programs)
         })?;
         self.judge(scenario, &series);
         let words = format!("`{}`{}", load.shown(), scenario.words);

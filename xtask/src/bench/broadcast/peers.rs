@@ -108,7 +108,7 @@ impl BroadcastPeer {
     /// If it does not listen.
     pub(super) fn start(
         self,
-        place: &CollectPrograms,
+        programs: &CollectPrograms,
         folder: &Path,
         stream: BroadcastStream,
         options: &[&str],
@@ -117,7 +117,7 @@ impl BroadcastPeer {
         let (first, second) = (TcpListener::bind("127.0.0.1:0")?, TcpListener::bind("127.0.0.1:0")?);
         let (address, web) = (first.local_addr()?, second.local_addr()?);
         drop((first, second));
-        let mut words = self.command(place, (address, web), folder, stream)?;
+        let mut words = self.command(programs, (address, web), folder, stream)?;
         words.extend(text(options));
         let log = fs::File::create(folder.join("log"))?;
         let mut command = Command::new(&words[0]);
@@ -132,7 +132,7 @@ impl BroadcastPeer {
 
     fn command(
         self,
-        place: &CollectPrograms,
+        programs: &CollectPrograms,
         (address, web): (SocketAddr, SocketAddr),
         folder: &Path,
         stream: BroadcastStream,
@@ -140,7 +140,7 @@ impl BroadcastPeer {
         let port = address.port().to_string();
         let address = address.to_string();
         let stilling = |driver| {
-            let mut words = stilling_command(place, driver, &address, folder, stream);
+            let mut words = stilling_command(programs, driver, &address, folder, stream);
             words.extend(text(&["--listen", &web.to_string()]));
             words
         };
@@ -151,7 +151,7 @@ impl BroadcastPeer {
                 let file = folder.join("nats.conf");
                 let websocket = format!("websocket {{ listen: \"{web}\", no_tls: true }}\n");
                 fs::write(&file, format!("listen: \"{address}\"\n{websocket}"))?;
-                text(&[&place.nats_server.display().to_string(), "-c", &file.display().to_string()])
+                text(&[&programs.nats_server.display().to_string(), "-c", &file.display().to_string()])
             }
             BroadcastPeer::Redis => {
                 let dir = folder.display().to_string();
@@ -172,7 +172,7 @@ impl BroadcastPeer {
                 let program = tools::CENTRIFUGO.path().display().to_string();
                 text(&[&program, "--config", &file.display().to_string()])
             }
-            BroadcastPeer::Bare => text(&[&place.bare.display().to_string(), "broadcast", &address]),
+            BroadcastPeer::Bare => text(&[&programs.bare.display().to_string(), "broadcast", &address]),
         })
     }
 }
@@ -182,13 +182,13 @@ fn text(words: &[&str]) -> Vec<String> {
 }
 
 fn stilling_command(
-    place: &CollectPrograms,
+    programs: &CollectPrograms,
     driver: BenchDriver,
     address: &str,
     folder: &Path,
     stream: BroadcastStream,
 ) -> Vec<String> {
-    let program = place.stilling.display().to_string();
+    let program = programs.stilling.display().to_string();
     let mut words = text(&[&program, "serve", "--nats", address, "--driver", driver.option()]);
     let storage = match stream {
         BroadcastStream::None => return words,

@@ -97,10 +97,10 @@ impl BroadcastBench {
     }
 
     fn measure_auction(&self, server: &AuctionServer, options: &str) -> XtaskResult<ThrashFigures> {
-        let folder = self.place.folder.join("data");
+        let folder = self.programs.folder.join("data");
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder)?;
-        let running = server.peer.start(&self.place, &folder, server.stream, &[])?;
+        let running = server.peer.start(&self.programs, &folder, server.stream, &[])?;
         let figures = self.bid(server.peer, &running, options)?;
         drop(running);
         fs::remove_dir_all(&folder)?;
@@ -118,7 +118,7 @@ impl BroadcastBench {
         options: &str,
     ) -> XtaskResult<ThrashFigures> {
         let server = &running.server;
-        let mut command = Command::new(&self.place.stilling);
+        let mut command = Command::new(&self.programs.stilling);
         command.args(["bench", "broadcast", &server.address.to_string()]).args(options.split(' '));
         command.arg(format!("--pid={}", server.first_process())).arg("--json");
         let figures: ThrashFigures = report(&mut command)?;

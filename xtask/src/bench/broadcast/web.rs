@@ -89,7 +89,7 @@ impl BroadcastBench {
     pub(super) fn web(&self, (title, load, has_targets): &WebScenario) -> XtaskResult<PageSection> {
         let load = FanOutLoad { seconds: self.seconds(), ..*load };
         let series = harness::series(self.options.rounds, title, &CLIENTS, |clients| {
-            load.measure(clients, &self.place)
+            load.measure(clients, &self.programs)
         })?;
         for rows in [URING, POLL] {
             if *has_targets {

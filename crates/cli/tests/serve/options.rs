@@ -120,10 +120,16 @@ fn options_of_worker_processes_are_refused_out_of_range_and_without_an_app() {
         ("18446744073709551616", "too large"),
         ("many", "not a whole number"),
     ];
+    let bytes: &[(&str, &str)] = &[
+        ("-1", "is not a number of bytes"),
+        ("1.5", "is not a number of bytes"),
+        ("many", "is not a number of bytes"),
+    ];
     let options = [
         ("--processes", "2", "N", count),
         ("--app-concurrency", "2", "N", count),
         ("--app-requests-max", "2", "N", number),
+        ("--app-memory-max", "1GiB", "BYTES", bytes),
         ("--app-timeout", "2", "S", seconds),
         ("--app-start-timeout", "2", "S", seconds),
         ("--app-drain-timeout", "2", "S", seconds),

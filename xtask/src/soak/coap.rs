@@ -99,12 +99,7 @@ impl CoapSoak {
         let mut verdicts = overload_verdicts(&overloaded);
         verdicts.extend(level("", &resource_samples, total_s));
         verdicts.extend(block_verdicts(&blocks, self.blocks));
-        verdicts.push(SoakVerdict {
-            what: "the server stops on SIGTERM".to_owned(),
-            limit: "status 0".to_owned(),
-            holds: ended_well,
-            measured: if ended_well { "status 0" } else { "it did not" }.to_owned(),
-        });
+        verdicts.push(SoakVerdict::of_stop(ended_well));
         print!(
             "{}{}",
             resource_table(&before, &resource_samples, after.as_ref(), total_s),

@@ -357,12 +357,7 @@ fn ending(observation: &CollectObservation) -> [SoakVerdict; 2] {
         holds: after.is_some_and(|after| after.descriptors <= descriptors_max),
         measured: after.map_or_else(figures::unknown, |after| format!("{} of {before}", after.descriptors)),
     };
-    let end = SoakVerdict {
-        what: "the server stops on SIGTERM".to_owned(),
-        limit: "status 0".to_owned(),
-        holds: observation.ended_well,
-        measured: if observation.ended_well { "exit status 0" } else { "it did not" }.to_owned(),
-    };
+    let end = SoakVerdict::of_stop(observation.ended_well);
     [descriptors, end]
 }
 

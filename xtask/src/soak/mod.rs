@@ -121,6 +121,18 @@ struct SoakVerdict {
     measured: String,
 }
 
+impl SoakVerdict {
+    /// Whether the server has stopped on SIGTERM with status 0.
+    fn of_stop(ended_well: bool) -> SoakVerdict {
+        SoakVerdict {
+            what: "the server stops on SIGTERM".to_owned(),
+            limit: "status 0".to_owned(),
+            holds: ended_well,
+            measured: if ended_well { "status 0" } else { "it did not" }.to_owned(),
+        }
+    }
+}
+
 impl SoakArguments {
     pub(crate) fn run(self) -> XtaskResult {
         enter_namespace(|| {

@@ -80,12 +80,7 @@ impl ParallelSoak {
         let mut verdicts: Vec<SoakVerdict> =
             ROWS.iter().zip(&samples).flat_map(|(row, sample)| row.verdicts(sample)).collect();
         verdicts.extend(level("", &resource_samples, total_s));
-        verdicts.push(SoakVerdict {
-            what: "the server stops on SIGTERM".to_owned(),
-            limit: "status 0".to_owned(),
-            holds: ended_well,
-            measured: if ended_well { "status 0" } else { "it did not" }.to_owned(),
-        });
+        verdicts.push(SoakVerdict::of_stop(ended_well));
         print!(
             "{}{}",
             resource_table(&before, &resource_samples, after.as_ref(), total_s),

@@ -46,9 +46,12 @@ pub(crate) struct CatchUp {
     pub(crate) reports_start: bool,
     pub(crate) state: CatchUpState,
     is_queued: bool,
-    /// Least distance from the last visible record so far, in sequences, and since when. `None` after a wait of the
-    /// server, which is not the client's.
+    /// Least distance from the last visible record so far, in sequences, and since when.
     nearest: Option<(u64, SteadyNanos)>,
+    /// The server cannot read or send for it since then.
+    waits_since: Option<SteadyNanos>,
+    /// Nanoseconds of ended waits since the distance was last compared: they are not the client's.
+    waited_ns: u64,
     /// The client has read a chunk since the distance was last compared.
     has_read_chunk: bool,
 }
@@ -75,8 +78,12 @@ impl CatchUp {
     pub(crate) fn has_stalled(&mut self, visible: u64, time_ns: u64, now_ns: SteadyNanos) -> bool {
         let Some(next) = self.next.filter(|_| std::mem::take(&mut self.has_read_chunk)) else { return false };
         let distance = visible.saturating_add(1).saturating_sub(next);
-        match self.nearest {
-            Some((nearest, since_ns)) if distance >= nearest => now_ns >= since_ns.after(time_ns),
+        let waited_ns = std::mem::take(&mut self.waited_ns);
+        match &mut self.nearest {
+            Some((nearest, since_ns)) if distance >= *nearest => {
+                *since_ns = since_ns.after(waited_ns);
+                now_ns >= since_ns.after(time_ns)
+            }
             _ => {
                 self.nearest = Some((distance, now_ns));
                 false
@@ -98,6 +105,8 @@ pub(crate) struct CatchUps {
     without_read: VecDeque<(u32, u32)>,
     reads: usize,
     retried_ns: SteadyNanos,
+    /// The begin of this turn.
+    now_ns: SteadyNanos,
     marks: u32,
     /// Other readers use all reads of the storage.
     is_storage_full: bool,
@@ -122,6 +131,7 @@ impl CatchUps {
             without_read: VecDeque::new(),
             reads: 0,
             retried_ns: SteadyNanos::START,
+            now_ns: SteadyNanos::START,
             marks: 0,
             is_storage_full: false,
             held_size: 0,
@@ -136,7 +146,8 @@ impl CatchUps {
     }
 
     /// Begins a turn with a new budget.
-    pub(crate) fn begin_turn(&mut self) {
+    pub(crate) fn begin_turn(&mut self, now_ns: SteadyNanos) {
+        self.now_ns = now_ns;
         (self.chunks_left, self.compared) = (CHUNKS_PER_TURN, 0);
         self.attempts_left = CATCH_UP_ATTEMPTS_PER_TURN;
     }
@@ -178,6 +189,8 @@ impl CatchUps {
             state: CatchUpState::Due,
             is_queued: false,
             nearest: None,
+            waits_since: None,
+            waited_ns: 0,
             has_read_chunk: false,
         });
         self.clients.insert(client, number);
@@ -230,10 +243,11 @@ impl CatchUps {
 
     /// Tries a catch-up again when a shard has room again or the stream is open, and regularly.
     pub(crate) fn wait(&mut self, number: u32) {
+        let now_ns = self.now_ns;
         if let Some(catch_up) = self.get_mut(number)
             && !std::mem::replace(&mut catch_up.is_queued, true)
         {
-            catch_up.nearest = None;
+            catch_up.waits_since = Some(now_ns);
             self.waiting.push(number);
         }
     }
@@ -310,7 +324,7 @@ impl CatchUps {
         if let Some((generation, Some(catch_up))) = self.slots.get_mut(number as usize)
             && !std::mem::replace(&mut catch_up.is_queued, true)
         {
-            catch_up.nearest = None;
+            catch_up.waits_since = Some(self.now_ns);
             self.without_read.push_back((number, *generation));
         }
     }
@@ -333,10 +347,13 @@ impl CatchUps {
         while self.chunks_left > 0 && self.attempts_left > 0 && self.compared < FILTERS_COMPARED_PER_TURN {
             let number = self.due.pop_front()?;
             self.attempts_left -= 1;
+            let now_ns = self.now_ns;
             // It may be removed and its number reused.
             if let Some(catch_up) = self.get_mut(number)
                 && std::mem::take(&mut catch_up.is_queued)
             {
+                let waited_ns = catch_up.waits_since.take().map_or(0, |since_ns| now_ns.since(since_ns));
+                catch_up.waited_ns = catch_up.waited_ns.saturating_add(waited_ns);
                 return Some(number);
             }
         }
@@ -411,6 +428,31 @@ mod tests {
         assert_eq!(all.next_check_in(), None);
     }
 
+    /// Row 2.18: time in which the server cannot read does not count, and all other time does, also between waits.
+    #[test]
+    fn a_client_that_does_not_gain_stalls_although_it_waits_for_reads_meanwhile() {
+        const SECOND: u64 = 1_000_000_000;
+        let mut all = CatchUps::new(HashKey(1, 2));
+        assert!(all.add(ALICE, (0, b"a"), StartFrom::Sequence(1)));
+        let (mut now_ns, mut compared) = (SteadyNanos::START, Vec::new());
+        for _ in 0..8 {
+            // A wait of 9 seconds, and a second of the client's.
+            all.begin_turn(now_ns);
+            let number = all.next_due().expect("it is due");
+            all.wait_for_read(number);
+            now_ns = now_ns.after(9 * SECOND);
+            all.begin_turn(now_ns);
+            all.resume_readers();
+            let number = all.next_due().expect("a read is free");
+            now_ns = now_ns.after(SECOND);
+            let catch_up = all.get_mut(number).expect("it is there");
+            (catch_up.next, catch_up.has_read_chunk) = (Some(5), true);
+            compared.push(catch_up.has_stalled(100, 3 * SECOND, now_ns));
+            all.make_due(number);
+        }
+        assert_eq!(compared, [false, false, false, true, true, true, true, true]);
+    }
+
     #[test]
     fn those_that_leave_take_no_turn_of_a_read_and_no_memory() {
         let client = |token| ClientId { shard: 0, token };
@@ -428,7 +470,7 @@ mod tests {
         assert_eq!(all.get_mut(next).map(|catch_up| catch_up.client), Some(client(4)));
         for token in 5..1000 {
             assert!(all.add(client(token), (0, b"a"), StartFrom::New));
-            all.begin_turn();
+            all.begin_turn(SteadyNanos::START);
             let number = all.next_due().expect("it is due");
             all.wait_for_read(number);
             all.remove(client(token));
@@ -490,7 +532,7 @@ mod tests {
             all.wait(number);
         }
         assert_eq!(all.next_due(), None, "a turn ends");
-        all.begin_turn();
+        all.begin_turn(SteadyNanos::START);
         for _ in 0..CHUNKS_PER_TURN {
             assert!(all.next_due().is_some());
             all.use_chunk();

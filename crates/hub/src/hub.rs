@@ -259,7 +259,7 @@ impl<S: Storage, O: ShardSenders> Hub<S, O> {
         self.api.begin_turn();
         self.parked.begin_turn();
         self.consumers.begin_turn();
-        self.catch_ups.begin_turn();
+        self.catch_ups.begin_turn(now.steady_ns);
         self.streams.begin_turn(now.steady_ns);
         if !self.delivery().finish_unsent() {
             return;

@@ -46,6 +46,7 @@ mod unsent_body;
 pub(crate) use auction_page::auction_filters;
 pub use delegated_connection::DelegatedConnection;
 pub(crate) use parts::*;
+pub(crate) use pending_publication::refusal_status;
 pub use request::Request;
 pub use response::Response;
 pub use routes::Routes;

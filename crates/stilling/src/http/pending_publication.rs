@@ -74,7 +74,8 @@ impl PendingPublication {
     fn response_with_names<'a>(&self, name: impl Fn(u32) -> &'a str) -> Response {
         let &PendingPublication { expected, stored, first, last, .. } = self;
         if let Some(refusal) = self.refusal {
-            let mut rejection = rejection(refusal, name(refusal.stream()), &self.reason);
+            let (status, reason) = refusal_status(refusal, name(refusal.stream()), &self.reason);
+            let mut rejection = PublishRejection::new(status, reason);
             if expected > 1 {
                 let what = match stored {
                     0 => format!("; none of {expected} messages were stored"),
@@ -98,43 +99,42 @@ impl PendingPublication {
     }
 }
 
-fn rejection(refusal: RefusalReason, stream: &str, reason: &str) -> PublishRejection {
+/// The status and the reason of a refused message, over HTTP and over WebSocket. `reason`: that of a gate.
+pub(crate) fn refusal_status(refusal: RefusalReason, stream: &str, reason: &str) -> (Status, String) {
     match refusal {
-        RefusalReason::Frozen { .. } => PublishRejection::new(
+        RefusalReason::Frozen { .. } => (
             Status::ServiceUnavailable,
             format!("the stream {stream} is frozen after an error until the server restarts"),
         ),
-        RefusalReason::Closed { .. } => PublishRejection::new(
+        RefusalReason::Closed { .. } => (
             Status::ServiceUnavailable,
             format!("the stream {stream} is not open yet and accepts nothing until then"),
         ),
-        RefusalReason::Hung { .. } => PublishRejection::new(
+        RefusalReason::Hung { .. } => (
             Status::ServiceUnavailable,
             format!(
                 "the disk of the stream {stream} does not answer; the stream accepts nothing until it does"
             ),
         ),
-        RefusalReason::NoRoom { .. } => PublishRejection::new(
+        RefusalReason::NoRoom { .. } => (
             Status::ServiceUnavailable,
             format!("the disk of the stream {stream} has no room; the stream accepts nothing until it has"),
         ),
-        RefusalReason::TooLarge { .. } => PublishRejection::new(
-            Status::ContentTooLarge,
-            format!("the message is longer than the stream {stream} accepts"),
-        ),
-        RefusalReason::WrongLastSequence { last, .. } => PublishRejection::new(
+        RefusalReason::TooLarge { .. } => {
+            (Status::ContentTooLarge, format!("the message is longer than the stream {stream} accepts"))
+        }
+        RefusalReason::WrongLastSequence { last, .. } => (
             Status::PreconditionFailed,
             format!("the last sequence of the stream {stream} is {last}, not the expected one"),
         ),
-        RefusalReason::WrongStream { .. } => PublishRejection::new(
+        RefusalReason::WrongStream { .. } => (
             Status::PreconditionFailed,
             format!("the subject belongs to the stream {stream}, not to the expected one"),
         ),
-        RefusalReason::UnknownCondition { .. } => PublishRejection::new(
-            Status::BadRequest,
-            format!("the stream {stream} does not support one of the conditions"),
-        ),
-        RefusalReason::Gate { .. } => PublishRejection::new(Status::UnprocessableContent, reason.to_owned()),
+        RefusalReason::UnknownCondition { .. } => {
+            (Status::BadRequest, format!("the stream {stream} does not support one of the conditions"))
+        }
+        RefusalReason::Gate { .. } => (Status::UnprocessableContent, reason.to_owned()),
     }
 }
 

@@ -4,15 +4,14 @@ use std::collections::HashMap;
 use std::io::Write;
 
 use stilling_engine::{CloseReason, Io, Token};
-use stilling_hub::{
-    ClientOptions, DeliveryItem, HubRequest, Ingress, Payload, Publication, PublishOutcome, describe,
-};
+use stilling_hub::{ClientOptions, DeliveryItem, HubRequest, Ingress, Payload, Publication, PublishOutcome};
 use stilling_wire::nats::{MESSAGE_ID, Subject, encode_headers};
 use stilling_wire::websocket::{CloseCode, Opcode, encode_frame_around};
 
 use super::client_message::{BadClientMessage, ClientPublication};
 use super::limits::{ANSWER_SIZE_MAX, PUBLICATIONS_MAX};
 use super::session::WebSocketClose;
+use crate::http::refusal_status;
 use crate::hub::{
     DelayedMarks, HubHandle, RESERVED_SUBJECTS, SlowSubscription, StreamDirectory, SubscribeRequest,
     send_feed,
@@ -231,8 +230,8 @@ fn send_outcome(reference: &str, outcome: PublishOutcome, streams: &StreamDirect
             )
         }),
         PublishOutcome::Refused(refusal) => {
-            let (code, _, reason) = describe(refusal, None);
-            send_error(reference, code, &reason, io);
+            let (status, reason) = refusal_status(refusal, streams.name(refusal.stream()), "");
+            send_error(reference, status.code(), &reason, io);
         }
     }
 }

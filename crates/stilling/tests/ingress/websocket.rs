@@ -303,9 +303,11 @@ fn what_cannot_be_published_says_why(driver: DriverChoice) {
     let server = HubTestServer::with(driver, |config| {
         let user = UserConfig { publish: vec!["events.a".into()], ..UserConfig::new("ann", password) };
         config.hub.users = vec![user];
+        config.hub.streams[0].message_size_max = 2000;
     });
     let mut socket = WebSocket::on(server.connect(), "/subscribe/news", "Authorization: Basic YW5uOnA=\r\n");
     let long = "x".repeat(1024 * 1024 + 1);
+    let too_long_for_the_stream = "x".repeat(2001);
     for (message, part) in [
         ("no JSON", "\"code\":400,\"reason\":\"expected {"),
         (
@@ -317,6 +319,10 @@ fn what_cannot_be_published_says_why(driver: DriverChoice) {
         (
             &format!(r#"{{"publish":{{"subject":"events.a","text":"{long}","ref":4}}}}"#),
             "\"ref\":4,\"code\":413",
+        ),
+        (
+            &format!(r#"{{"publish":{{"subject":"events.a","text":"{too_long_for_the_stream}","ref":7}}}}"#),
+            "\"ref\":7,\"code\":413,\"reason\":\"the message is longer than the stream events accepts\"",
         ),
         (r#"{"publish":{"subject":"events.a","text":"","ref":5,"retain":"\"\u0000"}}"#, "unknown field"),
     ] {

@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 
 use stilling_journal::disk::simulated::{DiskFaults, EIO, SimulatedDisk};
+use stilling_journal::limits::BLOCK_SIZE;
 
 use super::ledger::{StreamContent, StreamLedger};
 use crate::SplitMix64;
@@ -84,7 +85,10 @@ impl DiskDamage {
     /// result of retention, and the last.
     pub(super) fn alter(self, disk: &SimulatedDisk, random: &mut SplitMix64) -> Option<AlteredDisk> {
         let mut files = disk.files();
-        let is_written = |(_, bytes): &&(String, Vec<u8>)| bytes.iter().any(|byte| *byte != 0);
+        // A crash can leave a file without a whole header as the last one: the segment before it is the newest.
+        let is_written = |(_, bytes): &&(String, Vec<u8>)| {
+            bytes.get(..BLOCK_SIZE).is_some_and(|header| header.iter().any(|byte| *byte != 0))
+        };
         let segments: Vec<(String, u64)> = files
             .iter()
             .filter(is_written)

@@ -1,5 +1,6 @@
 //! A load of `stilling bench coap` on a server started for it.
 
+use std::collections::BTreeMap;
 use std::process::Command;
 
 use serde::Deserialize;
@@ -31,8 +32,20 @@ struct CoapLoadReport {
     completed_per_s: f64,
     duplicates: u64,
     latency: LatencyFigures,
-    failures_total: u64,
+    failures: BTreeMap<String, u64>,
     server_cpu_s_per_million: Option<f64>,
+}
+
+impl CoapLoadReport {
+    /// Requests without a correct answer, and repeated answers. With injected faults, only wrong answers: all transmissions
+    /// of a request can be lost, and answers can be repeated.
+    fn failures(&self, injects_faults: bool) -> u64 {
+        let all: u64 = self.failures.values().sum();
+        match injects_faults {
+            true => all - self.failures.get("timeout").copied().unwrap_or(0),
+            false => all + self.duplicates,
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -56,7 +69,7 @@ impl CoapLoad {
         options
     }
 
-    fn injects_faults(&self) -> bool {
+    pub(super) fn injects_faults(&self) -> bool {
         self.further.iter().any(|option| option.starts_with("--loss") || option.starts_with("--duplication"))
     }
 
@@ -77,8 +90,6 @@ impl CoapLoad {
         command.arg(format!("--pid={}", running.server.first_process())).arg("--json");
         let found: CoapLoadReport = report(&mut command)?;
         let ms = |us: f64| (found.completed > 0).then_some(us / 1e3);
-        // Without injected faults a repeated answer is a failure.
-        let duplicates = if self.injects_faults() { 0 } else { found.duplicates };
         Ok(BenchSample {
             requests: found.completed,
             took_s: found.elapsed_s,
@@ -87,7 +98,7 @@ impl CoapLoad {
             p99_ms: ms(found.latency.p99_us),
             p999_ms: ms(found.latency.p999_us),
             max_ms: ms(found.latency.max_us),
-            failures: found.failures_total + duplicates,
+            failures: found.failures(self.injects_faults()),
             cpu_s: found.server_cpu_s_per_million.unwrap_or(f64::NAN),
             memory: Some(running.server.peak_memory()),
             ..BenchSample::default()
@@ -98,6 +109,15 @@ impl CoapLoad {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn with_injected_faults_only_wrong_answers_are_failures() {
+        let text = r#"{"elapsed_s":1.0,"completed":1,"completed_per_s":1.0,"duplicates":4,
+            "latency":{"p50_us":1.0,"p99_us":1.0,"p999_us":1.0,"max_us":1.0},
+            "failures":{"timeout":2,"wrong_body":1},"server_cpu_s_per_million":null}"#;
+        let report: CoapLoadReport = serde_json::from_str(text).expect("it is a report");
+        assert_eq!((report.failures(true), report.failures(false)), (1, 7));
+    }
 
     #[test]
     fn a_load_is_shown_as_it_is_typed() {

@@ -6,7 +6,6 @@
 
 use std::fs;
 use std::net::UdpSocket;
-use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde::Deserialize;
@@ -20,6 +19,7 @@ use crate::bench::load_generator::{LatencySpread, LoadReport, LoadStepFigures, L
 use crate::bench::overload::recovery;
 use crate::bench::server::{BenchDriver, BenchServer};
 use crate::bench::targets::BenchTarget;
+use crate::python;
 use crate::steps::report;
 
 /// Worker processes of all scenarios, as in the original.
@@ -43,6 +43,9 @@ const SIZED_PER_MINUTE: f64 = 1_500.0;
 /// Least headroom over that.
 const HEADROOM_MIN: f64 = 4.7;
 
+/// The load of the measurement of refusals, in multiples of [`CAPACITY`]: below the limit of refusals per second.
+const SHED_MULTIPLE: f64 = 100.0;
+
 /// The loads, in multiples of [`CAPACITY`]; the first and the last are normal.
 const MULTIPLES: [f64; 6] = [0.5, 1.0, 2.0, 5.0, 10.0, 0.5];
 
@@ -57,6 +60,12 @@ const SHED_COST_MAX: f64 = 1.0 / 20.0;
 
 /// Least throughput over that of one blocking process.
 const BLOCKING_RATIO_MIN: f64 = 2.9;
+
+const SMALL_APPLICATION: &str = "\
+def answer(environ, start_response):
+    start_response('200 OK', [('Content-Length', '64')])
+    return [b'x' * 64]
+";
 
 const SATURATION_TITLE: &str = "Three worker processes that do nothing";
 const OVERLOAD_TITLE: &str = "Three worker processes with 20 ms of work, overloaded";
@@ -127,11 +136,39 @@ impl WorkerLoad {
     }
 }
 
-/// Stilling with a pool for `/work` of the bare program, which answers HTTP without any other work than a sleep.
-fn with_workers(programs: &CoapPrograms, driver: BenchDriver, work_ms: u32) -> XtaskResult<BenchServer> {
+/// The program of the worker processes. Each answers with 64 bytes.
+#[derive(Clone, Copy)]
+enum WorkerProgram {
+    /// `stilling-peer-bare worker`, which sleeps for so many milliseconds.
+    Bare(u32),
+    /// gunicorn with a function that returns at once.
+    Gunicorn,
+}
+
+impl WorkerProgram {
+    fn command(self, programs: &CoapPrograms) -> XtaskResult<String> {
+        let WorkerProgram::Bare(work_ms) = self else {
+            let folder = programs.folder.display();
+            fs::write(programs.folder.join("small.py"), SMALL_APPLICATION)?;
+            let gunicorn = python::GUNICORN.directory().join("bin/gunicorn");
+            let gunicorn = gunicorn.display();
+            return Ok(format!(
+                "exec '{gunicorn}' --no-control-socket --log-level critical --chdir '{folder}' --bind unix:{{socket}} small:answer"
+            ));
+        };
+        Ok(format!("exec '{}' worker '{{socket}}' {work_ms} 64", programs.bare.display()))
+    }
+}
+
+/// Stilling with a pool for `/work`.
+fn with_workers(
+    programs: &CoapPrograms,
+    driver: BenchDriver,
+    worker: WorkerProgram,
+) -> XtaskResult<BenchServer> {
     let address = UdpSocket::bind("127.0.0.1:0")?.local_addr()?;
     let settings = programs.folder.join(format!("workers-{}.toml", address.port()));
-    fs::write(&settings, settings_text(&programs.bare, work_ms))?;
+    fs::write(&settings, settings_text(&worker.command(programs)?))?;
     let mut command = Command::new(&programs.stilling);
     command.args(["serve", "--accept-threads", "1", "--driver", driver.option(), "--config"]).arg(&settings);
     command.args(["--coap", &address.to_string()]).stdout(Stdio::null());
@@ -139,12 +176,8 @@ fn with_workers(programs: &CoapPrograms, driver: BenchDriver, work_ms: u32) -> X
     BenchServer::with_datagrams(driver.name(), command_line, address, command)
 }
 
-fn settings_text(bare: &Path, work_ms: u32) -> String {
-    let program = bare.display();
-    format!(
-        "[[app]]\nname = 'work'\nmatch = '/work'\ncommand = \"exec '{program}' worker '{{socket}}' {work_ms} 64\"\n\
-         processes = {PROCESSES}\n"
-    )
+fn settings_text(command: &str) -> String {
+    format!("[[app]]\nname = 'work'\nmatch = '/work'\ncommand = \"{command}\"\nprocesses = {PROCESSES}\n")
 }
 
 /// The original's way: one process that receives, works, sends.
@@ -189,7 +222,7 @@ impl CoapBench {
     fn saturated(&self) -> XtaskResult<PageSection> {
         let load = WorkerLoad::closed(64, 4, self.seconds());
         let runs = harness::run_rounds(self.options.rounds, &DRIVERS, |round, driver| {
-            let server = with_workers(&self.programs, *driver, 0)?;
+            let server = with_workers(&self.programs, *driver, WorkerProgram::Bare(0))?;
             let run = load.run(&self.programs, &server)?;
             println!("{SATURATION_TITLE}, round {round}, {}: {:.0}/s", driver.name(), run.completed_per_s);
             Ok(run)
@@ -234,15 +267,18 @@ impl CoapBench {
     fn overloaded(&self) -> XtaskResult<PageSection> {
         let load = WorkerLoad::stepped(CAPACITY, &MULTIPLES, self.seconds().into());
         let trivial = WorkerLoad::closed(64, 4, self.seconds());
-        let highest = WorkerLoad::stepped(CAPACITY, &[10.0], self.seconds().into());
+        let highest = WorkerLoad::stepped(CAPACITY, &[SHED_MULTIPLE], self.seconds().into());
         let runs = harness::run_rounds(self.options.rounds, &DRIVERS, |round, driver| {
-            let request = trivial.run(&self.programs, &with_workers(&self.programs, *driver, 0)?)?;
-            let server = with_workers(&self.programs, *driver, WORK_MS)?;
+            let served_by =
+                |worker| trivial.run(&self.programs, &with_workers(&self.programs, *driver, worker)?);
+            let (bare, gunicorn) = (served_by(WorkerProgram::Bare(0))?, served_by(WorkerProgram::Gunicorn)?);
+            let server = with_workers(&self.programs, *driver, WorkerProgram::Bare(WORK_MS))?;
             let steps = load.run(&self.programs, &server)?;
             let shed = highest.run(&self.programs, &server)?;
             let goodput: Vec<_> = steps.steps.iter().map(|step| step.goodput_per_s.round()).collect();
             println!("{OVERLOAD_TITLE}, round {round}, {}: {goodput:?} per second", driver.name());
-            Ok(OverloadRun { cost: shed_cost(&request, &shed), steps })
+            let costs = [shed_cost(&bare, &bare, &shed), shed_cost(&gunicorn, &bare, &shed)];
+            Ok(OverloadRun { costs, steps })
         })?;
         let mut table = figures::table(
             "server | × capacity | requests/s | goodput/s | of its best | p50 ms | p99 ms | shed | p99 ms of a refusal | failed",
@@ -256,8 +292,9 @@ impl CoapBench {
         let description = format!(
             "`{}`: an open loop whose rate is a multiple of what {PROCESSES} workers with {WORK_MS} ms of sleep can do, with the \
              server's default options. *Goodput* counts 2.05 that arrived during the step; *shed* are 4.29 and 5.03. The cost of a shed \
-             request is the CPU of server and workers at 10 ×, less that of the completed requests, over that of a \
-             request with a worker that does nothing (`{}`).",
+             request is the CPU of server and workers at {SHED_MULTIPLE} ×, less that of the completed requests, over that of a \
+             request (`{}`) to a worker that does nothing, and to gunicorn with a function that returns at once. A bare echo of \
+             datagrams costs more than 1/20 of the former.",
             load.shown(),
             trivial.shown()
         );
@@ -271,9 +308,11 @@ impl CoapBench {
             let what = format!("goodput at {multiple} × capacity, part of the best, {name}");
             self.targets.add_target(BenchTarget::at_least(what, GOODPUT_PART_MIN, Some(part), ""));
         }
-        let cost = medians(runs, |run| run.cost.unwrap_or(f64::INFINITY));
-        let what = format!("server CPU of a shed ÷ of a request, {name}");
-        self.targets.add_target(BenchTarget::at_most(what, SHED_COST_MAX, Some(cost), ""));
+        for (at, worker) in ["a worker that does nothing", "gunicorn"].into_iter().enumerate() {
+            let cost = medians(runs, |run| run.costs[at].unwrap_or(f64::INFINITY));
+            let what = format!("server CPU of a shed ÷ of a request to {worker}, {name}");
+            self.targets.add_target(BenchTarget::at_most(what, SHED_COST_MAX, Some(cost), ""));
+        }
         let reports: Vec<_> = runs.iter().map(|run| run.steps.load_report()).collect();
         let again = recovery(&reports, MULTIPLES.len() - 1);
         let what = format!("seconds until latency is normal after 10 × capacity, {name}");
@@ -289,7 +328,7 @@ impl CoapBench {
         let name_of = |driver: Option<BenchDriver>| driver.map_or("one blocking process", BenchDriver::name);
         let runs = harness::run_rounds(self.options.rounds, &contenders, |round, driver| {
             let server = match driver {
-                Some(driver) => with_workers(&self.programs, *driver, WORK_MS)?,
+                Some(driver) => with_workers(&self.programs, *driver, WorkerProgram::Bare(WORK_MS))?,
                 None => blocking(&self.programs)?,
             };
             let (full, bursts) = (load.run(&self.programs, &server)?, bursts.run(&self.programs, &server)?);
@@ -348,7 +387,8 @@ struct BlockingRun {
 
 struct OverloadRun {
     steps: WorkerReport,
-    cost: Option<f64>,
+    /// CPU of a shed over that of a request to the bare worker, and to gunicorn.
+    costs: [Option<f64>; 2],
 }
 
 impl OverloadRun {
@@ -370,11 +410,13 @@ impl WorkerReport {
     }
 }
 
-/// CPU of a shed request over that of a request with a worker that does nothing; `None` without sheds.
-fn shed_cost(request: &WorkerReport, overload: &WorkerReport) -> Option<f64> {
-    let each = request.server_cpu_s_per_million_answers? / 1e6;
-    let of_sheds = (overload.server_cpu_s()? - each * overload.completed as f64).max(0.0);
-    (overload.shed > 0).then(|| of_sheds / overload.shed as f64 / each)
+/// CPU of a shed request over that of `request`; `None` without sheds. `completed` costs as much as the completed requests
+/// of the overload.
+fn shed_cost(request: &WorkerReport, completed: &WorkerReport, overload: &WorkerReport) -> Option<f64> {
+    let cpu_s = |report: &WorkerReport| Some(report.server_cpu_s_per_million_answers? / 1e6);
+    let of_completed = cpu_s(completed)? * overload.completed as f64;
+    let of_sheds = (overload.server_cpu_s()? - of_completed).max(0.0);
+    (overload.shed > 0).then_some(of_sheds / overload.shed as f64 / cpu_s(request)?)
 }
 
 fn step_row(name: &str, at: usize, runs: &[OverloadRun]) -> Vec<String> {
@@ -420,9 +462,12 @@ mod tests {
         let request = measured(1_000, 0, 40.0);
         // 100 requests of 40 µs, and 900 sheds of 2 µs.
         let overload = measured(100, 900, (100.0 * 40.0 + 900.0 * 2.0) / 1_000.0);
-        let cost = shed_cost(&request, &overload).expect("there are sheds");
+        let cost = shed_cost(&request, &request, &overload).expect("there are sheds");
         assert!((cost - SHED_COST_MAX).abs() < 1e-9, "{cost}");
-        assert_eq!(shed_cost(&request, &request), None);
+        let slower = measured(1_000, 0, 80.0);
+        let cost = shed_cost(&slower, &request, &overload).expect("there are sheds");
+        assert!((cost - SHED_COST_MAX / 2.0).abs() < 1e-9, "{cost}");
+        assert_eq!(shed_cost(&request, &request, &request), None);
     }
 
     #[test]

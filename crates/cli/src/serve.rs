@@ -113,8 +113,8 @@ pub(crate) struct ServeArguments {
 #[derive(Args)]
 #[command(next_help_heading = "Datagrams")]
 struct DatagramArguments {
-    /// Bytes of the kernel's receive buffer per UDP socket; a log line tells if the system grants less [default: the
-    /// system's]
+    /// Bytes of the kernel's receive buffer per UDP socket; a log line tells if the system grants less [default: up
+    /// to 4 MiB]
     #[arg(long, value_name = "BYTES", value_parser = bytes(4096..=1_073_741_824))]
     datagram_receive_buffer: Option<u64>,
     /// Which of the CoAP datagrams that wait for an accept thread is dropped if there are too many; oldest serves the

@@ -252,8 +252,6 @@ pub struct DatagramOptions {
     pub reuse_port: bool,
     /// Rejects IPv4 on an IPv6 socket. Default: off, so that `[::]` serves both.
     pub only_v6: bool,
-    /// Bytes of the kernel's receive buffer: see [`set_receive_buffer`]. Default: the system's.
-    pub receive_buffer: Option<usize>,
 }
 
 /// Binds a UDP socket with default options; port 0 selects a free one. `[::]` serves IPv4 as well.
@@ -274,9 +272,6 @@ pub fn bind_udp_with(address: SocketAddr, options: &DatagramOptions) -> io::Resu
         socket.set_only_v6(options.only_v6)?;
     }
     socket.set_reuse_port(options.reuse_port)?;
-    if let Some(size) = options.receive_buffer {
-        set_receive_buffer(&socket, size)?;
-    }
     if address.ip().is_unspecified() {
         // Before any datagram arrives: the system records the address when it queues a datagram.
         sockopt::report_local_addresses(&socket, address)?;
@@ -385,9 +380,9 @@ mod tests {
     #[test]
     fn a_receive_buffer_bounds_a_flood() {
         let queued_with = |size| {
-            let options = DatagramOptions { receive_buffer: Some(size), ..DatagramOptions::default() };
-            let socket = bind_udp_with(any_v4(), &options).unwrap();
-            assert_eq!(receive_buffer(&socket).unwrap(), size, "both sizes are below any rmem_max");
+            let socket = bind_udp(any_v4()).unwrap();
+            let granted = set_receive_buffer(&socket, size).unwrap();
+            assert_eq!(granted, size, "both sizes are below any rmem_max");
             let (client, to) = (UdpSocket::bind(any_v4()).unwrap(), local_addr(&socket).unwrap());
             const FLOOD: usize = 1000;
             for _ in 0..FLOOD {

@@ -88,7 +88,7 @@ pub struct ServeConfig {
     /// remote ones.
     pub coap_unproven: UnprovenPeers,
     /// Bytes of the kernel's receive buffer that each UDP socket requests; a line of the log tells if the system grants
-    /// less. Default: the system's.
+    /// less. Default: up to 4 MiB, without a line.
     pub datagram_receive_buffer: Option<usize>,
     /// Records all datagrams of UDP sockets in files. Default: no.
     pub packet_log: Option<PacketLogConfig>,

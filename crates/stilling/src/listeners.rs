@@ -79,6 +79,10 @@ const ADDRESS_RELEASE_TIMEOUT: Duration = Duration::from_millis(500);
 /// Interval of checks meanwhile.
 const ADDRESS_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
+/// Bytes that the kernel's receive buffer of a UDP socket has by default, as far as the system grants them: the memory
+/// is used only while the thread of the socket does not run. A burst beyond it is dropped and counted.
+pub(crate) const RECEIVE_BUFFER_DEFAULT: usize = 4 * 1024 * 1024;
+
 #[derive(Debug)]
 pub(crate) struct ListeningSocket {
     pub(crate) socket: OwnedFd,
@@ -507,15 +511,10 @@ impl DatagramGroup {
                     false => old.push((at, socket)),
                 }
             }
-            if let Some(size) = receive_buffer {
-                sockets
-                    .iter()
-                    .try_for_each(|socket| net::set_receive_buffer(socket, size).map(drop))
-                    .map_err(open)?;
-            }
+            set_receive_buffers(&sockets, receive_buffer).map_err(open)?;
             return Ok(DatagramGroup { address, sockets, is_old: true });
         }
-        let mut options = DatagramOptions { receive_buffer, ..DatagramOptions::default() };
+        let mut options = DatagramOptions::default();
         // Not shared at first: another server at the address is an error.
         let first = bind_free_address(wanted, &options, when).map_err(open)?;
         let address = net::local_addr(&first).map_err(open)?;
@@ -527,8 +526,22 @@ impl DatagramGroup {
         for _ in 1..count {
             sockets.push(net::bind_udp_with(address, &options).map_err(open)?);
         }
+        set_receive_buffers(&sockets, receive_buffer).map_err(open)?;
         Ok(DatagramGroup { address, sockets, is_old: false })
     }
+}
+
+/// Sets the receive buffers to the requested size, by default to [`RECEIVE_BUFFER_DEFAULT`] unless they are larger. The
+/// system may grant less.
+fn set_receive_buffers(sockets: &[OwnedFd], requested: Option<usize>) -> io::Result<()> {
+    for socket in sockets {
+        let size = match requested {
+            Some(size) => size,
+            None => RECEIVE_BUFFER_DEFAULT.max(net::receive_buffer(socket)?),
+        };
+        net::set_receive_buffer(socket, size)?;
+    }
+    Ok(())
 }
 
 /// Each address once; port 0 takes another port each time.

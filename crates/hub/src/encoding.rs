@@ -63,10 +63,12 @@ impl MessageFormat {
         if out.len() - start > ENCODED_MESSAGE_SIZE_MAX {
             out.truncate(start);
             out.shrink_to(ENCODED_MESSAGE_SIZE_MAX);
-            if let Some(RecordPosition { sequence, .. }) = message.position.filter(|_| has_id) {
+            if let Some(RecordPosition { epoch, sequence, .. }) = message.position.filter(|_| has_id) {
                 let mut json = Vec::new();
                 GapObject { first: sequence, last: sequence, cause: "size" }.encode(&mut json);
-                self.encode_event(out, Some(sse::GAP_EVENT), &json);
+                // A client that resumes continues after it.
+                let id = Some(EventId { epoch, sequence });
+                self.encode_event(out, SseEvent { id, event: Some(sse::GAP_EVENT), data: &json });
             }
         }
     }
@@ -134,14 +136,15 @@ impl MessageFormat {
             }
             SubscriptionNotice::Refused => return,
         }
-        self.encode_event(out, event, &json);
+        self.encode_event(out, SseEvent { id: None, event, data: &json });
     }
 
-    fn encode_event(self, out: &mut Vec<u8>, event: Option<&str>, json: &[u8]) {
+    /// Appends an event, over WebSocket its data.
+    fn encode_event(self, out: &mut Vec<u8>, event: SseEvent<'_>) {
         if self.is_sse() {
-            SseEvent { id: None, event, data: json }.encode(out);
+            event.encode(out);
         } else {
-            encode_frame_around(out, Opcode::Text, |out| out.extend_from_slice(json));
+            encode_frame_around(out, Opcode::Text, |out| out.extend_from_slice(event.data));
         }
     }
 }
@@ -221,7 +224,8 @@ mod tests {
         assert_eq!(frame, b"\x82\x09\0\0\0\0\0\0\0\x111");
     }
 
-    /// Row 2.18: a record that is too long in a format is a gap, so that it does not end its subscribers again and again.
+    /// Row 2.18: a record that is too long in a format is a gap, so that it does not end its subscribers again and again. A client
+    /// over SSE resumes after it.
     #[test]
     fn a_message_that_is_too_long_in_a_format_is_a_gap() {
         let lines = vec![b'\n'; ENCODED_MESSAGE_SIZE_MAX / 7 + 1];
@@ -235,7 +239,10 @@ mod tests {
             position: Some(position),
         };
         let gap = text(|out| MessageFormat::SseRaw.encode(out, &record, true));
-        assert_eq!(gap, "event: gap\ndata: {\"gap\":{\"first\":17,\"last\":17,\"cause\":\"size\"}}\n\n");
+        assert_eq!(
+            gap,
+            "id: 3-17\nevent: gap\ndata: {\"gap\":{\"first\":17,\"last\":17,\"cause\":\"size\"}}\n\n"
+        );
         assert_eq!(text(|out| MessageFormat::SseRaw.encode(out, &record, false)), "", "it has no sequence");
         let mut raw = Vec::new();
         MessageFormat::WebSocketRaw.encode(&mut raw, &record, true);

@@ -20,6 +20,7 @@ use crate::encoding::EncodingClass;
 use crate::limits::DELIVERY_BATCH_SIZE;
 use crate::payload::{Payload, add_block};
 use crate::publish_outcome::PublishOutcome;
+use crate::reused_vec::ReusedVec;
 
 /// An item for a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -93,16 +94,16 @@ impl MessagesWithSid<'_> {
 /// Deliveries for the connections of a shard, in order.
 #[derive(Debug, Default)]
 pub struct DeliveryBatch {
-    bytes: Vec<u8>,
-    entries: Vec<DeliveryEntry>,
+    bytes: ReusedVec<u8>,
+    entries: ReusedVec<DeliveryEntry>,
     next: usize,
     /// Span and message number of the last body of each encoding: subscribers with different encodings may alternate.
     bodies: [(ByteSpan, u64); EncodingClass::COUNT],
     /// Blocks of payloads passed by reference.
     blocks: Vec<SharedBlock>,
     /// Where the placeholders of sids begin in the blocks of feeds, and those of each such entry.
-    sid_starts: Vec<u32>,
-    sids: Vec<SidSpans>,
+    sid_starts: ReusedVec<u32>,
+    sids: ReusedVec<SidSpans>,
     shared_size: usize,
     counted: Option<u64>,
     /// Entries of a connection may not be consecutive.
@@ -138,6 +139,9 @@ struct DeliveryEntry {
     number: u32,
     kind: DeliveryKind,
 }
+
+/// As documented at [`MEMORY_CHECKED_EVERY`](crate::limits::MEMORY_CHECKED_EVERY).
+const _: () = assert!(size_of::<DeliveryEntry>() <= 48);
 
 #[derive(Clone, Copy, Debug)]
 enum DeliveryKind {
@@ -460,16 +464,17 @@ impl DeliveryBatch {
         }
     }
 
-    /// Empties the batch and releases the blocks of its payloads; keeps its memory except after an unusual burst.
+    /// Empties the batch and releases the blocks of its payloads; keeps its memory except after an unusual burst. What
+    /// feeds hand out has an entry per connection, so a batch may be much longer than [`DELIVERY_BATCH_SIZE`].
     pub fn clear(&mut self) {
         self.blocks.clear();
-        self.sid_starts.clear();
-        self.sids.clear();
+        self.sid_starts.recycle();
+        self.sids.recycle();
         self.shared_size = 0;
-        self.entries.clear();
-        self.bytes.clear();
+        self.entries.recycle();
+        self.bytes.recycle();
         if self.bytes.capacity() > 4 * DELIVERY_BATCH_SIZE {
-            self.bytes = Vec::new();
+            *self.bytes = Vec::new();
         }
         (self.next, self.bodies, self.counted, self.is_mixed) = (0, Default::default(), None, false);
     }
@@ -480,6 +485,7 @@ mod tests {
     use stilling_ring::BlockWriter;
 
     use super::*;
+    use crate::limits::MEMORY_CHECKED_EVERY;
 
     fn plain(message: u64) -> MessageBody {
         MessageBody { message, class: EncodingClass::Nats { has_headers: false } }
@@ -634,6 +640,27 @@ mod tests {
             deliveries.shared_message(7, number, |_| (), (writer.shared(), range.clone()));
         }
         assert!(deliveries.is_full());
+    }
+
+    /// A burst to many subscribers of a feed.
+    #[test]
+    fn the_memory_of_a_hand_out_to_many_connections_is_freed_when_later_ones_are_small() {
+        const MANY: u64 = 100_000;
+        let mut writer = BlockWriter::new(16);
+        let range = writer.append(b"line 1 x").expect("there is room");
+        let mut deliveries = DeliveryBatch::new();
+        let mut hand_out = |connections: u64| {
+            for to in 0..connections {
+                deliveries.feed_with_sid(to, (writer.shared(), range.clone()), (b"17", &[5]));
+            }
+            let held = deliveries.entries.capacity() * size_of::<DeliveryEntry>()
+                + deliveries.sids.capacity() * size_of::<SidSpans>();
+            deliveries.clear();
+            held
+        };
+        assert!(hand_out(MANY) > 20 * DELIVERY_BATCH_SIZE);
+        (0..2 * MEMORY_CHECKED_EVERY).for_each(|_| _ = hand_out(10));
+        assert!(hand_out(10) <= 2 * DELIVERY_BATCH_SIZE);
     }
 
     /// Clients with and without headers may have subscribed alternately.

@@ -43,6 +43,7 @@ mod pull;
 mod recovered_stream;
 mod registrations;
 mod resume;
+mod reused_vec;
 mod routed_batch;
 mod router;
 mod shard_subscriptions;

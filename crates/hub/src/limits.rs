@@ -12,6 +12,11 @@ pub const PUBLICATION_BATCHES: usize = 8;
 /// exceed it by one message. A message to many subscriptions of a shard continues in the next delivery batch.
 pub const DELIVERY_BATCH_SIZE: usize = 256 * 1024;
 
+/// Uses of a delivery batch after which its memory is compared with the largest of them. Beyond four times that, and
+/// beyond [`DELIVERY_BATCH_SIZE`] for each of its four tables, memory is freed. A batch that hands out feeds has up to 80
+/// bytes for each connection of the shard that reads one, and 4 for each message of a feed for sids of one size.
+pub const MEMORY_CHECKED_EVERY: u32 = 256;
+
 /// Subscriptions of a shard with the same filter and header support, and the same sid or sids of one size, from which they
 /// share one encoded copy of each message, a feed. Below, each gets lines of its own.
 pub const FEED_SHARERS_MIN: usize = 8;

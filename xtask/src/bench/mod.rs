@@ -34,6 +34,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand, ValueEnum};
 
 pub(crate) use app::stilling_before_node;
+pub(crate) use broadcast::DisturbanceFigures;
 pub(crate) use harness::enter_namespace;
 pub(crate) use programs::copy_binary;
 

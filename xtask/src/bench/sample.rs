@@ -31,4 +31,6 @@ pub(crate) struct BenchSample {
     pub(crate) memory_each: Option<f64>,
     /// Megabytes that the clients received per second, protocol included, if measured.
     pub(crate) received_mb_s: Option<f64>,
+    /// Subscriptions of disturbing subscribers per second, on open and on new connections, if there were any.
+    pub(crate) disturbances_per_s: Option<f64>,
 }

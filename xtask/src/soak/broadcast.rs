@@ -21,7 +21,7 @@ use super::{
 };
 use crate::XtaskResult;
 use crate::bench::server::BenchServer;
-use crate::bench::{copy_binary, figures, isolation};
+use crate::bench::{DisturbanceFigures, copy_binary, figures, isolation};
 use crate::steps::command_text;
 use crate::tree;
 
@@ -80,12 +80,6 @@ struct ResumingFigures {
     reported: u64,
     gaps: u64,
     resumes: u64,
-}
-
-#[derive(Deserialize)]
-struct DisturbanceFigures {
-    joins: u64,
-    reconnects: u64,
 }
 
 impl BroadcastSoak {
@@ -185,7 +179,7 @@ fn memory_verdict(samples: &[ResourceSample]) -> SoakVerdict {
 impl BroadcastSoakReport {
     fn verdicts(&self, deliveries: u64) -> Vec<SoakVerdict> {
         let ResumingFigures { subscribers, published, delivered, reported, gaps, resumes } = self.resuming;
-        let DisturbanceFigures { joins, reconnects } = self.disturbance;
+        let DisturbanceFigures { joins, reconnects, .. } = self.disturbance;
         let count = |value: u64| figures::thousands(value as f64);
         let failed = |kind: &str| self.failures.get(kind).copied().unwrap_or(0);
         let none = |what: &str, value: u64| SoakVerdict {
@@ -242,7 +236,7 @@ mod tests {
                 gaps: 7,
                 resumes: 4,
             },
-            disturbance: DisturbanceFigures { joins: 1, reconnects: 1 },
+            disturbance: DisturbanceFigures { elapsed_s: 9.0, joins: 1, reconnects: 1 },
         }
     }
 

@@ -29,8 +29,10 @@ use super::tally::DeliveryFailure;
 use crate::collect::{Pattern, connect, encode_nats_connect};
 
 /// Results of the disturbing subscribers.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DisturbanceReport {
+    /// Time in which they disturbed, in seconds.
+    pub elapsed_s: f64,
     /// Subscriptions that began on open connections; each ended again.
     pub joins: u64,
     /// Connections that were opened, subscribed and closed.
@@ -65,6 +67,7 @@ impl Disturbance {
                 disturber.tick();
                 thread::sleep(DISTURBANCE_TICK);
             }
+            disturber.outcome.report.elapsed_s = disturber.start.elapsed().as_secs_f64();
             disturber.outcome
         });
         Ok(Disturbance { stop, thread })

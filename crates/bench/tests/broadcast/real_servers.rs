@@ -77,7 +77,10 @@ fn subscribers_join_and_reconnect_during_a_broadcast() {
             let plan = BroadcastPlan { disturbance, messages: Some(100_000), ..server.plan() };
             server.run(&plan).disturbance.expect("a disturbance was planned")
         };
-        assert!(found.joins > 0 && found.reconnects > 0 && found.deliveries > 0, "{driver:?}: {found:?}");
+        assert!(
+            found.joins > 0 && found.reconnects > 0 && found.deliveries > 0 && found.elapsed_s > 0.0,
+            "{driver:?}: {found:?}"
+        );
     }
 }
 

@@ -294,9 +294,10 @@ fn push_additional(out: &mut String, report: &BroadcastReport) {
         push_line(out, "server memory (bytes)", bytes);
     }
     if let Some(found) = &report.disturbance {
-        let DisturbanceReport { joins, reconnects, deliveries, disconnected } = found;
+        let DisturbanceReport { joins, reconnects, deliveries, disconnected, elapsed_s } = found;
         let counts = format_args!(
-            "{joins} joins, {reconnects} reconnects, {deliveries} deliveries, {disconnected} disconnected"
+            "{joins} joins, {reconnects} reconnects, {deliveries} deliveries, {disconnected} disconnected in \
+             {elapsed_s:.1} s"
         );
         push_line(out, "disturbing", counts);
     }

@@ -43,6 +43,22 @@ pub(super) struct FanOutReport {
     pub(super) evidence: BTreeMap<String, String>,
     server_cpu_s_per_million: Option<f64>,
     pub(super) server_memory: Option<ServerMemoryFigures>,
+    disturbance: Option<DisturbanceFigures>,
+}
+
+/// What disturbing subscribers did.
+#[derive(Deserialize)]
+pub(crate) struct DisturbanceFigures {
+    pub(crate) elapsed_s: f64,
+    pub(crate) joins: u64,
+    pub(crate) reconnects: u64,
+}
+
+impl DisturbanceFigures {
+    /// Subscriptions per second.
+    fn rate(&self) -> f64 {
+        (self.joins + self.reconnects) as f64 / self.elapsed_s
+    }
 }
 
 /// Bytes of the server's own memory.
@@ -147,6 +163,7 @@ impl FanOutReport {
             memory: Some(memory),
             memory_each: self.server_memory.as_ref().map(each),
             received_mb_s: Some(self.received_megabytes_per_s),
+            disturbances_per_s: self.disturbance.as_ref().map(DisturbanceFigures::rate),
             ..BenchSample::default()
         }
     }
@@ -155,6 +172,12 @@ impl FanOutReport {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_rate_of_a_disturbance_is_that_of_its_own_time() {
+        let figures = |joins, reconnects| DisturbanceFigures { elapsed_s: 2.5, joins, reconnects }.rate();
+        assert_eq!([figures(25_000, 0), figures(0, 2_000)], [10_000.0, 800.0]);
+    }
 
     #[test]
     fn a_load_is_shown_as_it_is_typed() {

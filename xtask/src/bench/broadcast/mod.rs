@@ -14,6 +14,8 @@ mod scenarios;
 mod thrash;
 mod web;
 
+pub(crate) use load::DisturbanceFigures;
+
 use clap::Args;
 
 use super::collect::{CollectPrograms, tools};

@@ -151,6 +151,7 @@ impl CollectLoad {
             memory: None,
             memory_each: None,
             received_mb_s: None,
+            disturbances_per_s: None,
         })
     }
 }

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use stilling_wire::nats::{NO_RESPONDERS, PONG, strip_status};
 
 use self::api::ApiState;
+use self::storing::StoreTarget;
 use crate::catch_ups::CatchUps;
 use crate::clients::ClosingClients;
 use crate::consumers::{ConsumerDelivery, Consumers};
@@ -439,7 +440,8 @@ impl<S: Storage, O: ShardSenders> Hub<S, O> {
                 let mut stripped = std::mem::take(&mut self.scratch.stripped);
                 let headers = strip_status(headers, &mut stripped);
                 let publication = Publication { headers, ..*publication };
-                let outcome = self.store_or_wait(origin, (stream, &matches[..]), &publication, now);
+                let outcome =
+                    self.store_or_wait(origin, StoreTarget { stream, matches: &matches }, &publication, now);
                 self.scratch.stripped = stripped;
                 outcome
             }

@@ -241,7 +241,7 @@ impl StreamWriter {
         if let Some(gate) = &mut self.gate
             && record.kind == RecordKind::Ordinary
         {
-            gate.apply((sequence, time), (record.subject, record.headers), record.payload.bytes());
+            gate.apply(sequence, time, &record.with_payload(record.payload.bytes()));
             self.freeze_if_gate_failed();
         }
         Ok(sequence)
@@ -252,7 +252,8 @@ impl StreamWriter {
     pub(crate) fn apply_all<S: Storage>(
         &mut self,
         records: &GateRecords,
-        (headers, id): (&[u8], Option<u128>),
+        headers: &[u8],
+        id: Option<u128>,
         storage: &mut S,
         now: Now,
     ) -> Result<u64, ApplyError> {
@@ -319,7 +320,7 @@ impl StreamWriter {
                 self.open.note_no_batch();
                 return Err(ApplyError::NoBatch);
             }
-            self.open.begin((self.number, self.next), storage, now)?;
+            self.open.begin(self.number, self.next, storage, now)?;
         }
         if self.open.has_room(size, self.number, storage) { Ok(()) } else { Err(ApplyError::TooLarge) }
     }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use stilling_journal::{BatchView, RecordKind, Snapshot};
+use stilling_journal::{BatchView, Record, RecordKind, Snapshot};
 use stilling_wire::nats::limits::SubjectLimits;
 use stilling_wire::nats::{Filter, Subject};
 
@@ -129,7 +129,7 @@ impl StreamGate {
         let time = UnixNanos::from_nanos(batch.time_ns);
         for (sequence, record) in batch.records.clone() {
             if record.kind == RecordKind::Ordinary {
-                self.apply((sequence, time), (record.subject, record.headers), record.payload);
+                self.apply(sequence, time, &record);
             }
         }
     }
@@ -182,15 +182,11 @@ impl StreamGate {
     }
 
     /// Changes the state by a stored record, unless it is unknown.
-    pub(crate) fn apply(
-        &mut self,
-        (sequence, time): (u64, UnixNanos),
-        (subject, headers): (&[u8], &[u8]),
-        payload: &[u8],
-    ) {
+    pub(crate) fn apply(&mut self, sequence: u64, time: UnixNanos, record: &Record<'_>) {
         if !self.has_state || self.failure.is_some() {
             return;
         }
+        let &Record { subject, headers, payload, .. } = record;
         let record = GateRecord { sequence, time, subject: text(subject), headers, payload };
         let gate = &mut self.gate;
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| gate.apply(&record))) {

@@ -83,8 +83,14 @@ impl fmt::Debug for RejectReason {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct GateRecords {
     bytes: Vec<u8>,
-    /// Ends of the subject and of the payload of each record.
-    ends: Vec<(usize, usize)>,
+    ends: Vec<RecordEnds>,
+}
+
+/// Where a record's subject and payload end. The payload follows the subject, and the next record the payload.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct RecordEnds {
+    subject: usize,
+    payload: usize,
 }
 
 impl GateRecords {
@@ -99,7 +105,7 @@ impl GateRecords {
         self.bytes.extend_from_slice(subject.as_bytes());
         let subject_end = self.bytes.len();
         self.bytes.extend_from_slice(payload);
-        self.ends.push((subject_end, self.bytes.len()));
+        self.ends.push(RecordEnds { subject: subject_end, payload: self.bytes.len() });
     }
 
     /// Returns the list with a further record.
@@ -124,10 +130,10 @@ impl GateRecords {
     /// Returns the subjects and payloads in order.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         let mut start = 0;
-        self.ends.iter().map(move |&(subject_end, end)| {
+        self.ends.iter().map(move |ends| {
             let part = |range: Range<usize>| &self.bytes[range];
-            let record = (part(start..subject_end), part(subject_end..end));
-            start = end;
+            let record = (part(start..ends.subject), part(ends.subject..ends.payload));
+            start = ends.payload;
             record
         })
     }

@@ -19,16 +19,40 @@ use crate::time::UnixNanos;
 /// Deliveries may refer to the payloads that batches refer to.
 const _: () = assert!(SHARED_PAYLOAD_SIZE_MIN == stilling_journal::limits::DEFERRED_COPY_SIZE_MIN);
 
+/// Where a message is stored, and the registrations that its subject matches.
+#[derive(Clone, Copy)]
+pub(super) struct StoreTarget<'a> {
+    pub(super) stream: usize,
+    pub(super) matches: &'a [u32],
+}
+
+/// What a stream stores for an accepted message.
+#[derive(Clone, Copy)]
+struct AcceptedMessage<'a> {
+    /// The message's id, if it has one.
+    id: Option<u128>,
+    /// The records that a gate stores instead.
+    records: Option<&'a GateRecords>,
+}
+
+/// Records that a gate stored instead of a message, consecutively up to `last`.
+struct StoredGateRecords<'a> {
+    stream: usize,
+    last: u64,
+    records: &'a GateRecords,
+}
+
 impl<S: Storage, O: ShardSenders> Hub<S, O> {
     /// Stores a message, parks it while the disk is busy, or refuses it after the stall timeout.
     pub(super) fn store_or_wait(
         &mut self,
         origin: RequestOrigin,
-        (number, matches): (usize, &[u32]),
+        target: StoreTarget<'_>,
         publication: &Publication<'_>,
         now: Now,
     ) -> Result<(), StallReason> {
-        self.store(origin, (number, matches), publication, now).or_else(|stalled| {
+        self.store(origin, target, publication, now).or_else(|stalled| {
+            let number = target.stream;
             let stream = number as u32;
             let refusal = if self.streams[number].waiting_since.is_some() {
                 // Refused instead of parked, so that later requests of the connection do not wait for room on this
@@ -59,19 +83,22 @@ impl<S: Storage, O: ShardSenders> Hub<S, O> {
     fn store(
         &mut self,
         origin: RequestOrigin,
-        (number, matches): (usize, &[u32]),
+        target: StoreTarget<'_>,
         publication: &Publication<'_>,
         now: Now,
     ) -> Result<(), StallReason> {
+        let number = target.stream;
         match self.streams[number].decide(publication, now) {
             StoreDecision::Accept(id) => {
-                self.store_accepted(origin, (number, matches), publication, (id, None), now)
+                let accepted = AcceptedMessage { id, records: None };
+                self.store_accepted(origin, target, publication, accepted, now)
             }
             StoreDecision::AcceptAs(id, records) => {
-                self.store_accepted(origin, (number, matches), publication, (id, Some(&records)), now)
+                let accepted = AcceptedMessage { id, records: Some(&records) };
+                self.store_accepted(origin, target, publication, accepted, now)
             }
             StoreDecision::Duplicate(sequence) => {
-                self.acknowledge_duplicate(origin, (number, sequence), publication, now)
+                self.acknowledge_duplicate(origin, number, sequence, publication, now)
             }
             StoreDecision::Reject(refusal) => {
                 self.refuse(origin.client, publication, refusal);
@@ -85,11 +112,12 @@ impl<S: Storage, O: ShardSenders> Hub<S, O> {
     fn store_accepted(
         &mut self,
         origin: RequestOrigin,
-        (number, matches): (usize, &[u32]),
+        target: StoreTarget<'_>,
         publication: &Publication<'_>,
-        (id, records): (Option<u128>, Option<&GateRecords>),
+        AcceptedMessage { id, records }: AcceptedMessage<'_>,
         now: Now,
     ) -> Result<(), StallReason> {
+        let StoreTarget { stream: number, matches } = target;
         let RequestOrigin { client, client_options, .. } = origin;
         let &Publication { ingress, subject, reply, headers, payload, ticket } = publication;
         let Hub { streams, storage, router, .. } = self;
@@ -106,7 +134,7 @@ impl<S: Storage, O: ShardSenders> Hub<S, O> {
         let record = Record { kind: RecordKind::Ordinary, subject, headers, payload };
         let outcome = match records {
             None => stream.apply(&record, id, storage, now),
-            Some(records) => stream.apply_all(records, (headers, id), storage, now),
+            Some(records) => stream.apply_all(records, headers, id, storage, now),
         };
         let sequence = match outcome {
             Ok(sequence) => sequence,
@@ -128,7 +156,7 @@ impl<S: Storage, O: ShardSenders> Hub<S, O> {
                 return Ok(());
             }
             if has_ack {
-                stream.push_ack(pending_ack(origin, ticket, (sequence, AckedOutcome::Stored)), reply);
+                stream.push_ack(pending_ack(origin, ticket, sequence, AckedOutcome::Stored), reply);
             }
             stream.note_pending();
             if planted!("early delivery") {
@@ -139,8 +167,11 @@ impl<S: Storage, O: ShardSenders> Hub<S, O> {
             return Ok(());
         }
         match records {
-            None => self.send_stored(origin, (number, sequence, matches), publication, now),
-            Some(records) => self.send_gate_records(origin, (number, sequence, records), publication, now),
+            None => self.send_stored(origin, target, sequence, publication, now),
+            Some(records) => {
+                let stored = StoredGateRecords { stream: number, last: sequence, records };
+                self.send_gate_records(origin, stored, publication, now);
+            }
         }
         let stored = PublishOutcome::Stored { stream: number as u32, sequence, duplicate: false };
         self.answer(client, ticket, reply, stored);
@@ -165,7 +196,7 @@ impl<S: Storage, O: ShardSenders> Hub<S, O> {
             if !stream.has_room_for(reply.len() + reason.len(), now.steady_ns) {
                 return Err(StallReason::Stream(number));
             }
-            let ack = pending_ack(origin, ticket, (last, AckedOutcome::Rejected(0, 0)));
+            let ack = pending_ack(origin, ticket, last, AckedOutcome::Rejected(0, 0));
             stream.push_answer(ack, reply, reason);
             stream.note_pending();
         }
@@ -179,12 +210,12 @@ impl<S: Storage, O: ShardSenders> Hub<S, O> {
         self.streams[number].newest_ns.unwrap_or(now.unix_ns)
     }
 
-    /// Sends the records that a gate stored in a memory stream instead of a message, the last with sequence `last`, to
-    /// subscriptions and consumers. Only the last one counts as the publisher's.
+    /// Sends the records that a gate stored in a memory stream instead of a message to subscriptions and consumers. Only
+    /// the last one counts as the publisher's.
     fn send_gate_records(
         &mut self,
         origin: RequestOrigin,
-        (number, last, records): (usize, u64, &GateRecords),
+        StoredGateRecords { stream: number, last, records }: StoredGateRecords<'_>,
         publication: &Publication<'_>,
         now: Now,
     ) {
@@ -211,7 +242,8 @@ impl<S: Storage, O: ShardSenders> Hub<S, O> {
     fn send_stored(
         &mut self,
         origin: RequestOrigin,
-        (number, sequence, matches): (usize, u64, &[u32]),
+        StoreTarget { stream: number, matches }: StoreTarget<'_>,
+        sequence: u64,
         publication: &Publication<'_>,
         now: Now,
     ) {
@@ -239,7 +271,8 @@ impl<S: Storage, O: ShardSenders> Hub<S, O> {
     fn acknowledge_duplicate(
         &mut self,
         origin: RequestOrigin,
-        (number, sequence): (usize, u64),
+        number: usize,
+        sequence: u64,
         publication: &Publication<'_>,
         now: Now,
     ) -> Result<(), StallReason> {
@@ -256,7 +289,7 @@ impl<S: Storage, O: ShardSenders> Hub<S, O> {
             if !stream.has_room_for(reply.len(), now.steady_ns) {
                 return Err(StallReason::Stream(number));
             }
-            stream.push_answer(pending_ack(origin, ticket, (sequence, AckedOutcome::Duplicate)), reply, "");
+            stream.push_answer(pending_ack(origin, ticket, sequence, AckedOutcome::Duplicate), reply, "");
             stream.note_pending();
         }
         self.totals.duplicates += 1;
@@ -284,7 +317,8 @@ impl<S: Storage, O: ShardSenders> Hub<S, O> {
 fn pending_ack(
     RequestOrigin { client, client_options, .. }: RequestOrigin,
     ticket: Option<u32>,
-    (sequence, outcome): (u64, AckedOutcome),
+    sequence: u64,
+    outcome: AckedOutcome,
 ) -> PendingAck {
     let to = ticket.map_or(AckTarget::Reply(0, 0), AckTarget::Ticket);
     PendingAck { client, sequence, outcome, no_echo: client_options.no_echo, to }

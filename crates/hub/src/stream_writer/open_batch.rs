@@ -66,7 +66,8 @@ impl OpenBatch {
     /// Begins a batch with record `next`.
     pub(super) fn begin<S: Storage>(
         &mut self,
-        (stream, next): (StreamIndex, u64),
+        stream: StreamIndex,
+        next: u64,
         storage: &mut S,
         now: Now,
     ) -> Result<(), ApplyError> {

@@ -9,17 +9,18 @@ use std::time::SystemTime;
 use stilling_engine::counters::EngineCounters;
 use stilling_engine::driver::{Driver, poll::Poll};
 use stilling_engine::{Clock, Shard, ShardConfig, Wake};
-use stilling_hub::{JournalStorage, Now};
+use stilling_hub::{HashKey, JournalStorage, Now};
 use stilling_ring::ManualTime;
 use stilling_workers::{Pool, PoolLimits};
 
 use super::{Endpoint, ShardHub, ShardService};
 use crate::config::ServeConfig;
 use crate::http::HttpConfig;
-use crate::hub::Runner;
+use crate::hub::{HubHandle, Runner};
 use crate::lifecycle::{Lifecycle, WallClock};
 use crate::overview::Overview;
 use crate::rates::Rates;
+use crate::syslog::{SyslogRules, SyslogShard};
 use crate::upstream::AppRoutes;
 
 /// The service of the only shard of a server, with its lifecycle.
@@ -68,6 +69,13 @@ pub(crate) fn service_of_one_shard(endpoint: Endpoint, apps: AppRoutes) -> (Shar
     let service =
         ShardService::new(vec![endpoint], config, submitter, counters, overview, Arc::clone(&lifecycle));
     (service, lifecycle)
+}
+
+/// A hub handle for sessions over HTTP.
+pub(crate) fn shard_hub(hub: HubHandle) -> ShardHub {
+    let subject = "syslog".parse().expect("a template");
+    let rules = SyslogRules::new(Vec::new(), subject, &[], HashKey(1, 2));
+    ShardHub { hub, nats: Default::default(), syslog: SyslogShard::new(Arc::new(rules), 1024) }
 }
 
 pub(crate) struct ShardFixture {

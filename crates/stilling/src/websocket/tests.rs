@@ -1,20 +1,32 @@
-//! Time limits of WebSocket connections, at times that the tests choose.
+//! Time limits of WebSocket connections, at times that the tests choose, and refused subscriptions.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::sync::Arc;
 use std::time::Duration;
 
 use stilling_engine::CloseReason;
+use stilling_hub::StreamConfig;
 
 use super::limits::{ASSEMBLY_TIMEOUT, PING_INTERVAL, PINGS_MAX};
 use crate::http::{HttpEndpoint, HttpScope};
+use crate::hub::testing::hub_of_one_shard;
+use crate::hub::{HubHandle, StreamDirectory};
 use crate::shard::Endpoint;
-use crate::shard::testing::ShardFixture;
+use crate::shard::testing::{ShardFixture, shard_hub};
 
 const SECOND: Duration = Duration::from_secs(1);
 
 /// The close frame with code 1008, without its length and text.
 const CLOSE_1008: [u8; 2] = [0x03, 0xf0];
+
+/// The fields of an opening handshake.
+const HANDSHAKE: &str = "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\
+                         Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
+
+fn endpoint(subscribes: bool) -> Endpoint {
+    Endpoint::Http(HttpEndpoint { scope: HttpScope::Everything, demo: true, publishes: false, subscribes })
+}
 
 struct EchoFixture {
     shard: ShardFixture,
@@ -24,15 +36,10 @@ struct EchoFixture {
 
 impl EchoFixture {
     fn open() -> EchoFixture {
-        let endpoint =
-            HttpEndpoint { scope: HttpScope::Everything, demo: true, publishes: false, subscribes: false };
-        let mut shard = ShardFixture::new(Endpoint::Http(endpoint), None);
+        let mut shard = ShardFixture::new(endpoint(false), None);
         let client = shard.connect();
         let mut fixture = EchoFixture { shard, client, sent: 0 };
-        fixture.send(
-            b"GET /test/echo HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
-              Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
-        );
+        fixture.send(format!("GET /test/echo HTTP/1.1\r\nHost: a\r\n{HANDSHAKE}\r\n").as_bytes());
         let head = fixture.shard.read(&mut fixture.client, |text| text.ends_with("\r\n\r\n"));
         assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
         fixture
@@ -94,4 +101,33 @@ fn a_silent_client_is_closed_after_its_pings() {
     let due = (u64::from(PINGS_MAX) + 1) * PING_INTERVAL.as_secs();
     let seconds = (1..2 * due).find(|_| fixture.advance(CloseReason::IdleTimeout)).expect("it ends");
     assert!(seconds.abs_diff(due) <= PING_INTERVAL.as_secs(), "{seconds} seconds");
+}
+
+/// Shedding: a subscription for which the hub has no room is closed with 1013; over SSE the response ends.
+#[test]
+fn a_subscription_that_the_hub_refuses_is_closed_with_1013() {
+    // The hub does not have the stream that the sessions know.
+    let (port, runner, _) = hub_of_one_shard();
+    let streams = Arc::new(StreamDirectory::new(&[StreamConfig::default()]));
+    let handle = HubHandle::new(port, Arc::default(), 1 << 20, Arc::default(), None, 0).with_streams(streams);
+    let mut shard = ShardFixture::new(endpoint(true), Some((shard_hub(handle), runner)));
+    for (fields, expected) in
+        [(HANDSHAKE, "\u{3}\u{f5}too many subscriptions: connect again later"), ("", "retry: 1000\n\n")]
+    {
+        let mut client = shard.connect();
+        let request = format!("GET /subscribe/events.a HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n");
+        client.write_all(request.as_bytes()).expect("it is open");
+        let mut received = Vec::new();
+        shard.turn_until("it is closed", |_| {
+            let mut bytes = [0; 1024];
+            let read = client.read(&mut bytes);
+            received.extend_from_slice(&bytes[..*read.as_ref().unwrap_or(&0)]);
+            matches!(read, Ok(0))
+        });
+        let text: String = received.into_iter().map(char::from).collect();
+        assert!(text.ends_with(expected), "{text}");
+    }
+    shard.turn_until("both are closed", |fixture| {
+        fixture.engine_counters.closed(CloseReason::Done).get() == 2
+    });
 }

@@ -34,3 +34,4 @@ mod sse;
 mod support;
 mod syslog;
 mod websocket;
+mod websocket_shedding;

@@ -1,10 +1,21 @@
-//! Sending the messages of a feed.
+//! Sending encoded messages. Without room for all of them the connection ends as a slow consumer, before their first byte.
 
 use stilling_engine::Io;
 use stilling_hub::Payload;
 
-/// Sends complete messages from the block that other connections send them from. Without room for all of them the
-/// connection ends as a slow consumer, before their first byte.
+/// Sends complete messages in two parts.
+pub(super) fn send_bytes(first: &[u8], second: &[u8], io: &mut Io<'_>) {
+    if first.len() + second.len() > io.room() {
+        return io.end_slow_consumer();
+    }
+    // There is room.
+    let _ = io.send_with(|out| {
+        out.extend_from_slice(first);
+        out.extend_from_slice(second);
+    });
+}
+
+/// Sends complete messages from the block that other connections send them from.
 pub(crate) fn send_feed(messages: Payload<'_>, io: &mut Io<'_>) {
     if messages.len() > io.room() {
         return io.end_slow_consumer();

@@ -30,6 +30,7 @@ mod slow_subscription;
 mod stepped;
 mod stream_opener;
 mod subscribe;
+mod subscription_output;
 #[cfg(test)]
 pub(crate) mod testing;
 mod wait_queue;
@@ -42,11 +43,11 @@ pub(crate) use lazy_journal::LazyJournal;
 pub(crate) use port::{HubMail, HubPort};
 pub(crate) use prepared_streams::{HubEnvironment, PreparedStreams, RECORD_EXTRA_MAX, StreamFolder};
 pub(crate) use runner::{Runner, StartGate, connect};
-pub(crate) use slow_subscription::SlowSubscription;
 pub(crate) use stepped::SimulatedStore;
 pub use stepped::{SharedDisks, SteppedHub, SteppedJournal, SteppedOpening, SteppedRelease, SteppedThreads};
 pub(crate) use stream_opener::{OpeningThread, StreamStore};
 pub(crate) use subscribe::{FilterStreams, StreamDirectory, SubscribeRequest};
+pub(crate) use subscription_output::SubscriptionOutput;
 
 /// The nats-server version that clients see; they may expect its features.
 const NATS_VERSION: &str = "2.10.0";

@@ -10,7 +10,7 @@ use stilling_ring::Time;
 use stilling_wire::sse;
 
 use super::limits::{HEARTBEAT_INTERVAL, PENDING_MAX, RETRY_AFTER};
-use crate::hub::{DelayedMarks, HubHandle, HubMail, SlowSubscription, SubscribeRequest, send_feed};
+use crate::hub::{HubHandle, HubMail, SubscribeRequest, SubscriptionOutput};
 use crate::lifecycle::Lifecycle;
 
 /// The parts of its shard that an SSE session uses.
@@ -24,9 +24,7 @@ pub(crate) struct SseContext<'a> {
 pub(crate) struct SseSession {
     token: Token,
     last_sent: Time,
-    /// Marks to report when the output has been sent.
-    marks: DelayedMarks,
-    slow: SlowSubscription,
+    output: SubscriptionOutput,
     is_subscribed: bool,
 }
 
@@ -36,8 +34,7 @@ impl SseSession {
         let mut session = SseSession {
             token: io.token(),
             last_sent: io.now(),
-            marks: DelayedMarks::default(),
-            slow: SlowSubscription::default(),
+            output: SubscriptionOutput::default(),
             is_subscribed: false,
         };
         session.subscribe(request, io, cx);
@@ -72,10 +69,7 @@ impl SseSession {
 
     pub(crate) fn flushed(&mut self, io: &mut Io<'_>, cx: &mut SseContext<'_>) {
         let Some(hub) = cx.hub.as_deref_mut() else { return };
-        self.marks.take().for_each(|mark| hub.port.report_mark(self.token, mark));
-        if self.is_subscribed {
-            self.slow.resume(io, hub);
-        }
+        self.output.flushed(self.is_subscribed, io, hub);
     }
 
     pub(crate) fn delivered(&mut self, mail: HubMail, io: &mut Io<'_>, cx: &mut SseContext<'_>) {
@@ -89,41 +83,18 @@ impl SseSession {
             && self.is_subscribed
         {
             self.send_delivery(delivery, io, hub);
-            self.slow.check(io, hub);
+            self.output.check(io, hub);
         }
         hub.port.put_back(deliveries);
     }
 
     fn send_delivery(&mut self, delivery: DeliveryItem<'_>, io: &mut Io<'_>, hub: &mut HubHandle) {
-        match delivery {
-            DeliveryItem::Bytes(first, second) => {
-                if first.len() + second.len() > io.room() {
-                    return io.end_slow_consumer();
-                }
-                self.last_sent = io.now();
-                // There is room.
-                let _ = io.send_with(|out| {
-                    out.extend_from_slice(first);
-                    out.extend_from_slice(second);
-                });
-            }
-            DeliveryItem::Feed(events) => {
-                self.last_sent = io.now();
-                send_feed(events, io);
-            }
-            DeliveryItem::Mark(mark) if io.is_output_blocked() => self.marks.push(mark),
-            DeliveryItem::Mark(mark) => hub.port.report_mark(self.token, mark),
-            DeliveryItem::Refused => {
-                self.unsubscribe(hub);
-                io.finish(CloseReason::Done);
-            }
-            DeliveryItem::Message(..)
-            | DeliveryItem::FeedWithSid(_)
-            | DeliveryItem::PublishOutcome { .. }
-            | DeliveryItem::Rejection { .. }
-            | DeliveryItem::Pause
-            | DeliveryItem::Resume
-            | DeliveryItem::Close => {}
+        if matches!(delivery, DeliveryItem::Bytes(..) | DeliveryItem::Feed(_)) {
+            self.last_sent = io.now();
+        }
+        if let Some(DeliveryItem::Refused) = self.output.handle(delivery, io, hub) {
+            self.unsubscribe(hub);
+            io.finish(CloseReason::Done);
         }
     }
 

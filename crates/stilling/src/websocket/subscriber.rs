@@ -12,10 +12,7 @@ use super::client_message::{BadClientMessage, ClientPublication};
 use super::limits::{ANSWER_SIZE_MAX, PUBLICATIONS_MAX};
 use super::session::WebSocketClose;
 use crate::http::refusal_status;
-use crate::hub::{
-    DelayedMarks, HubHandle, RESERVED_SUBJECTS, SlowSubscription, StreamDirectory, SubscribeRequest,
-    send_feed,
-};
+use crate::hub::{HubHandle, RESERVED_SUBJECTS, StreamDirectory, SubscribeRequest, SubscriptionOutput};
 use crate::users::UserAccess;
 
 #[derive(Debug)]
@@ -25,9 +22,7 @@ pub(super) struct Subscriber {
     token: Token,
     /// Its publications, from the first one on. Boxed because most subscribers only listen.
     publications: Option<Box<Publications>>,
-    /// Marks to report when the output has been sent.
-    marks: DelayedMarks,
-    slow: SlowSubscription,
+    output: SubscriptionOutput,
     is_in_hub: bool,
 }
 
@@ -46,8 +41,7 @@ impl Subscriber {
             may_publish,
             token,
             publications: None,
-            marks: DelayedMarks::default(),
-            slow: SlowSubscription::default(),
+            output: SubscriptionOutput::default(),
             is_in_hub: false,
         }
     }
@@ -143,60 +137,40 @@ impl Subscriber {
         io: &mut Io<'_>,
         hub: &mut HubHandle,
     ) -> Option<WebSocketClose> {
-        match delivery {
-            DeliveryItem::Bytes(first, second) => {
-                if first.len() + second.len() > io.room() {
-                    io.end_slow_consumer();
-                    return None;
-                }
-                // There is room.
-                let _ = io.send_with(|out| {
-                    out.extend_from_slice(first);
-                    out.extend_from_slice(second);
-                });
-            }
-            DeliveryItem::Feed(messages) => send_feed(messages, io),
-            DeliveryItem::Mark(mark) if io.is_output_blocked() => self.marks.push(mark),
-            DeliveryItem::Mark(mark) => hub.port.report_mark(self.token, mark),
-            DeliveryItem::PublishOutcome { ticket, outcome } => {
+        match self.output.handle(delivery, io, hub) {
+            Some(DeliveryItem::PublishOutcome { ticket, outcome }) => {
                 if let Some(reference) = self.take_reference(ticket) {
                     send_outcome(&reference, outcome, &hub.streams, io);
                 }
             }
-            DeliveryItem::Rejection { ticket, reason, .. } => {
+            Some(DeliveryItem::Rejection { ticket, reason, .. }) => {
                 if let Some(reference) = self.take_reference(ticket) {
                     send_error(&reference, 422, &String::from_utf8_lossy(reason), io);
                 }
             }
-            DeliveryItem::Refused => {
+            Some(DeliveryItem::Refused) => {
                 return Some(WebSocketClose {
                     code: CloseCode::TRY_AGAIN_LATER,
                     text: "too many subscriptions: connect again later",
                     reason: CloseReason::Done,
                 });
             }
-            DeliveryItem::Close => {
+            Some(DeliveryItem::Close) => {
                 return Some(WebSocketClose {
                     code: CloseCode::GOING_AWAY,
                     text: "the server ends: connect again",
                     reason: CloseReason::Drained,
                 });
             }
-            DeliveryItem::Message(..)
-            | DeliveryItem::FeedWithSid(_)
-            | DeliveryItem::Pause
-            | DeliveryItem::Resume => {}
+            _ => {}
         }
-        self.slow.check(io, hub);
+        self.output.check(io, hub);
         None
     }
 
     /// Continues what has waited for the client to read all output.
     pub(super) fn flushed(&mut self, io: &Io<'_>, hub: &mut HubHandle) {
-        self.marks.take().for_each(|mark| hub.port.report_mark(self.token, mark));
-        if self.is_in_hub {
-            self.slow.resume(io, hub);
-        }
+        self.output.flushed(self.is_in_hub, io, hub);
     }
 }
 

@@ -146,14 +146,19 @@ fn describe_stream(stream: &StreamConfig) -> String {
     if let Some(gate) = &stream.gate {
         let _ = write!(description, "; gate {gate}");
     }
+    let policy = match slow_subscribers {
+        SlowSubscribers::CatchUp | SlowSubscribers::Skip => "skip",
+        SlowSubscribers::Disconnect => "are disconnected",
+    };
     match (slow_subscribers, catch_up_time) {
         (SlowSubscribers::CatchUp, None) => {}
-        (SlowSubscribers::CatchUp, Some(time)) => {
-            let _ =
-                write!(description, "; slow subscribers catch up, or skip after {}", write_seconds(*time));
+        (_, None) => {
+            let _ = write!(description, "; slow subscribers {policy}");
         }
-        (SlowSubscribers::Skip, _) => description.push_str("; slow subscribers skip"),
-        (SlowSubscribers::Disconnect, _) => description.push_str("; slow subscribers are disconnected"),
+        (_, Some(time)) => {
+            let time = write_seconds(*time);
+            let _ = write!(description, "; slow subscribers catch up, or {policy} after {time}");
+        }
     }
     description
 }

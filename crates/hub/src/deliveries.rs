@@ -58,6 +58,8 @@ pub enum DeliveryItem<'a> {
     Resume,
     /// Close the connection: the hub has no room for its subscription.
     Refused,
+    /// Close the connection as a slow consumer: its client has not gained on its stream in the time for that.
+    SlowConsumer,
     /// Close the connection after what it was sent: it requested [`CloseAfterAcks`](crate::HubRequest::CloseAfterAcks),
     /// and all its publications are answered.
     Close,
@@ -179,6 +181,7 @@ enum DeliveryKind {
     Pause,
     Resume,
     Refused,
+    SlowConsumer,
     Close,
 }
 
@@ -370,6 +373,11 @@ impl DeliveryBatch {
         self.add(to, DeliveryKind::Refused);
     }
 
+    /// Closes a slow consumer's connection.
+    pub(crate) fn slow_consumer(&mut self, to: u64) {
+        self.add(to, DeliveryKind::SlowConsumer);
+    }
+
     /// Closes a connection.
     pub fn close(&mut self, to: u64) {
         self.add(to, DeliveryKind::Close);
@@ -460,6 +468,7 @@ impl DeliveryBatch {
             DeliveryKind::Pause => DeliveryItem::Pause,
             DeliveryKind::Resume => DeliveryItem::Resume,
             DeliveryKind::Refused => DeliveryItem::Refused,
+            DeliveryKind::SlowConsumer => DeliveryItem::SlowConsumer,
             DeliveryKind::Close => DeliveryItem::Close,
         }
     }

@@ -134,7 +134,7 @@ impl MessageFormat {
                 let name = if is_start { "start" } else { "position" };
                 let _ = write!(json, r#"{{"{name}":"{id}"}}"#);
             }
-            SubscriptionNotice::Refused => return,
+            SubscriptionNotice::Refused | SubscriptionNotice::Disconnected => return,
         }
         self.encode_event(out, SseEvent { id: None, event, data: &json });
     }
@@ -155,7 +155,8 @@ fn notice_event(notice: &SubscriptionNotice) -> Option<&'static str> {
         SubscriptionNotice::Reset { .. } => Some(RESET_EVENT),
         SubscriptionNotice::Started { .. }
         | SubscriptionNotice::CaughtUp { .. }
-        | SubscriptionNotice::Refused => None,
+        | SubscriptionNotice::Refused
+        | SubscriptionNotice::Disconnected => None,
     }
 }
 

@@ -76,6 +76,8 @@ pub enum SubscriptionNotice {
     },
     /// There is no room for the subscription.
     Refused,
+    /// The client was too slow, and its stream disconnects such clients.
+    Disconnected,
 }
 
 /// Why a position does not exist.

@@ -175,7 +175,7 @@ pub(super) const STREAM_KEYS: [TableKey<StreamDraft>; 12] = [
         name: "catch-up-time",
         value: "TIME",
         default: "none",
-        description: "Maximum time in which a subscriber that catches up does not gain on the newest message; then it continues there, after a notice of the gap",
+        description: "Slow subscribers catch up whatever the policy; one that reads for this time without gaining on the newest message is disconnected or skips, as slow-subscribers says (catch-up: skips)",
         set: |stream, entry| read_duration(entry.one()?).map(|time| stream.catch_up_time = Some(time)),
     },
 ];

@@ -83,7 +83,9 @@ impl<S: Storage, O: ShardSenders> Hub<S, O> {
         if let Some(reset) = self.find_start(number) {
             self.fan_out.notice(client, reset);
         }
-        self.skip_if_stalled(number, now_ns);
+        if !self.check_progress(number, now_ns) {
+            return;
+        }
         let Some(catch_up) = self.catch_ups.get_mut(number) else { return };
         let writer = &self.streams[stream];
         let from = match (catch_up.next, catch_up.from) {
@@ -137,7 +139,7 @@ impl<S: Storage, O: ShardSenders> Hub<S, O> {
             }
         };
         catch_up.next = Some(next);
-        if writer.config.slow_subscribers == SlowSubscribers::Skip
+        if writer.config.first_slow_policy() == SlowSubscribers::Skip
             && matches!(catch_up.from, StartFrom::Behind { .. })
         {
             self.skip_to_newest(number);
@@ -153,14 +155,25 @@ impl<S: Storage, O: ShardSenders> Hub<S, O> {
         self.fan_out.notice(client, SubscriptionNotice::CaughtUp { epoch, through });
     }
 
-    /// Continues at the newest record if the subscription has not come nearer to it in the time that its stream allows.
-    fn skip_if_stalled(&mut self, number: u32, now_ns: SteadyNanos) {
-        let Some(catch_up) = self.catch_ups.get_mut(number) else { return };
-        let writer = &self.streams[catch_up.stream];
-        if let Some(time_ns) = writer.config.catch_up_time_ns()
-            && catch_up.has_stalled(writer.visible, time_ns, now_ns)
-        {
-            self.skip_to_newest(number);
+    /// Applies the stream's policy if the subscription has not come nearer to the newest record in the time that the stream
+    /// allows. Returns whether it continues.
+    fn check_progress(&mut self, number: u32, now_ns: SteadyNanos) -> bool {
+        let Some(catch_up) = self.catch_ups.get_mut(number) else { return false };
+        let (client, writer) = (catch_up.client, &self.streams[catch_up.stream]);
+        let Some(time_ns) = writer.config.catch_up_time_ns() else { return true };
+        if !catch_up.has_stalled(writer.visible, time_ns, now_ns) {
+            return true;
+        }
+        match writer.config.slow_subscribers {
+            SlowSubscribers::CatchUp | SlowSubscribers::Skip => {
+                self.skip_to_newest(number);
+                true
+            }
+            SlowSubscribers::Disconnect => {
+                self.catch_ups.remove(client);
+                self.fan_out.notice(client, SubscriptionNotice::Disconnected);
+                false
+            }
         }
     }
 

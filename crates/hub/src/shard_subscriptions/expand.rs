@@ -159,6 +159,7 @@ impl ShardSubscriptions {
         let Some(records) = self.record_subscription(to) else { return };
         match notice {
             SubscriptionNotice::Refused => return into.refuse(to),
+            SubscriptionNotice::Disconnected => return into.slow_consumer(to),
             SubscriptionNotice::CaughtUp { through, .. } => records.go_live(through),
             SubscriptionNotice::Started { .. }
             | SubscriptionNotice::Gap(_)

@@ -32,12 +32,13 @@ pub struct StreamConfig {
     pub gate: Option<String>,
     /// What happens to subscriptions over WebSocket and SSE whose clients read too slowly. Default: they catch up.
     pub slow_subscribers: SlowSubscribers,
-    /// Time in which a subscription that catches up must come nearer to the newest record; then it continues there,
-    /// with a notice of the gap. Default: unbounded.
+    /// Time in which a subscription that catches up must come nearer to the newest record; then the policy of slow
+    /// subscribers applies, which is to skip if it is to catch up. Default: unbounded.
     pub catch_up_time: Option<Duration>,
 }
 
-/// What happens to a subscription over WebSocket or SSE when more than a bound of its output waits for its client.
+/// What happens to a subscription over WebSocket or SSE when more than a bound of its output waits for its client. With a
+/// [`catch_up_time`](StreamConfig::catch_up_time) it catches up first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SlowSubscribers {
     /// When its client has read what waits, it continues with the record that follows. It misses only what retention
@@ -90,6 +91,13 @@ impl StreamConfig {
             slow_subscribers: SlowSubscribers::CatchUp,
             catch_up_time: None,
         }
+    }
+
+    /// Returns what happens to a subscription when more than a bound of its output waits for its client: with a
+    /// [`catch_up_time`](Self::catch_up_time) it catches up before the policy for slow subscribers applies.
+    #[must_use]
+    pub fn first_slow_policy(&self) -> SlowSubscribers {
+        if self.catch_up_time.is_some() { SlowSubscribers::CatchUp } else { self.slow_subscribers }
     }
 
     pub(crate) fn catch_up_time_ns(&self) -> Option<u64> {

@@ -79,6 +79,7 @@ impl AnswerCounts {
                     | DeliveryItem::Pause
                     | DeliveryItem::Resume
                     | DeliveryItem::Refused
+                    | DeliveryItem::SlowConsumer
                     | DeliveryItem::Close,
                 )
                 | None => {}

@@ -346,3 +346,37 @@ fn a_subscriber_that_does_not_gain_skips_after_a_time() {
         assert_eq!(text.matches("\"cause\":\"slow\"").count() as u64, u64::from(is_slower));
     }
 }
+
+/// Row 2.18: where the stream disconnects slow subscribers, one that does not gain in time is disconnected instead, after
+/// everything that was sent to it.
+#[test]
+fn a_subscriber_that_does_not_gain_is_disconnected_if_its_stream_says_so() {
+    let limited = |streams: &mut Vec<StreamConfig>| {
+        streams[1].catch_up_time = Some(Duration::from_secs(3));
+        streams[1].slow_subscribers = SlowSubscribers::Disconnect;
+    };
+    let (mut fixture, _) = HubFixture::changed(&SimulatedDisk::new(), (8, 1 << 20), limited);
+    fill(&mut fixture, "memory", 1..10_001);
+    subscribe(&mut fixture, READER, "memory", StartFrom::Sequence(1));
+    let (mut text, mut last, mut is_disconnected) = (String::new(), 10_000, false);
+    for _ in 0..30 {
+        fixture.run_until_settled();
+        for output in fixture.outputs(READER) {
+            assert!(!is_disconnected, "{output:?}");
+            match output {
+                ConnectionOutput::Mark(mark) => {
+                    fixture.ask_all(READER, &[HubRequest::MarkReached { mark }]);
+                }
+                ConnectionOutput::Text(more) => text += &more,
+                ConnectionOutput::SlowConsumer => is_disconnected = true,
+                other => panic!("{other:?}"),
+            }
+        }
+        fixture.advance_time(1_000_000_000);
+        fill(&mut fixture, "memory", last + 1..last + 5_001);
+        last += 5_000;
+    }
+    assert!(is_disconnected);
+    assert_eq!(sequences(&text), (1..=sequences(&text).len() as u64).collect::<Vec<_>>(), "no gap before");
+    assert_eq!(fixture.hub.counters().streams[1].skipped_slow.get(), 0);
+}

@@ -42,7 +42,7 @@ impl SlowSubscription {
 
     fn apply_policy(&mut self, io: &mut Io<'_>, hub: &mut HubHandle) {
         let Some(stream) = hub.port.stream_of(io.token()) else { return };
-        match hub.streams.slow_subscribers(stream) {
+        match hub.streams.slow_policy(stream) {
             SlowSubscribers::Disconnect if io.unsent() > SLOW_OUTPUT_SIZE => io.end_slow_consumer(),
             SlowSubscribers::Disconnect => {}
             SlowSubscribers::CatchUp | SlowSubscribers::Skip => {

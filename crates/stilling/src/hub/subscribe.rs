@@ -27,7 +27,7 @@ pub(crate) struct StreamDirectory(Vec<StreamEntry>);
 struct StreamEntry {
     name: String,
     subjects: Vec<String>,
-    slow_subscribers: SlowSubscribers,
+    slow_policy: SlowSubscribers,
 }
 
 impl StreamDirectory {
@@ -35,7 +35,7 @@ impl StreamDirectory {
         let entry = |stream: &StreamConfig| StreamEntry {
             name: stream.name.clone(),
             subjects: stream.subjects.clone(),
-            slow_subscribers: stream.slow_subscribers,
+            slow_policy: stream.first_slow_policy(),
         };
         StreamDirectory(streams.iter().map(entry).collect())
     }
@@ -44,9 +44,9 @@ impl StreamDirectory {
         self.0.get(stream as usize).map_or("", |entry| &entry.name)
     }
 
-    /// The policy for slow subscriptions to a stream.
-    pub(crate) fn slow_subscribers(&self, stream: u32) -> SlowSubscribers {
-        self.0.get(stream as usize).map_or_else(Default::default, |entry| entry.slow_subscribers)
+    /// What happens to a slow subscription to a stream.
+    pub(crate) fn slow_policy(&self, stream: u32) -> SlowSubscribers {
+        self.0.get(stream as usize).map_or_else(Default::default, |entry| entry.slow_policy)
     }
 
     /// The streams that have subjects of a checked filter.

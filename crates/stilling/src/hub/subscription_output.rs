@@ -16,7 +16,7 @@ pub(crate) struct SubscriptionOutput {
 }
 
 impl SubscriptionOutput {
-    /// Sends messages, and reports marks in their order. Returns any other delivery.
+    /// Sends messages, reports marks in their order, and ends slow consumers. Returns any other delivery.
     pub(crate) fn handle<'a>(
         &mut self,
         delivery: DeliveryItem<'a>,
@@ -28,6 +28,7 @@ impl SubscriptionOutput {
             DeliveryItem::Feed(messages) => send_feed(messages, io),
             DeliveryItem::Mark(mark) if io.is_output_blocked() => self.marks.push(mark),
             DeliveryItem::Mark(mark) => hub.port.report_mark(io.token(), mark),
+            DeliveryItem::SlowConsumer => io.end_slow_consumer(),
             other => return Some(other),
         }
         None

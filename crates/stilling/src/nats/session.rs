@@ -513,6 +513,7 @@ impl NatsSession {
             DeliveryItem::Close => self.handle_acks_done(io, cx),
             DeliveryItem::PublishOutcome { .. }
             | DeliveryItem::Refused
+            | DeliveryItem::SlowConsumer
             | DeliveryItem::Rejection { .. }
             | DeliveryItem::Pause
             | DeliveryItem::Resume => {}

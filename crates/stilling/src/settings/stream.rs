@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use stilling_hub::limits::GATE_NAME_SIZE_MAX;
-use stilling_hub::{GateRegistry, SlowSubscribers, StreamConfig};
+use stilling_hub::{GateRegistry, StreamConfig};
 
 use super::filters::{RESERVED, filter, overlap};
 use super::limits::{
@@ -48,7 +48,7 @@ fn stream_problems(
         );
     }
     if let Some(time) = stream.catch_up_time {
-        slow_subscriber_problems(stream.slow_subscribers, time, &mut add_problem);
+        catch_up_time_problems(time, &mut add_problem);
     }
     if let Some(gate) = &stream.gate {
         let names = gates.names().collect::<Vec<_>>().join(", ");
@@ -60,14 +60,7 @@ fn stream_problems(
     }
 }
 
-fn slow_subscriber_problems(
-    policy: SlowSubscribers,
-    catch_up_time: Duration,
-    add_problem: &mut impl FnMut(&'static str, String),
-) {
-    if policy != SlowSubscribers::CatchUp {
-        add_problem("catch-up-time", "applies only with slow-subscribers = \"catch-up\"".to_owned());
-    }
+fn catch_up_time_problems(catch_up_time: Duration, add_problem: &mut impl FnMut(&'static str, String)) {
     if catch_up_time.is_zero() || catch_up_time > CATCH_UP_TIME_MAX {
         let (time, most) = (catch_up_time.as_secs_f64(), CATCH_UP_TIME_MAX.as_secs());
         add_problem("catch-up-time", format!("{time} s is not above 0 and at most {most} s (1d)"));
@@ -172,7 +165,7 @@ fn overlapping_filter<'a>(streams: &'a [StreamConfig], text: &str) -> Option<(&'
 
 #[cfg(test)]
 mod tests {
-    use stilling_hub::Retention;
+    use stilling_hub::{Retention, SlowSubscribers};
 
     use super::*;
 
@@ -197,6 +190,10 @@ mod tests {
             |streams| streams[0].gate = Some("auction".to_owned()),
             |streams| streams[0].catch_up_time = Some(Duration::from_secs(1)),
             |streams| {
+                streams[0].slow_subscribers = SlowSubscribers::Disconnect;
+                streams[0].catch_up_time = Some(Duration::from_secs(1));
+            },
+            |streams| {
                 streams[0].retention =
                     Retention { bytes: 1 << 20, records: Some(1), age: Some(Duration::from_nanos(1)) }
             },
@@ -207,17 +204,10 @@ mod tests {
 
     #[test]
     fn an_invalid_stream_is_refused_with_its_key_and_the_allowed_values() {
-        let cases: [(StreamsChange, &str); 16] = [
+        let cases: [(StreamsChange, &str); 15] = [
             (
                 |streams| streams[0].catch_up_time = Some(Duration::ZERO),
                 "stream 1, catch-up-time: 0 s is not above 0 and at most 86400 s (1d)",
-            ),
-            (
-                |streams| {
-                    streams[0].slow_subscribers = SlowSubscribers::Skip;
-                    streams[0].catch_up_time = Some(Duration::from_secs(1));
-                },
-                "stream 1, catch-up-time: applies only with slow-subscribers = \"catch-up\"",
             ),
             (|streams| streams[0].name.clear(), "stream 1, name: `` is not a valid stream name"),
             (

@@ -43,19 +43,23 @@ use crate::registrations::tokens;
 use crate::short_bytes::ShortBytes;
 
 use self::client_sids::ClientSids;
+use self::delivery_counts::DeliveryCounts;
 use self::feeds::Feeds;
 use self::filter_subscriptions::FilterSubscriptions;
-use self::pending_change::{ChangeKind, PendingChange};
+use self::pending_change::{ChangeKind, HubProgress, PendingChange};
 use self::record_subscription::RecordSubscription;
+use self::stale_matches::StaleMatches;
 use self::subscription::{DisconnectedOwner, Sharing, Subscription, SubscriptionOwner};
 
 mod client_sids;
+mod delivery_counts;
 mod expand;
 mod feeds;
 mod filter_subscriptions;
 mod pending_change;
 mod record_subscription;
 mod sharing;
+mod stale_matches;
 mod subscription;
 
 /// Owner of an ended subscription: its connection may be closed.
@@ -117,27 +121,17 @@ pub struct ShardSubscriptions {
     /// Disconnected clients with subscriptions to remove, and the number of these.
     disconnected: VecDeque<DisconnectedOwner>,
     stale_count: usize,
-    changes: VecDeque<PendingChange>,
-    requests: u64,
-    /// Messages expanded, and deliveries to subscriptions.
+    progress: HubProgress,
+    /// Messages expanded.
     messages: u64,
-    delivered: u64,
-    delivered_sse: u64,
-    delivered_websocket: u64,
+    delivered: DeliveryCounts,
     /// Times that a subscription began to catch up because its client was too slow.
     fallen_behind: u64,
     /// Ended subscriptions, which still receive what the hub sends before it processes their end.
     ended: VecDeque<u32>,
-    is_syncing: bool,
-    /// Number of processed requests in the last answer.
-    processed: u64,
     /// Subscriptions that received their last message or were refused; reused buffer.
     finished: Vec<u32>,
-    /// Stale subscriptions that the current message would have matched, the remaining steps to remove such, and the
-    /// number of such matches so far.
-    stale_matches: Vec<u32>,
-    stale_match_steps: usize,
-    stale_match_count: u64,
+    stale_matches: StaleMatches,
     /// Registrations that received something while all their connections had disconnected; reused buffer.
     without_subscriber: Vec<u32>,
     unanswerable_marks: Vec<u64>,
@@ -171,20 +165,13 @@ impl ShardSubscriptions {
             age: 0,
             disconnected: VecDeque::new(),
             stale_count: 0,
-            changes: VecDeque::new(),
-            requests: 0,
+            progress: HubProgress::default(),
             messages: 0,
-            delivered: 0,
-            delivered_sse: 0,
-            delivered_websocket: 0,
+            delivered: DeliveryCounts::default(),
             fallen_behind: 0,
             ended: VecDeque::new(),
-            is_syncing: false,
-            processed: 0,
             finished: Vec::new(),
-            stale_matches: Vec::new(),
-            stale_match_steps: 0,
-            stale_match_count: 0,
+            stale_matches: StaleMatches::default(),
             without_subscriber: Vec::new(),
             unanswerable_marks: Vec::new(),
             feeds: Feeds::new(1),
@@ -235,11 +222,9 @@ impl ShardSubscriptions {
         counters.feed_held_size.set(self.feeds.held_size());
         counters.feed_encoded_size.set(self.feeds.encoded_size());
         counters.feed_sent_size.set(self.feeds.sent_size());
-        counters.delivered.set(self.delivered);
-        counters.delivered_sse.set(self.delivered_sse);
-        counters.delivered_websocket.set(self.delivered_websocket);
+        self.delivered.publish(counters);
         counters.fallen_behind.set(self.fallen_behind);
-        counters.requested.set(self.requests);
+        counters.requested.set(self.progress.requests());
     }
 
     /// Returns the only stream that has subjects of the filter of a connection over WebSocket or SSE, and the filter.
@@ -262,16 +247,16 @@ impl ShardSubscriptions {
         request: &HubRequest<'_>,
     ) {
         if publication_batch.is_empty() {
-            publication_batch.set_first(self.requests);
+            publication_batch.set_first(self.progress.requests());
         }
         publication_batch.push(token, client_options, request);
-        self.requests += 1;
+        self.progress.count_request();
     }
 
     /// Appends all unreported changes to a publication batch. Called after each call that may cause some, before
     /// anything else is [pushed](Self::push).
     pub fn push_changes(&mut self, publication_batch: &mut PublicationBatch) {
-        while let Some(change) = self.changes.pop_front() {
+        while let Some(change) = self.progress.pop() {
             let request = change.request();
             self.push(publication_batch, change.token, ClientOptions::default(), &request);
         }
@@ -280,7 +265,7 @@ impl ShardSubscriptions {
     /// Returns whether there are changes to [push](Self::push_changes).
     #[must_use]
     pub fn has_changes(&self) -> bool {
-        !self.changes.is_empty()
+        self.progress.has_changes()
     }
 
     /// Adds a connection's subscription to a checked filter, in a queue group if `queue` is not empty. A sid in use
@@ -363,15 +348,13 @@ impl ShardSubscriptions {
             registered.was_shared |= !registered.members.is_empty();
             registered.members.add(self.age, slot, (token, is_single), self.key);
         }
-        let changes = self.changes.len();
+        let before = self.progress.with_changes();
         self.queue_changes(number, queue);
-        if self.changes.len() == changes {
-            // An earlier sync does not suffice.
-            self.is_syncing = false;
-            self.sync();
+        if self.progress.with_changes() == before {
+            self.progress.sync_again();
         }
         if let Some(subscription) = &mut self.subscriptions[slot as usize] {
-            subscription.from = self.requests + self.changes.len() as u64;
+            subscription.from = self.progress.with_changes();
         }
         Ok(())
     }
@@ -446,7 +429,7 @@ impl ShardSubscriptions {
             now => now,
         };
         let before = std::mem::replace(&mut registered.hub_view, now);
-        let mut change = |token, kind| self.changes.push_back(PendingChange { token, id, kind });
+        let mut change = |token, kind| self.progress.push(PendingChange { token, id, kind });
         match (before, now) {
             (ReportedSubscribers::None, ReportedSubscribers::One(token)) => {
                 change(token, ChangeKind::Register { filter: Arc::clone(filter), queue: queue.into() });
@@ -504,13 +487,12 @@ impl ShardSubscriptions {
             }
             let id = RegistrationId { number, serial: registered.serial };
             let kind = ChangeKind::Unregister { after, is_shared: false };
-            self.changes.push_back(PendingChange { token, id, kind });
+            self.progress.push(PendingChange { token, id, kind });
         }
     }
 
     /// Ends a subscription of a connected client; it still receives what the hub sends before it processes the end.
     fn end(&mut self, slot: u32) {
-        let until = self.requests;
         let Some(subscription) = &mut self.subscriptions[slot as usize] else { return };
         if subscription.is_satisfied() || planted!("early unsubscription") {
             return self.remove(slot);
@@ -524,32 +506,24 @@ impl ShardSubscriptions {
             self.queue_changes(number, b"");
         }
         if let Some(subscription) = &mut self.subscriptions[slot as usize] {
-            (subscription.sid, subscription.until) = (sid, until + self.changes.len() as u64);
+            (subscription.sid, subscription.until) = (sid, self.progress.with_changes());
         }
         self.ended.push_back(slot);
-        self.sync();
-    }
-
-    /// Requests the number of processed requests, unless a request is outstanding.
-    fn sync(&mut self) {
-        if !std::mem::replace(&mut self.is_syncing, true) {
-            let id = RegistrationId::default();
-            self.changes.push_back(PendingChange { token: 0, id, kind: ChangeKind::Sync });
-        }
+        self.progress.sync();
     }
 
     fn synced(&mut self, processed: u64) {
-        (self.is_syncing, self.processed) = (false, processed);
+        self.progress.synced(processed);
         self.remove_ended(STALE_REGISTRATIONS_PER_TURN);
         if self.ended.back().is_some_and(|&slot| !self.is_end_processed(slot)) {
-            self.sync();
+            self.progress.sync();
         }
     }
 
     /// Returns whether the hub has processed the end of an ended subscription.
     fn is_end_processed(&self, slot: u32) -> bool {
         let subscription = self.subscriptions[slot as usize].as_ref();
-        subscription.is_none_or(|subscription| subscription.until <= self.processed)
+        subscription.is_none_or(|subscription| self.progress.has_processed(subscription.until))
     }
 
     /// Removes up to `count` ended subscriptions that receive nothing more.
@@ -603,7 +577,7 @@ impl ShardSubscriptions {
     /// Handles a disconnect: the connection's subscriptions receive nothing more. Queues [`HubRequest::Disconnect`],
     /// also for a connection without subscriptions.
     pub fn disconnect(&mut self, token: u64) {
-        self.changes.push_back(PendingChange {
+        self.progress.push(PendingChange {
             token,
             id: RegistrationId::default(),
             kind: ChangeKind::Disconnect,

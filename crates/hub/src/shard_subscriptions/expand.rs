@@ -8,7 +8,6 @@ use super::sharing::NoRoom;
 use super::{NO_OWNER, ShardSubscriptions, Sharing, Subscription};
 use crate::deliveries::{DeliveryBatch, MessageBody};
 use crate::encoding::EncodingClass;
-use crate::limits::{STALE_MATCHES_PER_STEP, STALE_REGISTRATIONS_PER_TURN};
 use crate::message::OutboundMessage;
 use crate::publication_batch::RegistrationId;
 use crate::resume::SubscriptionNotice;
@@ -17,7 +16,7 @@ use crate::routed_batch::{MarkTarget, MessageEntry, RoutedBatch, RoutedEntry};
 impl ShardSubscriptions {
     /// Expands a routed batch until the delivery batch is full or nothing remains. Returns whether nothing remains.
     pub fn expand(&mut self, routed_batch: &mut RoutedBatch, into: &mut DeliveryBatch) -> bool {
-        self.stale_match_steps = STALE_REGISTRATIONS_PER_TURN;
+        self.stale_matches.begin_expansion();
         let is_done = loop {
             let Some(entry) = routed_batch.next() else { break true };
             if into.is_full() {
@@ -149,10 +148,8 @@ impl ShardSubscriptions {
     fn expand_record(&mut self, to: u64, message: &OutboundMessage<'_>, into: &mut DeliveryBatch) {
         let Some(records) = self.record_subscription(to) else { return };
         into.bytes(to, |out| records.encode_alone(out, message));
-        let is_sse = records.format.is_sse();
-        self.delivered += 1;
-        self.delivered_sse += u64::from(is_sse);
-        self.delivered_websocket += u64::from(!is_sse);
+        let format = records.format;
+        self.delivered.add(1, Some(format));
     }
 
     fn expand_notice(&mut self, to: u64, notice: SubscriptionNotice, into: &mut DeliveryBatch) {
@@ -181,12 +178,8 @@ impl ShardSubscriptions {
         self.owners[owner as usize].sids.get(b"")
     }
 
-    /// Removes stale subscriptions that a message would have matched, so that the next message does not match them.
-    /// Each [`STALE_MATCHES_PER_STEP`] matches allow one more step, which bounds their time per subscription,
-    /// regardless of the number of messages.
     fn remove_stale_matches(&mut self) {
         while let Some(slot) = self.stale_matches.pop() {
-            self.stale_match_steps = self.stale_match_steps.saturating_sub(1);
             self.remove_if_stale(slot);
         }
     }
@@ -258,12 +251,7 @@ impl ShardSubscriptions {
             let Some(subscription) = self.subscriptions[slot as usize].as_mut() else { continue };
             if has_disconnected && subscription.owner != NO_OWNER {
                 if self.owners[subscription.owner as usize].has_disconnected {
-                    self.stale_match_count += 1;
-                    let adds_step = self.stale_match_count.is_multiple_of(STALE_MATCHES_PER_STEP);
-                    self.stale_match_steps += usize::from(adds_step);
-                    if self.stale_matches.len() < self.stale_match_steps {
-                        self.stale_matches.push(slot);
-                    }
+                    self.stale_matches.add(slot);
                     continue;
                 }
                 has_subscriber = true;
@@ -301,15 +289,9 @@ impl ShardSubscriptions {
             }
             match &subscription.records {
                 None => encode(into, subscription, self.messages, message),
-                Some(records) => {
-                    records.encode(into, (subscription.token, self.messages), message);
-                    match records.format.is_sse() {
-                        true => self.delivered_sse += 1,
-                        false => self.delivered_websocket += 1,
-                    }
-                }
+                Some(records) => records.encode(into, (subscription.token, self.messages), message),
             }
-            self.delivered += 1;
+            self.delivered.add(1, subscription.records.as_ref().map(|records| records.format));
             subscription.delivered += 1;
             if subscription.is_satisfied() {
                 self.finished.push(slot);

@@ -130,13 +130,11 @@ impl ShardSubscriptions {
         // Members that have disconnected count until they are removed.
         let count = self.feeds.get(number).map_or(0, |feed| feed.members().len());
         let count = count.saturating_sub(usize::from(is_excluded)) as u64;
-        self.delivered += count;
-        if let Some(Encoding::Format { format, .. }) = self.feeds.get(number).map(|feed| &feed.encoding) {
-            match format.is_sse() {
-                true => self.delivered_sse += count,
-                false => self.delivered_websocket += count,
-            }
-        }
+        let format = match self.feeds.get(number).map(|feed| &feed.encoding) {
+            Some(Encoding::Format { format, .. }) => Some(*format),
+            _ => None,
+        };
+        self.delivered.add(count, format);
         Ok(())
     }
 

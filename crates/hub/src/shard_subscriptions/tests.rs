@@ -329,7 +329,7 @@ fn a_message_to_very_many_resumes_where_it_stopped() {
         payload: b"x".as_slice().into(),
         position: None,
     };
-    shard.routed_batch.message((1, shard.table.requests), None, &message, shard.id(0));
+    shard.routed_batch.message((1, shard.table.progress.requests()), None, &message, shard.id(0));
     let (mut received, mut deliveries, mut pieces) = (BTreeSet::new(), DeliveryBatch::new(), 0);
     loop {
         let is_all = shard.table.expand(&mut shard.routed_batch, &mut deliveries);
@@ -436,16 +436,16 @@ fn messages_remove_subscriptions_that_they_would_have_matched() {
     shard.table.disconnect(ALICE);
     let mut messages = 0;
     while shard.table.stale_count > 0 {
-        let (before, matches) = (shard.table.stale_count, shard.table.stale_match_count);
+        let (before, matches) = (shard.table.stale_count, shard.table.stale_matches.count());
         shard.route(0, 99_999, None, b"x");
         assert_eq!(shard.received(), ["b"]);
         let removed = before - shard.table.stale_count;
-        let allowed = (shard.table.stale_match_count - matches) / STALE_MATCHES_PER_STEP + 1;
+        let allowed = (shard.table.stale_matches.count() - matches) / STALE_MATCHES_PER_STEP + 1;
         let most = STALE_REGISTRATIONS_PER_TURN + allowed as usize;
         assert!((1..=most).contains(&removed), "{removed} with one message");
         messages += 1;
     }
-    let (matches, most) = (shard.table.stale_match_count, STALE as u64 * STALE_MATCHES_PER_STEP);
+    let (matches, most) = (shard.table.stale_matches.count(), STALE as u64 * STALE_MATCHES_PER_STEP);
     assert!(matches < most && messages > 10, "{matches} matches with {messages} messages");
     while shard.table.has_removals() {
         shard.table.remove_some();

@@ -11,11 +11,12 @@ fn report(seed: u64) -> BroadcastReport {
     run(seed, false).unwrap_or_else(|failure| panic!("{failure}\n{replay}"))
 }
 
-fn named_counts(totals: &BroadcastTotals) -> [(&'static str, u64); 19] {
+fn named_counts(totals: &BroadcastTotals) -> [(&'static str, u64); 20] {
     [
         ("acknowledged", totals.acknowledged),
         ("duplicates", totals.duplicates),
         ("rejected", totals.rejected),
+        ("closes", totals.closes),
         ("refused", totals.refused),
         ("delivered", totals.delivered),
         ("missing", totals.missing),

@@ -521,7 +521,7 @@ impl StreamFollower {
     /// Handles a message. Returns whether the follower has now received everything up to `until`.
     fn handle_message(
         &mut self,
-        NatsMessage { subject, reply, payload }: &NatsMessage,
+        NatsMessage { subject, reply, payload, .. }: &NatsMessage,
         context: &mut StreamsClientContext<'_>,
     ) -> Result<bool, String> {
         if subject.starts_with("_R.") {

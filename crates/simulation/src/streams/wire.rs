@@ -33,6 +33,8 @@ pub(super) enum NatsInput {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct NatsMessage {
     pub(super) subject: String,
+    /// Id of the subscription.
+    pub(super) sid: String,
     /// Empty without one.
     pub(super) reply: String,
     pub(super) payload: Vec<u8>,
@@ -158,11 +160,11 @@ impl ClientWire {
         let Some(end) = find(&self.inbox, b"\r\n") else { return Ok(None) };
         let line = String::from_utf8_lossy(&self.inbox[..end]).into_owned();
         let words: Vec<&str> = line.split(' ').collect();
-        let (subject, reply, headers, size) = match words[..] {
-            ["MSG", subject, _, size] => (subject, "", "0", size),
-            ["MSG", subject, _, reply, size] => (subject, reply, "0", size),
-            ["HMSG", subject, _, headers, size] => (subject, "", headers, size),
-            ["HMSG", subject, _, reply, headers, size] => (subject, reply, headers, size),
+        let (subject, sid, reply, headers, size) = match words[..] {
+            ["MSG", subject, sid, size] => (subject, sid, "", "0", size),
+            ["MSG", subject, sid, reply, size] => (subject, sid, reply, "0", size),
+            ["HMSG", subject, sid, headers, size] => (subject, sid, "", headers, size),
+            ["HMSG", subject, sid, reply, headers, size] => (subject, sid, reply, headers, size),
             _ => {
                 self.inbox.drain(..end + 2);
                 return match words[0] {
@@ -182,8 +184,12 @@ impl ClientWire {
         let Some(payload) = body.strip_suffix(b"\r\n").and_then(|body| body.get(headers..)) else {
             return Err(WireError::Wrong(format!("message length does not match its header: {line}")));
         };
-        let message =
-            NatsMessage { subject: subject.to_owned(), reply: reply.to_owned(), payload: payload.to_vec() };
+        let message = NatsMessage {
+            subject: subject.to_owned(),
+            sid: sid.to_owned(),
+            reply: reply.to_owned(),
+            payload: payload.to_vec(),
+        };
         self.inbox.drain(..start + size + 2);
         Ok(Some(WireInput::Message(message)))
     }

@@ -8,8 +8,9 @@
 //!   retention removed it or its segment was damaged;
 //! - **time**: a record has one time, live, after a catch-up and on the disk; a subscription from a time misses no record
 //!   of it or after it;
-//! - **gate**: a rejected message is never received or stored; stored prices rise; a rejection reveals no price that is
-//!   not durable and none below what the records before it say, also after a restart.
+//! - **gate**: a rejected message is never received or stored; stored prices rise; a close is the last record of its lot
+//!   and names the highest bid; a rejection reveals no price or close that is not durable and no price below what the
+//!   records before it say, also after a restart.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -17,7 +18,10 @@ use std::fmt;
 use stilling_journal::disk::simulated::SimulatedDisk;
 use stilling_journal::{Log, LogConfig, ReadOutcome, RecordKind, StartAt};
 
-use super::message::{LOTS, LotMessage, ON_DISK, STREAMS, SentMessage, is_gated, matches, name_of};
+use super::message::{
+    CloseRecord, KnownLots, LOTS, LotCommand, LotMessage, ON_DISK, STREAMS, SentMessage, is_gated, matches,
+    name_of,
+};
 use crate::streams::message::MessageName;
 use crate::streams::wire::number_of;
 
@@ -67,7 +71,8 @@ struct StoredStream {
 #[derive(Clone, Debug)]
 pub(super) struct NatsRun {
     pub(super) key: EpochKey,
-    pub(super) filter: String,
+    /// `None`: what all its subscriptions received, in the order of the records.
+    pub(super) filter: Option<String>,
     pub(super) names: Vec<MessageName>,
 }
 
@@ -82,6 +87,18 @@ struct EpochRecords {
     times: BTreeMap<u64, u64>,
     /// Prices of the lots in rejections, on disk until the next audit.
     revealed: [Option<u64>; LOTS],
+    /// Lots that rejections called closed, on disk until the next audit.
+    revealed_closes: [bool; LOTS],
+    /// The received record of a close.
+    close: Option<CloseRecord>,
+}
+
+/// What the records of a lot say.
+#[derive(Clone, Copy, Default)]
+struct LotRecords {
+    price: Option<u64>,
+    bids: u64,
+    is_closed: bool,
 }
 
 #[derive(Debug)]
@@ -91,6 +108,8 @@ struct Attempts {
     runs: (u32, u32),
     /// Lowest price that its lot may have when it is judged.
     floor: Option<u64>,
+    /// Its lot was known to be closed when it was sent.
+    is_late: bool,
 }
 
 #[derive(Debug)]
@@ -100,6 +119,10 @@ pub(super) struct BroadcastLedger {
     rejected: BTreeMap<(EpochKey, MessageName), String>,
     /// Durable or acknowledged prices of the lots in this run.
     floors: [[Option<u64>; LOTS]; STREAMS.len()],
+    /// Lots whose close is durable or acknowledged in this run.
+    closed: [[bool; LOTS]; STREAMS.len()],
+    /// The message of each stream that closes a lot. There is at most one, because its record does not name it.
+    closes: [Option<MessageName>; STREAMS.len()],
     /// Records that the last audit found, per disk.
     stored: [BTreeMap<u64, MessageName>; ON_DISK],
     /// Disks with a damaged segment, and the records that they lost.
@@ -114,6 +137,8 @@ pub(super) struct BroadcastLedger {
     segment_size: u64,
     run: u32,
     pub(super) removals: u64,
+    /// Acknowledged closes.
+    pub(super) acknowledged_closes: u64,
 }
 
 /// The outcome of a publication.
@@ -150,6 +175,8 @@ impl BroadcastLedger {
             epochs: BTreeMap::new(),
             rejected: BTreeMap::new(),
             floors: Default::default(),
+            closed: Default::default(),
+            closes: Default::default(),
             stored: Default::default(),
             lost: Default::default(),
             passed: Vec::new(),
@@ -160,6 +187,7 @@ impl BroadcastLedger {
             segment_size,
             run: 0,
             removals: 0,
+            acknowledged_closes: 0,
         }
     }
 
@@ -167,11 +195,16 @@ impl BroadcastLedger {
     pub(super) fn begin_run(&mut self, run: u32) {
         self.run = run;
         self.floors[ON_DISK..].fill([None; LOTS]);
+        self.closed[ON_DISK..].fill([false; LOTS]);
     }
 
-    /// Prices for the next bids of a stream.
-    pub(super) fn prices(&self, stream: usize) -> [u64; LOTS] {
-        self.floors[stream].map(|floor| floor.unwrap_or(1))
+    /// What the next messages to a stream are made for.
+    pub(super) fn known_lots(&self, stream: usize) -> KnownLots {
+        let floors = self.floors[stream];
+        KnownLots {
+            prices: floors.map(|floor| floor.unwrap_or(1)),
+            may_close: floors.map(|floor| floor.is_some() && self.closes[stream].is_none()),
+        }
     }
 
     /// Notes that a message is sent. `make` creates it for the first time.
@@ -181,14 +214,20 @@ impl BroadcastLedger {
         name: MessageName,
         make: impl FnOnce() -> SentMessage,
     ) -> &SentMessage {
-        let (run, floors) = (self.run, self.floors[stream]);
+        let (run, floors, closed) = (self.run, self.floors[stream], self.closed[stream]);
         let attempts = self.sent[stream].entry(name).or_insert_with(|| Attempts {
             message: make(),
             runs: (run, run),
             floor: None,
+            is_late: false,
         });
         attempts.runs.1 = run;
-        attempts.floor = attempts.message.lot.and_then(|message| floors[message.lot]);
+        let lot = attempts.message.lot;
+        attempts.floor = lot.and_then(|message| floors[message.lot]);
+        attempts.is_late = lot.is_some_and(|message| closed[message.lot]);
+        if lot.is_some_and(|message| message.command == LotCommand::Close) {
+            self.closes[stream] = Some(name);
+        }
         &attempts.message
     }
 
@@ -207,12 +246,22 @@ impl BroadcastLedger {
                 let Some(message) = attempts.message.lot.filter(|_| is_gated(stream)) else {
                     return if is_gated(stream) { Err(format!("{name} was accepted")) } else { Ok(()) };
                 };
-                if !is_duplicate
-                    && attempts.floor.is_some_and(|floor| message.is_open || message.price <= floor)
-                {
+                if !is_duplicate && attempts.is_late {
+                    return Err(format!("{message:?} was accepted after the close"));
+                }
+                let is_wrong = |floor| match message.command {
+                    LotCommand::Open => true,
+                    LotCommand::Bid => message.price <= floor,
+                    LotCommand::Close => false,
+                };
+                if !is_duplicate && attempts.floor.is_some_and(is_wrong) {
                     return Err(format!("{message:?} was accepted at the price {:?}", attempts.floor));
                 }
-                if run == self.run {
+                let is_close = message.command == LotCommand::Close;
+                self.acknowledged_closes += u64::from(is_close && !is_duplicate);
+                if run == self.run && is_close {
+                    self.closed[stream][message.lot] = true;
+                } else if run == self.run {
                     let floor = &mut self.floors[stream][message.lot];
                     *floor = (*floor).max(Some(message.price));
                 }
@@ -235,6 +284,7 @@ impl BroadcastLedger {
             }
             let epoch = self.epochs.entry(key).or_default();
             epoch.revealed[lot] = epoch.revealed[lot].max(revealed);
+            epoch.revealed_closes[lot] |= reason.contains("closed at ");
         }
         // Retention may have removed the record and its id before a restart.
         let may_be_forgotten =
@@ -286,6 +336,13 @@ impl BroadcastLedger {
     ) -> Result<MessageName, String> {
         let name = self.identify(key, (subject, payload))?;
         self.prove(key, sequence, name)?;
+        if self.closes[key.stream] == Some(name) {
+            let close = CloseRecord::of(payload);
+            let before = std::mem::replace(&mut self.epochs.entry(key).or_default().close, close);
+            if before.is_some() && before != close {
+                return Err(format!("the close {name} is {close:?} after {before:?}"));
+            }
+        }
         Ok(name)
     }
 
@@ -295,18 +352,38 @@ impl BroadcastLedger {
         key: EpochKey,
         (subject, payload): (Option<&str>, &[u8]),
     ) -> Result<MessageName, String> {
-        let name = name_of(key.stream, payload)
-            .ok_or_else(|| format!("a message is damaged: {}", String::from_utf8_lossy(payload)))?;
+        let close = CloseRecord::of(payload).filter(|_| is_gated(key.stream));
+        let name = match close {
+            Some(_) => self.closes[key.stream],
+            None => name_of(key.stream, payload),
+        };
+        let name =
+            name.ok_or_else(|| format!("a message is damaged: {}", String::from_utf8_lossy(payload)))?;
         let Some(Attempts { message, .. }) = self.sent[key.stream].get(&name) else {
             return Err(format!("{name} was received but never sent"));
         };
-        if message.payload != payload || subject.is_some_and(|subject| subject != message.subject) {
+        let is_right = match close {
+            Some(close) => self.names_a_bid(key.stream, message, close),
+            None => message.payload == payload,
+        };
+        if !is_right || subject.is_some_and(|subject| subject != message.subject) {
             return Err(format!("{name} was received on {subject:?} as another message than {message:?}"));
         }
         if let Some(reason) = self.rejected.get(&(key, name)) {
             return Err(format!("{name} is visible, but was rejected: {reason}"));
         }
         Ok(name)
+    }
+
+    /// Whether the record of a close names a bid for its lot at its price, or has no bids.
+    fn names_a_bid(&self, stream: usize, message: &SentMessage, close: CloseRecord) -> bool {
+        let lot = message.lot.map(|message| message.lot);
+        let Some(name) = close.bid else { return close.bids == 0 };
+        let bid = self.sent[stream].get(&name).and_then(|attempts| attempts.message.lot);
+        close.bids > 0
+            && bid.is_some_and(|bid| {
+                bid.command == LotCommand::Bid && Some(bid.lot) == lot && bid.price == close.price
+            })
     }
 
     fn prove(&mut self, key: EpochKey, sequence: u64, name: MessageName) -> Result<(), String> {
@@ -499,11 +576,13 @@ impl BroadcastLedger {
                 continue;
             };
             if let Some(last) = last {
-                if sequence <= last {
+                if sequence < last || sequence == last && filter.is_some() {
                     return Err(format!("{name} at {sequence} of {key:?} came over NATS after {last}"));
                 }
-                let mut between = known.range(last + 1..sequence);
-                if let Some((lost, name)) = between.find(|(_, name)| self.is_for(key.stream, filter, **name))
+                if let Some(filter) = filter
+                    && let Some((lost, name)) = known
+                        .range(last + 1..sequence)
+                        .find(|(_, name)| self.is_for(key.stream, filter, **name))
                 {
                     return Err(format!(
                         "{name} at {lost} of {key:?} is missing on a NATS connection of {filter} between {last} and \
@@ -516,36 +595,74 @@ impl BroadcastLedger {
         Ok(())
     }
 
-    /// Checks that prices rise, that no more was revealed, and, on disk, sets the floors of the next run.
+    /// Checks that prices rise until a close, that no more was revealed, and, on disk, sets what the next run begins with.
     fn check_prices(&mut self, key: EpochKey) -> Result<(), String> {
         if !is_gated(key.stream) {
             return Ok(());
         }
-        let Some(epoch) = self.epochs.get_mut(&key) else { return Ok(()) };
+        let Some(mut epoch) = self.epochs.remove(&key) else { return Ok(()) };
+        let checked = self.check_lots(key, &mut epoch);
+        self.epochs.insert(key, epoch);
+        checked
+    }
+
+    fn check_lots(&mut self, key: EpochKey, epoch: &mut EpochRecords) -> Result<(), String> {
         let mut records = epoch.proven.clone();
         if key.is_on_disk() {
             records.extend(self.stored[key.stream].iter());
         }
-        let mut prices = [None; LOTS];
+        let mut lots = [LotRecords::default(); LOTS];
         for (sequence, name) in &records {
             let message = self.sent[key.stream].get(name).and_then(|attempts| attempts.message.lot);
-            let Some(LotMessage { lot, price, is_open }) = message else {
+            let Some(LotMessage { lot, price, command }) = message else {
                 return Err(format!("{name} at {sequence} of {key:?} is no bid"));
             };
-            let price_before = prices[lot].replace(price);
-            if price_before.is_some_and(|before| is_open || price <= before) {
+            let lot = &mut lots[lot];
+            if lot.is_closed {
+                return Err(format!("{name} at {sequence} of {key:?} is behind the close"));
+            }
+            if command == LotCommand::Close {
+                lot.is_closed = true;
+                self.check_close(key, lot, epoch.close)?;
+                continue;
+            }
+            let price_before = lot.price.replace(price);
+            lot.bids += u64::from(command == LotCommand::Bid);
+            if price_before.is_some_and(|before| command == LotCommand::Open || price <= before) {
                 return Err(format!("{name} at {sequence} of {key:?}: {price} after {price_before:?}"));
             }
         }
+        let prices = lots.map(|lot| lot.price);
         let revealed = std::mem::take(&mut epoch.revealed);
+        let revealed_closes = std::mem::take(&mut epoch.revealed_closes);
         // A bid stored in a memory stream may have lost its acknowledgement.
         if key.is_on_disk() {
             if let Some(lot) = (0..LOTS).find(|&lot| revealed[lot] > prices[lot]) {
                 return Err(format!("{:?} was revealed; {:?} is durable", revealed[lot], prices[lot]));
             }
+            let is_unknown = |&lot: &usize| revealed_closes[lot] && !lots[lot].is_closed;
+            if let Some(lot) = (0..LOTS).find(is_unknown).filter(|_| !self.has_retention[key.stream]) {
+                return Err(format!("the close of {lot} was revealed, and is not durable"));
+            }
             self.floors[key.stream] = prices;
+            self.closed[key.stream] = lots.map(|lot| lot.is_closed);
         }
         Ok(())
+    }
+
+    /// Compares the received record of a close with the records of its lot, of which some may be unknown.
+    fn check_close(&self, key: EpochKey, lot: &LotRecords, close: Option<CloseRecord>) -> Result<(), String> {
+        let Some(CloseRecord { price, bids, .. }) = close else { return Ok(()) };
+        let is_complete = key.is_on_disk() && !self.has_retention[key.stream];
+        let is_right = match is_complete {
+            true => lot.price == Some(price) && lot.bids == bids,
+            false => lot.price <= Some(price) && lot.bids <= bids,
+        };
+        if is_right {
+            Ok(())
+        } else {
+            Err(format!("{close:?} closes {:?} with {} bids", lot.price, lot.bids))
+        }
     }
 
     fn read(&self, stream: usize, disk: &SimulatedDisk) -> Result<StoredStream, String> {

@@ -30,6 +30,8 @@ pub struct BroadcastTotals {
     pub duplicates: u64,
     /// Messages rejected by a gate.
     pub rejected: u64,
+    /// Auctions closed.
+    pub closes: u64,
     /// Publications refused and sent again.
     pub refused: u64,
     /// Records delivered to subscribers that know their sequences.

@@ -227,7 +227,12 @@ fn add_subscriber(
     };
     let position = SubscriberPosition::new(subscribers.len(), (stream, filter), start);
     let (pace, stay) = draw_habits(random);
-    subscribers.push(BroadcastSubscriber::new(protocol, position, pace, stay));
+    let has_second = protocol == SubscriberProtocol::Nats && random.chance(500);
+    let second_filter = has_second.then(|| match random.chance(500) {
+        true => filter.to_owned(),
+        false => draw_filter(stream, random),
+    });
+    subscribers.push(BroadcastSubscriber::new(protocol, position, pace, stay, second_filter));
 }
 
 fn draw_protocol(random: &mut SplitMix64) -> SubscriberProtocol {

@@ -215,10 +215,10 @@ impl BroadcastPublisher {
 
     fn send(&mut self, message: u32, wire: &mut ClientWire, context: &mut BroadcastContext<'_>) {
         let (name, stream) = (self.name(message), self.stream);
-        let prices = context.ledger.prices(stream);
+        let lots = context.ledger.known_lots(stream);
         let random = &mut *context.random;
         let sent = context.ledger.send(stream, name, || match is_gated(stream) {
-            true => SentMessage::for_gate(stream, name, prices, random),
+            true => SentMessage::for_gate(stream, name, lots, random),
             false => SentMessage::plain(stream, name),
         });
         let id = format!("{}-{message}", self.number);

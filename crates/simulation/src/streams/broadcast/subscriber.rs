@@ -57,8 +57,10 @@ pub(super) struct BroadcastSubscriber {
     is_open: bool,
     /// The request for a consumer has been sent.
     is_requested: bool,
-    /// Messages of this connection, over NATS.
-    names: Vec<MessageName>,
+    /// Filter of a second subscription of each connection, over NATS.
+    second_filter: Option<String>,
+    /// Messages of this connection, over NATS, with the index of their subscription.
+    received: Vec<(usize, MessageName)>,
     /// This connection receives everything that the last publishers send.
     expects_last: bool,
 }
@@ -69,6 +71,7 @@ impl BroadcastSubscriber {
         position: SubscriberPosition,
         pace: Option<ReadPace>,
         stay: Option<Duration>,
+        second_filter: Option<String>,
     ) -> BroadcastSubscriber {
         BroadcastSubscriber {
             protocol,
@@ -80,7 +83,8 @@ impl BroadcastSubscriber {
             leaves_at: None,
             is_open: false,
             is_requested: false,
-            names: Vec::new(),
+            second_filter,
+            received: Vec::new(),
             expects_last: false,
         }
     }
@@ -95,6 +99,11 @@ impl BroadcastSubscriber {
 
     pub(super) fn position(&self) -> &SubscriberPosition {
         &self.position
+    }
+
+    /// The filters of its subscriptions.
+    fn filters(&self) -> impl Iterator<Item = &str> {
+        std::iter::once(self.position.filter()).chain(self.second_filter.as_deref())
     }
 
     fn key(&self, run: u32) -> EpochKey {
@@ -125,7 +134,10 @@ impl BroadcastSubscriber {
             }
             SubscriberProtocol::Nats => {
                 wire.line("CONNECT {\"verbose\":false,\"headers\":true}");
-                wire.line(&format!("SUB {} 1\r\nPING", self.position.filter()));
+                for (sid, filter) in (1..).zip(self.filters()) {
+                    wire.line(&format!("SUB {filter} {sid}"));
+                }
+                wire.line("PING");
             }
             SubscriberProtocol::Consumer => wire.line("CONNECT {\"verbose\":false,\"headers\":true}"),
         }
@@ -202,9 +214,14 @@ impl BroadcastSubscriber {
     /// Ends a connection.
     pub(super) fn left(&mut self, run: u32, context: &mut BroadcastContext<'_>) {
         (self.leaves_at, self.expects_last) = (None, false);
-        let names = std::mem::take(&mut self.names);
-        let filter = self.position.filter().to_owned();
-        context.ledger.end_nats_run(NatsRun { key: self.key(run), filter, names });
+        let (key, received) = (self.key(run), std::mem::take(&mut self.received));
+        for (subscription, filter) in self.filters().enumerate() {
+            let own = received.iter().filter(|(of, _)| *of == subscription);
+            let names = own.map(|(_, name)| *name).collect();
+            context.ledger.end_nats_run(NatsRun { key, filter: Some(filter.to_owned()), names });
+        }
+        let names = received.into_iter().map(|(_, name)| name).collect();
+        context.ledger.end_nats_run(NatsRun { key, filter: None, names });
     }
 
     /// Whether everything that is known has been received.
@@ -219,7 +236,16 @@ impl BroadcastSubscriber {
             let is_up_to_date = self.position.is_up_to_date(key, context.ledger);
             return self.is_open && (is_up_to_date || may_have_nothing && last.is_none());
         }
-        self.is_open && (!self.expects_last || last.is_none_or(|name| self.names.contains(&name)))
+        self.is_open && (!self.expects_last || self.has_last(key, context))
+    }
+
+    /// Whether each of its subscriptions over NATS has received the last record, if that is of a last publisher.
+    fn has_last(&self, key: EpochKey, context: &BroadcastContext<'_>) -> bool {
+        self.filters().enumerate().all(|(subscription, filter)| {
+            let last = context.ledger.last_of(key, filter).map(|(_, name)| name);
+            let last = last.filter(|name| LAST_PUBLISHERS.contains(&name.publisher));
+            last.is_none_or(|name| self.received.contains(&(subscription, name)))
+        })
     }
 
     /// Handles what has been received.
@@ -303,14 +329,18 @@ impl BroadcastSubscriber {
 
     fn receive_nats(
         &mut self,
-        NatsMessage { subject, reply, payload }: NatsMessage,
+        NatsMessage { subject, sid, reply, payload }: NatsMessage,
         run: u32,
         context: &mut BroadcastContext<'_>,
     ) -> Result<(), WireError> {
         let key = self.key(run);
         if self.protocol == SubscriberProtocol::Nats {
             let name = context.ledger.identify(key, (Some(&subject), &payload)).map_err(WireError::Wrong)?;
-            self.names.push(name);
+            let subscription =
+                (1..).zip(self.filters()).position(|(own, _): (u32, _)| own.to_string() == sid);
+            let subscription =
+                subscription.ok_or_else(|| WireError::Wrong(format!("{name} came for the sid {sid}")))?;
+            self.received.push((subscription, name));
             return Ok(());
         }
         if subject.starts_with("_R.") {

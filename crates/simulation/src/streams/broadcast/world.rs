@@ -435,6 +435,7 @@ impl BroadcastWorld {
             }
         }
         self.totals.removals = self.ledger.removals;
+        self.totals.closes = self.ledger.acknowledged_closes;
         Ok(BroadcastReport {
             report: RunReport {
                 trace_hash: self.network.trace_hash(),

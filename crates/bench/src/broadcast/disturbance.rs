@@ -5,11 +5,13 @@
 //! What they receive is verified: every payload is one of the run, and within a subscription the messages follow each
 //! other without a gap, a repetition or a change.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
@@ -63,7 +65,7 @@ impl Disturbance {
         let mut disturber = Disturber::open(plan)?;
         let seen = Arc::clone(&stop);
         let thread = thread::spawn(move || {
-            while !seen.load(Ordering::Relaxed) {
+            while !seen.load(Relaxed) {
                 disturber.tick();
                 thread::sleep(DISTURBANCE_TICK);
             }
@@ -74,7 +76,7 @@ impl Disturbance {
     }
 
     pub(super) fn end(self) -> DisturbanceOutcome {
-        self.stop.store(true, Ordering::Relaxed);
+        self.stop.store(true, Relaxed);
         self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 }
@@ -319,12 +321,8 @@ impl NatsReader {
         pattern: &Pattern,
         subject: &str,
     ) -> Result<ReadOutcome, DisturbanceFailure> {
-        match self.stream.read(buffer) {
-            Ok(0) => return Ok(ReadOutcome::Closed),
-            Ok(count) => self.unfinished.extend_from_slice(&buffer[..count]),
-            Err(error) if would_block(&error) => return Ok(ReadOutcome::Open),
-            // A server that closes with unread input resets the connection.
-            Err(_) => return Ok(ReadOutcome::Closed),
+        if let Some(outcome) = read_once(&mut self.stream, buffer, &mut self.unfinished) {
+            return Ok(outcome);
         }
         let input = std::mem::take(&mut self.unfinished);
         let mut start = 0;
@@ -359,23 +357,49 @@ impl NatsReader {
 
     /// Checks a payload: right, and the next one of its subscription.
     fn check(&mut self, sid: u64, payload: &[u8], pattern: &Pattern) -> Result<(), DisturbanceFailure> {
-        let Some(id) = pattern.check(payload) else {
-            return Err((DeliveryFailure::WrongPayload, shown(payload)));
-        };
-        let next = self.next.entry(sid).or_insert(id.counter);
-        let detail = |next: u64| format!("subscription {sid}: message {} instead of {next}", id.counter);
-        if id.counter < *next {
-            return Err((DeliveryFailure::Repeated, detail(*next)));
-        }
-        if id.counter > *next {
-            return Err((DeliveryFailure::Undelivered, detail(*next)));
-        }
-        *next += 1;
+        let next = self.next.get(&sid).copied();
+        let after = check_next(payload, pattern, next, format_args!("subscription {sid}"))?;
+        self.next.insert(sid, after);
         self.received += 1;
         // Lines are processed in order: a subscription that delivers has ended the one before its predecessor.
         self.next.retain(|other, _| *other + 1 >= sid);
         Ok(())
     }
+}
+
+/// Reads once. Returns the state of the connection if there is nothing new to decode.
+pub(super) fn read_once(
+    stream: &mut TcpStream,
+    buffer: &mut [u8],
+    unfinished: &mut Vec<u8>,
+) -> Option<ReadOutcome> {
+    match stream.read(buffer) {
+        Ok(0) => Some(ReadOutcome::Closed),
+        Ok(count) => {
+            unfinished.extend_from_slice(&buffer[..count]);
+            None
+        }
+        Err(error) if would_block(&error) => Some(ReadOutcome::Open),
+        // A server that closes with unread input resets the connection.
+        Err(_) => Some(ReadOutcome::Closed),
+    }
+}
+
+/// Checks that a payload is right, and the message with the counter `next` if that is known. Returns the next counter.
+pub(super) fn check_next(
+    payload: &[u8],
+    pattern: &Pattern,
+    next: Option<u64>,
+    subscriber: impl Display,
+) -> Result<u64, DisturbanceFailure> {
+    let id = pattern.check(payload).ok_or_else(|| (DeliveryFailure::WrongPayload, shown(payload)))?;
+    let next = next.unwrap_or(id.counter);
+    let failure = match id.counter.cmp(&next) {
+        Ordering::Less => DeliveryFailure::Repeated,
+        Ordering::Equal => return Ok(next + 1),
+        Ordering::Greater => DeliveryFailure::Undelivered,
+    };
+    Err((failure, format!("{subscriber}: message {} instead of {next}", id.counter)))
 }
 
 /// The subscription id of a message with this subject and size.

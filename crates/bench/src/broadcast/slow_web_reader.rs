@@ -1,11 +1,11 @@
 //! A subscriber over SSE or WebSocket that disturbs a run by reading slowly.
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::TcpStream;
 
-use super::codec::{ReceivedItem, Subscription, codec_for, shown};
-use super::connection::{open_subscriber, would_block};
-use super::disturbance::{DisturbanceFailure, ReadOutcome};
+use super::codec::{ReceivedItem, Subscription, codec_for};
+use super::connection::open_subscriber;
+use super::disturbance::{DisturbanceFailure, ReadOutcome, check_next, read_once};
 use super::error::BroadcastError;
 use super::plan::BroadcastPlan;
 use super::tally::DeliveryFailure;
@@ -36,12 +36,8 @@ impl SlowWebReader {
         pattern: &Pattern,
         plan: &BroadcastPlan,
     ) -> Result<ReadOutcome, DisturbanceFailure> {
-        match self.stream.read(buffer) {
-            Ok(0) => return Ok(ReadOutcome::Closed),
-            Ok(count) => self.unfinished.extend_from_slice(&buffer[..count]),
-            Err(error) if would_block(&error) => return Ok(ReadOutcome::Open),
-            // A server that closes with unread input resets the connection.
-            Err(_) => return Ok(ReadOutcome::Closed),
+        if let Some(outcome) = read_once(&mut self.stream, buffer, &mut self.unfinished) {
+            return Ok(outcome);
         }
         let codec = codec_for(plan);
         let input = std::mem::take(&mut self.unfinished);
@@ -51,7 +47,8 @@ impl SlowWebReader {
             let item = codec.next_item(&self.subscription, rest);
             match item.map_err(|detail| (DeliveryFailure::Protocol, detail))? {
                 ReceivedItem::Delivery { size, payload, .. } => {
-                    self.check(&rest[payload], pattern)?;
+                    self.next = Some(check_next(&rest[payload], pattern, self.next, "a slow subscriber")?);
+                    self.received += 1;
                     start += size;
                 }
                 ReceivedItem::Control { size, answer } => {
@@ -63,22 +60,5 @@ impl SlowWebReader {
         }
         self.unfinished.extend_from_slice(&input[start..]);
         Ok(ReadOutcome::Open)
-    }
-
-    fn check(&mut self, payload: &[u8], pattern: &Pattern) -> Result<(), DisturbanceFailure> {
-        let Some(id) = pattern.check(payload) else {
-            return Err((DeliveryFailure::WrongPayload, shown(payload)));
-        };
-        let next = *self.next.get_or_insert(id.counter);
-        let detail = || format!("a slow subscriber: message {} instead of {next}", id.counter);
-        if id.counter < next {
-            return Err((DeliveryFailure::Repeated, detail()));
-        }
-        if id.counter > next {
-            return Err((DeliveryFailure::Undelivered, detail()));
-        }
-        self.next = Some(next + 1);
-        self.received += 1;
-        Ok(())
     }
 }

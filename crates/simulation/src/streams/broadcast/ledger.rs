@@ -18,6 +18,7 @@ use std::fmt;
 use stilling_journal::disk::simulated::SimulatedDisk;
 use stilling_journal::{Log, LogConfig, ReadOutcome, RecordKind, StartAt};
 
+use super::lots::LotRecords;
 use super::message::{
     CloseRecord, KnownLots, LOTS, LotCommand, LotMessage, ON_DISK, STREAMS, SentMessage, is_gated, matches,
     name_of,
@@ -91,14 +92,6 @@ struct EpochRecords {
     revealed_closes: [bool; LOTS],
     /// The received record of a close.
     close: Option<CloseRecord>,
-}
-
-/// What the records of a lot say.
-#[derive(Clone, Copy, Default)]
-struct LotRecords {
-    price: Option<u64>,
-    bids: u64,
-    is_closed: bool,
 }
 
 #[derive(Debug)]
@@ -611,25 +604,16 @@ impl BroadcastLedger {
         if key.is_on_disk() {
             records.extend(self.stored[key.stream].iter());
         }
+        let is_complete = key.is_on_disk() && !self.has_retention[key.stream];
         let mut lots = [LotRecords::default(); LOTS];
         for (sequence, name) in &records {
+            let in_record = |why: String| format!("{name} at {sequence} of {key:?}: {why}");
             let message = self.sent[key.stream].get(name).and_then(|attempts| attempts.message.lot);
-            let Some(LotMessage { lot, price, command }) = message else {
-                return Err(format!("{name} at {sequence} of {key:?} is no bid"));
-            };
-            let lot = &mut lots[lot];
-            if lot.is_closed {
-                return Err(format!("{name} at {sequence} of {key:?} is behind the close"));
-            }
-            if command == LotCommand::Close {
-                lot.is_closed = true;
-                self.check_close(key, lot, epoch.close)?;
-                continue;
-            }
-            let price_before = lot.price.replace(price);
-            lot.bids += u64::from(command == LotCommand::Bid);
-            if price_before.is_some_and(|before| command == LotCommand::Open || price <= before) {
-                return Err(format!("{name} at {sequence} of {key:?}: {price} after {price_before:?}"));
+            let message = message.ok_or_else(|| in_record("it is no bid".to_owned()))?;
+            let lot = &mut lots[message.lot];
+            lot.add(message).map_err(in_record)?;
+            if let Some(close) = epoch.close.filter(|_| message.command == LotCommand::Close) {
+                lot.check_close(close, is_complete).map_err(in_record)?;
             }
         }
         let prices = lots.map(|lot| lot.price);
@@ -648,21 +632,6 @@ impl BroadcastLedger {
             self.closed[key.stream] = lots.map(|lot| lot.is_closed);
         }
         Ok(())
-    }
-
-    /// Compares the received record of a close with the records of its lot, of which some may be unknown.
-    fn check_close(&self, key: EpochKey, lot: &LotRecords, close: Option<CloseRecord>) -> Result<(), String> {
-        let Some(CloseRecord { price, bids, .. }) = close else { return Ok(()) };
-        let is_complete = key.is_on_disk() && !self.has_retention[key.stream];
-        let is_right = match is_complete {
-            true => lot.price == Some(price) && lot.bids == bids,
-            false => lot.price <= Some(price) && lot.bids <= bids,
-        };
-        if is_right {
-            Ok(())
-        } else {
-            Err(format!("{close:?} closes {:?} with {} bids", lot.price, lot.bids))
-        }
     }
 
     fn read(&self, stream: usize, disk: &SimulatedDisk) -> Result<StoredStream, String> {

@@ -9,6 +9,7 @@
 mod client;
 mod decode;
 mod ledger;
+mod lots;
 mod message;
 mod parameters;
 mod position;

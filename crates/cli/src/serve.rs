@@ -124,6 +124,10 @@ struct DatagramArguments {
     /// CoAP clients that get at most three times the bytes of their requests until they return an Echo value
     #[arg(long, value_enum, default_value_t = UnprovenChoice::Remote)]
     coap_unproven: UnprovenChoice,
+    /// Average seconds of CoAP requests at worker processes, waiting included, beyond which new ones for the same pool
+    /// are answered 5.03 or 4.29 unless a worker is free for them
+    #[arg(long, value_name = "S", default_value_t = 2.0, value_parser = seconds())]
+    coap_slow_time: f64,
     /// Record every datagram of UDP sockets in pcapng files in this directory, for tshark and Wireshark
     #[arg(long, value_name = "DIRECTORY")]
     packet_log: Option<PathBuf>,
@@ -159,6 +163,7 @@ impl DatagramArguments {
             UnprovenChoice::Remote => UnprovenPeers::Remote,
             UnprovenChoice::All => UnprovenPeers::All,
         };
+        config.coap_slow_time = Duration::from_secs_f64(self.coap_slow_time);
         config.packet_log = self.packet_log.clone().map(|directory| PacketLogConfig {
             file_size_max: self.packet_log_file_size,
             files_max: self.packet_log_files as usize,

@@ -13,7 +13,7 @@ use stilling_wire::http1::HttpLimits;
 use stilling_workers::processes::{self, limits::PROCESSES_MAX, limits::SLOTS_MAX};
 use stilling_workers::{PoolScaling, QueueTarget};
 
-use crate::coap::UnprovenPeers;
+use crate::coap::{self, UnprovenPeers};
 use crate::hand_over::{ActivationError, HandOverError, TakeOverConfig};
 use crate::http::Timeouts;
 use crate::packet_log::PacketLogConfig;
@@ -87,6 +87,9 @@ pub struct ServeConfig {
     /// The CoAP clients that get at most three times the bytes of their requests until they prove their address. Default:
     /// remote ones.
     pub coap_unproven: UnprovenPeers,
+    /// Average handling time of a pool of worker processes beyond which each accept thread sheds new CoAP requests for
+    /// it. Default: 2 s.
+    pub coap_slow_time: Duration,
     /// Bytes of the kernel's receive buffer that each UDP socket requests; a line of the log tells if the system grants
     /// less. Default: up to 4 MiB, without a line.
     pub datagram_receive_buffer: Option<usize>,
@@ -178,6 +181,7 @@ impl Default for ServeConfig {
             coap: Vec::new(),
             coap_is_optional: false,
             coap_unproven: UnprovenPeers::default(),
+            coap_slow_time: coap::limits::SLOW_TIME,
             datagram_receive_buffer: None,
             packet_log: None,
             apps: Vec::new(),

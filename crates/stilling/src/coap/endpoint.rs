@@ -2,6 +2,7 @@
 
 use std::hash::BuildHasher;
 use std::sync::Arc;
+use std::time::Duration;
 
 use stilling_engine::DatagramPath;
 use stilling_hub::HashKey;
@@ -20,7 +21,7 @@ use super::forwarding::{Forwarding, ShedDecision};
 use super::handed_exchanges::{HandedExchange, records};
 use super::limits::{
     BODIES_MAX, BODIES_SIZE_MAX, EXCHANGE_LIFETIME, EXCHANGES_MAX, MESSAGE_SIZE_MAX, REPLIES_SIZE_MAX,
-    RETRY_AFTER_SECONDS, TRANSMISSIONS_MAX,
+    RETRY_AFTER_SECONDS, SLOW_TIME, TRANSMISSIONS_MAX,
 };
 use super::peers::ProvenPeers;
 use super::pending::{PendingExchanges, PendingId, RequestContext};
@@ -37,11 +38,23 @@ pub struct CoapEndpoint {
 }
 
 /// What the endpoints of all shards have in common.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct CoapSettings {
     /// The addresses that have to prove themselves.
     pub(crate) unproven: UnprovenPeers,
+    /// Average handling time of a pool beyond which its new requests are shed.
+    pub(crate) slow_time: Duration,
     pub(crate) demo: DemoResources,
+}
+
+impl Default for CoapSettings {
+    fn default() -> CoapSettings {
+        CoapSettings {
+            unproven: UnprovenPeers::default(),
+            slow_time: SLOW_TIME,
+            demo: DemoResources::default(),
+        }
+    }
 }
 
 /// The endpoint of one shard.
@@ -91,6 +104,7 @@ impl CoapShard {
     /// Applies the settings of the server.
     pub(crate) fn with_settings(mut self, settings: CoapSettings, now: Time) -> CoapShard {
         self.exchange.unproven = UnprovenBudget::new(settings.unproven, now);
+        self.exchange.forwarding.set_slow_time(settings.slow_time);
         self.exchange.demo = settings.demo;
         self
     }

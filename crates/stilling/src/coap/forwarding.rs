@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use stilling_engine::DatagramPath;
 use stilling_ring::Time;
@@ -88,6 +89,8 @@ pub(super) struct Forwarding {
     counters: Arc<CoapCounters>,
     routes: AppRoutes,
     pools: Vec<PoolLoad>,
+    /// Average handling time beyond which a pool is slow (row 1.8).
+    slow_time: Duration,
     calls: VecDeque<CoapCall>,
     /// The oldest first.
     exchanges: BTreeMap<PendingId, ForwardedExchange>,
@@ -106,6 +109,7 @@ impl Forwarding {
             counters,
             routes: AppRoutes::default(),
             pools: Vec::new(),
+            slow_time: SLOW_TIME,
             calls: VecDeque::new(),
             exchanges: BTreeMap::new(),
             by_request: HashMap::new(),
@@ -117,11 +121,16 @@ impl Forwarding {
         }
     }
 
+    /// Sets the average handling time beyond which the pools set later are slow.
+    pub(super) fn set_slow_time(&mut self, slow_time: Duration) {
+        self.slow_time = slow_time;
+    }
+
     /// Sets the pools: their routes, and the slots of each.
     pub(super) fn set_pools(&mut self, routes: AppRoutes, slots: impl Iterator<Item = usize>, now: Time) {
         self.routes = routes;
         let load = |slots| PoolLoad {
-            overload: Overload::new(slots, SLOW_TIME, now),
+            overload: Overload::new(slots, self.slow_time, now),
             open: 0,
             clients: HashMap::new(),
         };

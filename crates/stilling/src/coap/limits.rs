@@ -101,8 +101,8 @@ pub(crate) const PATH_SIZE_MAX: usize = 512;
 /// Bytes that a demo resource stores. More: 4.13.
 pub(crate) const DEMO_STORED_SIZE_MAX: usize = REQUEST_BODY_SIZE_MAX;
 
-/// Average handling time of forwarded requests from which new ones are shed, by default (row 1.8): the time after which
-/// a client repeats a request that is not acknowledged.
+/// Average handling time of forwarded requests beyond which new ones are shed, by default (row 1.8): the time after
+/// which a client repeats a request that is not acknowledged.
 pub(crate) const SLOW_TIME: Duration = ACK_TIMEOUT;
 
 /// Time in which the average handling time halves while no request is handled.

@@ -70,7 +70,11 @@ impl Server {
             clock: clock.clone(),
             http: http_config(&config, routes),
             engine: upstream.engine_config(&config),
-            coap: CoapSettings { unproven: config.coap_unproven, ..CoapSettings::default() },
+            coap: CoapSettings {
+                unproven: config.coap_unproven,
+                slow_time: config.coap_slow_time,
+                ..CoapSettings::default()
+            },
             exchanges,
             overview: Arc::new(Overview {
                 packet_log: packet_counters,

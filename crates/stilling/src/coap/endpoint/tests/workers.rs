@@ -1,6 +1,6 @@
 //! Requests that worker processes answer, and their overload.
 
-use super::super::super::limits::{NO_WORKER_HOLD, SHED_REPLIES_PER_SECOND_MAX};
+use super::super::super::limits::{NO_WORKER_HOLD, SHED_REPLIES_PER_SECOND_MAX, SLOW_TIME};
 use super::*;
 use crate::upstream::{
     BodyFraming, PathPattern, ResponsePiece, UpstreamFailure, UpstreamRequest, UpstreamResponse,
@@ -9,10 +9,15 @@ use crate::upstream::{
 const SLOTS: usize = 2;
 
 fn fixture() -> Fixture {
+    fixture_with(CoapSettings::default())
+}
+
+fn fixture_with(settings: CoapSettings) -> Fixture {
     let mut fixture = Fixture::new();
     let pattern: PathPattern = "/app/*".parse().expect("a pattern");
     let key = HashKey(1, 2);
-    fixture.shard = CoapShard::new(Arc::clone(&fixture.counters), key, fixture.now).with_pools(
+    let shard = CoapShard::new(Arc::clone(&fixture.counters), key, fixture.now);
+    fixture.shard = shard.with_settings(settings, fixture.now).with_pools(
         AppRoutes::new([&pattern].into_iter()),
         [SLOTS].into_iter(),
         fixture.now,
@@ -191,6 +196,28 @@ fn only_new_requests_are_shed() {
     assert_eq!(fixture.end(two, ok(b"2")).code, Code::CHANGED);
     let counters = &fixture.counters;
     assert_eq!((counters.shed_unavailable.get(), counters.shed_too_many.get()), (1, 1));
+}
+
+/// Row 1.8: handling times of 300 ms are slow with a threshold of 200 ms and not with the default of 2 s.
+#[test]
+fn the_threshold_decides_from_which_handling_time_on_requests_are_shed() {
+    for (slow_time, is_shed) in [(Duration::from_millis(200), true), (SLOW_TIME, false)] {
+        let mut fixture = fixture_with(CoapSettings { slow_time, ..CoapSettings::default() });
+        for message in 0..16 {
+            let id = fixture.forward(&client(1), message, message.into());
+            fixture.now = fixture.now.after(Duration::from_millis(300));
+            fixture.end(id, ok(b""));
+        }
+        for port in 2..=3 {
+            fixture.forward(&client(port), 1, (100 + port).into());
+        }
+        let reply = fixture.send(&client(4), &request(CON, Code::GET, 1, "app/new", &[], b""));
+        assert_eq!(
+            reply.map(|reply| reply.code),
+            is_shed.then_some(Code::SERVICE_UNAVAILABLE),
+            "{slow_time:?}"
+        );
+    }
 }
 
 /// Row 1.10: beyond the limit of replies new requests get none; duplicates still do.

@@ -3,7 +3,7 @@
 use stilling_engine::DatagramPath;
 
 use super::pending::PendingId;
-use crate::upstream::{RequestId, UpstreamRequest};
+use crate::upstream::{PoolIndex, RequestId, UpstreamRequest};
 
 /// A call, made in the order of [`CoapShard::next_call`](super::CoapShard::next_call).
 #[derive(Debug)]
@@ -16,6 +16,8 @@ pub(crate) enum CoapCall {
         path: DatagramPath,
         request: Box<UpstreamRequest>,
     },
+    /// Log a line about a pool.
+    Report { pool: PoolIndex, line: &'static str },
     /// Request the next piece of a response.
     Continue(RequestId),
     /// The answer is no longer needed. `is_late`: the request waited for too long.

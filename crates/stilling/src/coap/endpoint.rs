@@ -317,10 +317,13 @@ impl CoapShard {
         self.staged = None;
     }
 
-    /// When to call [`poll_transmit`](Self::poll_transmit) next.
+    /// When to call [`poll_transmit`](Self::poll_transmit) and [`publish_metrics`](Self::publish_metrics) next.
     pub(crate) fn next_deadline(&self) -> Option<Time> {
-        let Exchanges { pending, transmissions, .. } = &self.exchange;
-        pending.next_deadline().into_iter().chain(transmissions.next_deadline()).min()
+        let Exchanges { pending, transmissions, forwarding, .. } = &self.exchange;
+        [pending.next_deadline(), transmissions.next_deadline(), forwarding.next_report()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// The exchanges that a successor has to know, at most `size_max` bytes. `socket_id` identifies a socket for both
@@ -376,10 +379,11 @@ impl CoapShard {
         self.exchange.is_receiving = false;
     }
 
-    /// Sets the gauges.
+    /// Sets the gauges, and reports changes of overload.
     pub(crate) fn publish_metrics(&mut self, now: Time) {
         let Exchanges { counters, cache, assemblies, pending, forwarding, transmissions, .. } =
             &mut self.exchange;
+        forwarding.report_overload(now);
         counters.overloaded_pools.set(forwarding.overloaded_pools(now) as u64);
         counters.exchanges_evicted.add(cache.take_evicted());
         counters.exchanges.set(cache.len());

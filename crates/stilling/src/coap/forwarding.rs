@@ -15,7 +15,7 @@ use super::call::CoapCall;
 use super::counters::CoapCounters;
 use super::http_mapping::{self, AnsweredRequest, TargetPath};
 use super::limits::{BODY_SIZE_MAX, FORWARDED_SIZE_MAX, RESPONSES_SIZE_MAX, RETRY_AFTER_SECONDS, SLOW_TIME};
-use super::overload::{Admission, Overload, OverloadState, ShedReplies};
+use super::overload::{Admission, Overload, OverloadReports, OverloadState, ShedReplies};
 use super::pending::PendingId;
 use super::request::CoapRequest;
 use crate::memory::{MemoryReservation, MemoryUsage};
@@ -68,6 +68,7 @@ struct ForwardedExchange {
 #[derive(Debug)]
 struct PoolLoad {
     overload: Overload,
+    reports: OverloadReports,
     /// Requests without an answer.
     open: usize,
     /// Those of each client that has some.
@@ -131,6 +132,7 @@ impl Forwarding {
         self.routes = routes;
         let load = |slots| PoolLoad {
             overload: Overload::new(slots, self.slow_time, now),
+            reports: OverloadReports::new(now),
             open: 0,
             clients: HashMap::new(),
         };
@@ -151,7 +153,7 @@ impl Forwarding {
 
     /// Decides whether a new request is shed, before anything of it is copied.
     pub(super) fn shed(&mut self, pool: PoolIndex, client: SocketAddr, now: Time) -> ShedDecision {
-        let PoolLoad { overload, open, clients } = &self.pools[pool.position()];
+        let PoolLoad { overload, open, clients, .. } = &self.pools[pool.position()];
         let client_open = clients.get(&client).copied().unwrap_or_default();
         let code = match overload.admit(*open, client_open, clients.len(), now) {
             Admission::Admitted => return ShedDecision::Admitted,
@@ -381,6 +383,22 @@ impl Forwarding {
             }
         }
         Some(exchange)
+    }
+
+    /// Calls for a line in the log for each pool whose state has changed.
+    pub(super) fn report_overload(&mut self, now: Time) {
+        let Forwarding { pools, calls, .. } = self;
+        for (pool, load) in PoolIndex::all().zip(pools) {
+            let state = load.overload.state(now);
+            if load.reports.is_due(state, now) {
+                calls.push_back(CoapCall::Report { pool, line: state.report() });
+            }
+        }
+    }
+
+    /// When to call [`report_overload`](Self::report_overload) at the latest.
+    pub(super) fn next_report(&self) -> Option<Time> {
+        self.pools.iter().filter_map(|load| load.reports.next_check()).min()
     }
 
     /// Pools that shed new requests now.

@@ -27,6 +27,9 @@ const SAMPLE_WEIGHT_SHIFT: u32 = 3;
 /// The time in which shed replies are counted.
 const SECOND: Duration = Duration::from_secs(1);
 
+/// Interval of the reports of a pool's state, per shard. A state that ends sooner is not reported.
+const REPORT_INTERVAL: Duration = SECOND;
+
 /// The two conditions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OverloadState {
@@ -36,6 +39,20 @@ pub(super) enum OverloadState {
     /// A request found no worker in time.
     NoWorker,
     SlowAndNoWorker,
+}
+
+impl OverloadState {
+    /// The line in the log.
+    pub(super) fn report(self) -> &'static str {
+        match self {
+            OverloadState::Normal => "CoAP: overload ended, new requests are admitted",
+            OverloadState::Slow => "CoAP: overload, new requests are shed: answers are slow",
+            OverloadState::NoWorker => "CoAP: overload, new requests are shed: no worker was free in time",
+            OverloadState::SlowAndNoWorker => {
+                "CoAP: overload, new requests are shed: answers are slow and no worker was free in time"
+            }
+        }
+    }
 }
 
 /// What happens to a new request.
@@ -118,6 +135,33 @@ impl Overload {
             return Admission::TooMany;
         }
         if open < self.slots { Admission::Admitted } else { Admission::Unavailable }
+    }
+}
+
+/// The reports of a pool's state: one when it has changed, at most one per [`REPORT_INTERVAL`].
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OverloadReports {
+    last: OverloadState,
+    next_at: Time,
+}
+
+impl OverloadReports {
+    pub(super) fn new(now: Time) -> OverloadReports {
+        OverloadReports { last: OverloadState::Normal, next_at: now }
+    }
+
+    /// Whether the state is to be reported now. It then counts as reported.
+    pub(super) fn is_due(&mut self, state: OverloadState, now: Time) -> bool {
+        if now < self.next_at || (self.last, state) == (OverloadState::Normal, OverloadState::Normal) {
+            return false;
+        }
+        self.next_at = now.after(REPORT_INTERVAL);
+        std::mem::replace(&mut self.last, state) != state
+    }
+
+    /// When to check the state next, although nothing happens: overload ends with time.
+    pub(super) fn next_check(&self) -> Option<Time> {
+        (self.last != OverloadState::Normal).then_some(self.next_at)
     }
 }
 
@@ -325,6 +369,28 @@ mod tests {
             assert!(answered * 10 >= peak * 9, "{load}: {answered} of {peak}");
             assert!(longest <= Duration::from_millis(601), "{load}: {longest:?}");
         }
+    }
+
+    /// Each change is reported, however often the state is checked, but at most one per second; the end of an overload
+    /// is reported although no request arrives.
+    #[test]
+    fn changes_of_the_state_are_reported_once_and_at_intervals() {
+        let (mut reports, mut now) = (OverloadReports::new(start()), start());
+        assert!(!reports.is_due(OverloadState::Normal, now));
+        assert_eq!(reports.next_check(), None);
+        assert!(reports.is_due(OverloadState::NoWorker, now));
+        // It changes every millisecond for ten seconds.
+        let mut lines = 0;
+        for millisecond in 0..10_000 {
+            now = now.after(Duration::from_millis(1));
+            let state = if millisecond % 3 == 0 { OverloadState::Slow } else { OverloadState::NoWorker };
+            lines += u32::from(reports.is_due(state, now));
+        }
+        assert!((1..=10).contains(&lines), "{lines}");
+        let check = reports.next_check().expect("its end is to be reported");
+        assert!(check > now && check <= now.after(REPORT_INTERVAL));
+        assert!(reports.is_due(OverloadState::Normal, check));
+        assert_eq!(reports.next_check(), None);
     }
 
     /// Row 1.10: replies to shed requests are limited in each second.

@@ -274,7 +274,29 @@ fn coap(page: &mut String, overview: &Overview) {
     );
     let rows = rows.iter().map(|(name, count)| (name.as_str(), *count));
     table(page, "CoAP", rows, |name| name.starts_with("dropped") || name.starts_with("forgotten"));
+    coap_workers(page, overview);
     coap_stages(page, overview);
+}
+
+/// CoAP requests at worker processes, and those that were shed.
+fn coap_workers(page: &mut String, overview: &Overview) {
+    if overview.apps.is_empty() {
+        return;
+    }
+    let rows = [
+        ("requests forwarded", overview.coap(|c| c.forwarded.get())),
+        ("pools in overload now, of all shards", overview.coap(|c| c.overloaded_pools.get())),
+        ("refused: no worker free in time", overview.coap(|c| c.no_worker.get())),
+        ("refused: shed with 5.03", overview.coap(|c| c.shed_unavailable.get())),
+        ("refused: shed with 4.29", overview.coap(|c| c.shed_too_many.get())),
+        ("refused: shed without a reply", overview.coap(|c| c.shed_silently.get())),
+        ("failed: no usable response", overview.coap(|c| c.worker_failures.get())),
+        ("failed: timeout", overview.coap(|c| c.worker_timeouts.get())),
+        ("failed: response too large", overview.coap(|c| c.responses_too_large.get())),
+    ];
+    table(page, "CoAP at worker processes", rows, |name| {
+        name.starts_with("refused") || name.starts_with("failed")
+    });
 }
 
 /// The mean time of each stage of CoAP.

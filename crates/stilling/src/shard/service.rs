@@ -340,6 +340,7 @@ impl ShardService {
                         Err(_) => coap.refused(exchange, now),
                     }
                 }
+                CoapCall::Report { pool, line } => upstream.print_line(pool, line),
                 CoapCall::Continue(id) => upstream.send(id, ClientMessage::PieceWanted),
                 CoapCall::Abandon { request, is_late } => upstream.abandon(request, is_late),
             }

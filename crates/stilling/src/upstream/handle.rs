@@ -6,7 +6,7 @@ use stilling_ring::Time;
 use super::message::ClientMessage;
 use super::pools::UpstreamPools;
 use super::request::UpstreamRequest;
-use super::request_table::RequestId;
+use super::request_table::{PoolIndex, RequestId};
 
 /// A shard's access to the worker processes. Events of a request are sent to its `reply_to`.
 pub(crate) struct UpstreamHandle<'a> {
@@ -34,6 +34,11 @@ impl<'a> UpstreamHandle<'a> {
     /// Whether the request still waits in the queue.
     pub(crate) fn is_queued(&self, id: RequestId) -> bool {
         self.pools.is_queued(id)
+    }
+
+    /// Logs a line about a pool.
+    pub(crate) fn print_line(&mut self, pool: PoolIndex, text: &str) {
+        self.pools.get_mut(pool).print_line(text);
     }
 
     /// Fails the request if the process's timeout has passed. Called at intervals while the client waits, because the

@@ -143,6 +143,10 @@ impl UpstreamPool {
         matches!(self.requests.get(id), Some(RequestEntry { state: RequestState::Queued(_), .. }))
     }
 
+    pub(super) fn print_line(&self, text: &str) {
+        self.queue.print_line(text);
+    }
+
     pub(super) fn check_timeout(&mut self, id: RequestId) {
         self.send_command(id, ConnectionCommand::CheckTimeout(id));
     }

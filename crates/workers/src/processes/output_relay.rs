@@ -39,7 +39,7 @@ pub fn standard_streams() -> OutputSink {
     })
 }
 
-/// The supervisor's messages about the processes. Printing never blocks: a message without room in the pipe is dropped.
+/// Messages about the processes and their pool. Printing never blocks: a message without room in the pipe is dropped.
 #[derive(Debug)]
 pub(super) struct Notices {
     name: String,
@@ -48,7 +48,16 @@ pub(super) struct Notices {
 
 impl Notices {
     pub(super) fn print_line(&self, number: usize, text: &str) {
-        let _ = rustix::io::write(&self.pipe, format!("{} {number}: {text}\n", self.name).as_bytes());
+        self.write(&format!("{} {number}: {text}\n", self.name));
+    }
+
+    /// Prints a line about the whole pool.
+    pub(super) fn print_pool_line(&self, text: &str) {
+        self.write(&format!("{}: {text}\n", self.name));
+    }
+
+    fn write(&self, line: &str) {
+        let _ = rustix::io::write(&self.pipe, line.as_bytes());
     }
 }
 
@@ -226,6 +235,7 @@ mod tests {
             }
         }
         relay.notices().print_line(0, "a notice");
+        relay.notices().print_pool_line("another");
         relay.end();
         lines.lock().expect("no panic").clone()
     }
@@ -234,7 +244,7 @@ mod tests {
     fn lines_come_whole_and_with_the_name_of_their_process() {
         let lines = relayed(&[b"one\ntw", b"o\n", b"\n", b"end without a line feed"]);
         let (notices, lines): (Vec<_>, Vec<_>) = lines.into_iter().partition(|line| line.starts_with("Err"));
-        assert_eq!(notices, ["Err app 0: a notice\n"]);
+        assert_eq!(notices, ["Err app 0: a notice\n", "Err app: another\n"]);
         let text = lines.concat().replace("Out app 0: ", "");
         assert_eq!(text.replace('\n', ""), "onetwoend without a line feed");
         assert!(

@@ -120,6 +120,12 @@ impl ProcessSlots {
         }
     }
 
+    pub(super) fn print_pool_line(&self, text: &str) {
+        if let Some(notices) = self.notices.get().and_then(Weak::upgrade) {
+            notices.print_pool_line(text);
+        }
+    }
+
     pub(super) fn admission_queue(&self) -> &AdmissionQueue {
         &self.admission_queue
     }

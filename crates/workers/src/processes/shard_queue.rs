@@ -196,6 +196,13 @@ impl<Q> ShardAdmissionQueue<Q> {
         self.slots_by_process.len()
     }
 
+    /// Logs a line about the pool, after its name. Never blocks: without room in the log's pipe the line is dropped.
+    pub fn print_line(&self, text: &str) {
+        if let Some(first) = self.slots_by_process.first() {
+            first.print_pool_line(text);
+        }
+    }
+
     /// Acquires a slot of the open process with the fewest in use.
     fn acquire_slot(&self, has_connection: impl Fn(usize) -> bool) -> Option<(usize, u64)> {
         loop {

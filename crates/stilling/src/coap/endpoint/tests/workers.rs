@@ -220,6 +220,32 @@ fn the_threshold_decides_from_which_handling_time_on_requests_are_shed() {
     }
 }
 
+/// Row 1.6: the beginning and the end of an overload are reported once each; the end although no request arrives.
+#[test]
+fn overload_is_reported_when_it_begins_and_when_it_ends() {
+    let mut fixture = fixture();
+    let reports = |fixture: &mut Fixture| {
+        fixture.shard.publish_metrics(fixture.now);
+        std::iter::from_fn(|| fixture.shard.next_call())
+            .map(|call| match call {
+                CoapCall::Report { line, .. } => line,
+                other => panic!("{other:?}"),
+            })
+            .collect::<Vec<_>>()
+    };
+    assert!(reports(&mut fixture).is_empty());
+    let id = fixture.forward(&client(1), 1, 7);
+    fixture.end(id, UpstreamEvent::Expired);
+    let begins = reports(&mut fixture);
+    assert!(begins.len() == 1 && begins[0].contains("no worker was free"), "{begins:?}");
+    assert!(reports(&mut fixture).is_empty());
+    assert_eq!(fixture.counters.overloaded_pools.get(), 1);
+    fixture.now = fixture.shard.next_deadline().expect("its end is to be reported");
+    let ends = reports(&mut fixture);
+    assert!(ends.len() == 1 && ends[0].contains("overload ended"), "{ends:?}");
+    assert_eq!((fixture.counters.overloaded_pools.get(), fixture.shard.next_deadline()), (0, None));
+}
+
 /// Row 1.10: beyond the limit of replies new requests get none; duplicates still do.
 #[test]
 fn beyond_the_limit_of_replies_new_requests_get_none() {

@@ -18,6 +18,7 @@ on_both_drivers!(
     a_burst_waits_in_the_ring_and_is_answered,
     what_the_kernel_drops_is_counted,
     an_unproven_client_gets_at_most_three_times_its_bytes,
+    datagrams_that_wait_at_the_drain_are_answered,
     an_address_in_use_is_an_error_only_if_it_is_named,
     the_packet_log_has_every_datagram_with_both_addresses,
     a_packet_log_that_cannot_be_written_costs_no_answer,
@@ -209,6 +210,33 @@ fn what_the_kernel_drops_is_counted(driver: DriverUnderTest) {
 
 fn packet_files(directory: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(directory).expect("the server has created it");
+/// Row 1.7: at SIGTERM the requests in the kernel's queue, more than a turn receives, are answered before the sockets
+/// close.
+fn datagrams_that_wait_at_the_drain_are_answered(driver: DriverUnderTest) {
+    const CLIENTS: usize = 4;
+    const REQUESTS: u16 = 80;
+    let options = format!("--coap 127.0.0.1:0 -A 1 --datagram-receive-buffer {RECEIVE_BUFFER}");
+    let server = start(driver, &options);
+    let clients = [(); CLIENTS].map(|()| client_of(server.banner_line("listening coap://")));
+    server.signal(Signal::STOP);
+    server.wait_until_stopped();
+    for client in &clients {
+        for id in 0..REQUESTS {
+            client.send(&non_get(id)).expect("it is sent");
+        }
+    }
+    server.signal(Signal::TERM);
+    server.signal(Signal::CONT);
+    for client in &clients {
+        for _ in 0..REQUESTS {
+            client.recv(&mut [0; 256]).expect("a response to each");
+        }
+    }
+    let metrics = server.expect_clean_end();
+    let requests = CLIENTS as u64 * u64::from(REQUESTS);
+    assert_eq!(metrics.value("coap_datagrams_total{class=\"new\"}"), requests);
+}
+
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry").path()).collect();
     paths.sort_unstable();
     paths

@@ -9,7 +9,8 @@ use crate::close_reason::CloseReason;
 use crate::driver::{Destination, Driver};
 
 impl<D: Driver, V: Service> Shard<D, V> {
-    pub(super) fn run_service_turn(&mut self) {
+    /// `has_datagrams`: this turn has received some.
+    pub(super) fn run_service_turn(&mut self, has_datagrams: bool) {
         let pending_arrivals = self.pending_arrivals();
         let open = self.slots.open();
         let datagram_sockets = self.datagram_sockets();
@@ -28,6 +29,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
             pending_arrivals,
             datagram_sockets,
             receiving_datagram_sockets,
+            has_datagrams,
             commands: &mut self.commands,
             adopt_context,
             datagrams,

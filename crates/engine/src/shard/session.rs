@@ -210,6 +210,8 @@ pub struct ShardControl<'a, V: Service> {
     pub(super) pending_arrivals: usize,
     pub(super) datagram_sockets: usize,
     pub(super) receiving_datagram_sockets: usize,
+    /// This turn has received datagrams.
+    pub(super) has_datagrams: bool,
     pub(super) commands: &'a mut Vec<ShardCommand<V>>,
     pub(super) adopt_context: AdoptContext<'a>,
     pub(super) datagrams: DatagramSender<'a>,
@@ -278,6 +280,11 @@ impl<V: Service> ShardControl<'_, V> {
     /// Whether the service may still get datagrams.
     pub fn receives_datagrams(&self) -> bool {
         self.receiving_datagram_sockets > 0
+    }
+
+    /// Whether this turn has received datagrams: their sockets may have more.
+    pub fn has_received_datagrams(&self) -> bool {
+        self.has_datagrams
     }
 
     /// Whether a datagram socket of the shard is open.

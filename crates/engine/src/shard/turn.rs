@@ -39,10 +39,11 @@ impl<D: Driver, V: Service> Shard<D, V> {
         self.revisit();
         self.dispatch();
         self.serve_paced_datagrams();
+        let has_datagrams = self.received_from != 0;
         self.count_dropped_datagrams();
         self.deliver();
         self.expire();
-        self.run_service_turn();
+        self.run_service_turn(has_datagrams);
         self.resume_input_blocked();
         self.blocks.trim(self.now);
         self.counters.turns.add(1);

@@ -7,7 +7,7 @@ use stilling_ring::Time;
 
 use super::ShardService;
 use crate::hub::HubHandle;
-use crate::hub::limits::{DRAIN_QUIET, RELEASE_CHECK_INTERVAL};
+use crate::hub::limits::{DRAIN_QUIET, DRAIN_READ_MAX, RELEASE_CHECK_INTERVAL};
 use crate::hub::quiet_wait::QuietWait;
 use crate::lifecycle::{HandoverStage, Lifecycle, LifecyclePhase};
 use crate::syslog::SyslogShard;
@@ -88,8 +88,11 @@ impl ShardDrain {
             return Some(control.now);
         };
         let is_late = phase == LifecyclePhase::Stopping || control.now >= deadline;
-        if hub.is_none() && !std::mem::replace(&mut self.stops_datagram_sockets, true) {
-            control.stop_datagram_sockets();
+        if hub.is_none() && !self.stops_datagram_sockets {
+            if is_late || !has_waiting_datagrams(started, lifecycle, control) {
+                self.stops_datagram_sockets = true;
+                control.stop_datagram_sockets();
+            }
             return Some(control.now);
         }
         let again = self.release_hub(started, hub, syslog, lifecycle, control, is_late);
@@ -170,6 +173,9 @@ impl ShardDrain {
                 return None;
             }
         }
+        if !self.stops_datagram_sockets && !is_late && has_waiting_datagrams(started, lifecycle, control) {
+            return Some(now);
+        }
         if !std::mem::replace(&mut self.stops_datagram_sockets, true) {
             syslog.end_unix_sockets();
             control.stop_datagram_sockets();
@@ -196,4 +202,16 @@ impl ShardDrain {
         }
         Some(now)
     }
+}
+
+/// Whether datagrams that were sent before the drain may wait in the sockets: they are read until a turn receives none.
+/// A successor reads them itself.
+fn has_waiting_datagrams(
+    started: Time,
+    lifecycle: &Lifecycle,
+    control: &ShardControl<'_, ShardService>,
+) -> bool {
+    !lifecycle.is_handed_over()
+        && control.has_received_datagrams()
+        && control.now.since(started) < DRAIN_READ_MAX
 }

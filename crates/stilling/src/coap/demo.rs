@@ -14,7 +14,7 @@ pub(super) const SEPARATE_DELAY: Duration = Duration::from_millis(200);
 
 /// The resources in link format (RFC 6690): path and attributes.
 const LINKS: &[(&str, &str)] = &[
-    ("/test", "rt=\"test\";ct=0"),
+    ("/test", "rt=\"test\";ct=0;title=\"Default test resource\""),
     ("/separate", "rt=\"test\";ct=0"),
     ("/large", "rt=\"block\";sz=1700;ct=0"),
     ("/large-update", "rt=\"block\""),
@@ -26,7 +26,18 @@ const LINKS: &[(&str, &str)] = &[
     ("/multi-format", "ct=\"0 41\""),
     ("/validate", "rt=\"test\";ct=0"),
     ("/create1", "rt=\"test\""),
+    ("/link1", "rt=\"Type1 Type2\";if=\"If1\""),
+    ("/link2", "rt=\"Type2 Type3\";if=\"If2\""),
+    ("/link3", "rt=\"Type1 Type3\";if=\"foo\""),
+    ("/path", "ct=40"),
+    ("/alternate", "anchor=\"/test\";rel=\"alternate\""),
 ];
+
+/// The resources below `/path`, which is the entry to them.
+const PATH_LINKS: &[(&str, &str)] = &[("/path/sub1", ""), ("/path/sub2", ""), ("/path/sub3", "")];
+
+/// Attributes whose values are lists, separated by spaces (RFC 6690 §2, RFC 7252 §7.2.1).
+const LIST_ATTRIBUTES: &[&str] = &["rt", "if", "rel", "rev", "ct"];
 
 const LARGE_LINE: &[u8] = b"/----------------------------------------------------------------\\\n\
 |                 RESOURCE BLOCK OF A LARGE ANSWER                 |\n";
@@ -72,12 +83,17 @@ impl DemoResources {
         let is_get = request.code == Code::GET;
         match request.path {
             b"test" => test(request, answer),
+            b"alternate" if is_get => test(request, answer),
             b"separate" if is_get => return DemoOutcome::Separate,
             b"large" if is_get => large(answer.text(Code::CONTENT, b"")),
             b"seg1" | b"seg1/seg2" | b"seg1/seg2/seg3" if is_get => {
                 answer.text(Code::CONTENT, request.path);
             }
-            b"path" | b"path/sub1" | b"path/sub2" | b"path/sub3" if is_get => {
+            b"path" if is_get => {
+                answer.start(Code::CONTENT).format = Some(ContentFormat::LINK_FORMAT);
+                write_links(PATH_LINKS, request, answer);
+            }
+            b"path/sub1" | b"path/sub2" | b"path/sub3" | b"link1" | b"link2" | b"link3" if is_get => {
                 answer.text(Code::CONTENT, request.path);
             }
             b"query" if is_get => query(request, answer),
@@ -234,12 +250,17 @@ fn replace(stored: &mut Vec<u8>, request: &CoapRequest<'_>, answer: &mut Answer)
 
 /// Writes the links that match the query of a request for `/.well-known/core` (RFC 6690 §4.1).
 pub(super) fn links(request: &CoapRequest<'_>, answer: &mut Answer) {
-    for (path, attributes) in LINKS {
+    write_links(LINKS, request, answer);
+}
+
+fn write_links(links: &[(&str, &str)], request: &CoapRequest<'_>, answer: &mut Answer) {
+    for (path, attributes) in links {
         if request.values(OptionNumber::URI_QUERY).all(|query| matches_link(query, path, attributes)) {
             if !answer.body.is_empty() {
                 answer.body.push(b',');
             }
-            for piece in ["<", path, ">;", attributes] {
+            let separator = if attributes.is_empty() { ">" } else { ">;" };
+            for piece in ["<", path, separator, attributes] {
                 answer.body.extend_from_slice(piece.as_bytes());
             }
         }
@@ -258,5 +279,9 @@ fn matches_link(query: &[u8], path: &str, attributes: &str) -> bool {
         return is_match(path);
     }
     let mut pairs = attributes.split(';').filter_map(|attribute| attribute.split_once('='));
-    pairs.any(|(of, values)| of == name && values.trim_matches('"').split(' ').any(is_match))
+    pairs.any(|(of, value)| {
+        let value = value.trim_matches('"');
+        let is_list = LIST_ATTRIBUTES.contains(&name);
+        of == name && if is_list { value.split(' ').any(is_match) } else { is_match(value) }
+    })
 }

@@ -541,7 +541,7 @@ fn the_resources_are_listed_and_filtered() {
     let mut fixture = Fixture::new();
     let all = fixture.ask(&client(1), Code::GET, ".well-known/core", &[], b"");
     assert_eq!(all.value(OptionNumber::CONTENT_FORMAT), Some(&[40][..]));
-    assert!(all.payload.starts_with(b"</test>;rt=\"test\";ct=0,</separate>"));
+    assert!(all.payload.starts_with(b"</test>;rt=\"test\";ct=0;title=\"Default test resource\",</separate>"));
     let blocks = [(OptionNumber::URI_QUERY, b"rt=block".to_vec())];
     let some = fixture.ask(&client(1), Code::GET, ".well-known/core", &blocks, b"");
     let text = String::from_utf8(some.payload).expect("it is text");

@@ -240,15 +240,19 @@ fn td_coap_core_23_if_none_match() {
     assert_eq!(fixture.ask(&client(1), Code::PUT, "create1", &absent, b"two").code, Code::CREATED);
 }
 
-/// The links that match a query, by path.
-fn links(query: &[&str]) -> Vec<String> {
-    let query = text_options(OptionNumber::URI_QUERY, query);
-    let answer = Fixture::new().ask(&client(1), Code::GET, ".well-known/core", &query, b"");
+/// The paths of links in link format.
+fn paths(answer: Received) -> Vec<String> {
     assert_eq!(answer.code, Code::CONTENT);
     assert_eq!(answer.value(OptionNumber::CONTENT_FORMAT), Some(&[40][..]));
     let text = String::from_utf8(answer.payload).expect("it is text");
     let path = |link: &str| link.split_once('>').expect("a link").0.trim_start_matches('<').to_owned();
     text.split(',').filter(|link| !link.is_empty()).map(path).collect()
+}
+
+/// The links that match a query, by path.
+fn links(query: &[&str]) -> Vec<String> {
+    let query = text_options(OptionNumber::URI_QUERY, query);
+    paths(Fixture::new().ask(&client(1), Code::GET, ".well-known/core", &query, b""))
 }
 
 const BLOCK_LINKS: [&str; 4] = ["/large", "/large-update", "/large-create", "/large-post"];
@@ -266,18 +270,24 @@ fn td_coap_link_02_a_resource_type() {
     assert_eq!(links(&["rt=bloc"]), [""; 0]);
 }
 
-/// `/multi-format` has no resource type.
 #[test]
 fn td_coap_link_03_any_resource_type() {
-    let all = links(&[]);
-    let typed: Vec<String> = all.iter().filter(|path| *path != "/multi-format").cloned().collect();
-    assert!(typed.len() < all.len());
+    let untyped = ["/multi-format", "/path", "/alternate"];
+    let typed: Vec<String> =
+        links(&[]).into_iter().filter(|path| !untyped.contains(&path.as_str())).collect();
     assert_eq!(links(&["rt=*"]), typed);
 }
 
 #[test]
-fn td_coap_link_05_no_interface_has_the_prefix() {
-    assert_eq!(links(&["if=If*"]), [""; 0]);
+fn td_coap_link_04_one_of_several_resource_types() {
+    assert_eq!(links(&["rt=Type2"]), ["/link1", "/link2"]);
+    assert_eq!(links(&["rt=Type1 Type2"]), [""; 0], "the value is a list");
+}
+
+#[test]
+fn td_coap_link_05_a_prefix_of_interfaces() {
+    assert_eq!(links(&["if=If*"]), ["/link1", "/link2"]);
+    assert_eq!(links(&["if=foo"]), ["/link3"]);
 }
 
 #[test]
@@ -287,13 +297,41 @@ fn td_coap_link_06_any_size() {
 
 #[test]
 fn td_coap_link_07_a_path() {
-    assert_eq!(links(&["href=/large"]), ["/large"]);
+    assert_eq!(links(&["href=/link1"]), ["/link1"]);
 }
 
 #[test]
 fn td_coap_link_08_a_prefix_of_paths() {
-    assert_eq!(links(&["href=/large*"]), BLOCK_LINKS);
+    assert_eq!(links(&["href=/link*"]), ["/link1", "/link2", "/link3"]);
     assert_eq!(links(&["href=/lar*", "sz=1700"]), ["/large"], "all conditions hold");
+}
+
+#[test]
+fn td_coap_link_09_a_hierarchy() {
+    assert!(links(&["ct=40"]) == ["/path"] && links(&["href=/path/*"]).is_empty());
+    let mut fixture = Fixture::new();
+    let below = paths(fixture.ask(&client(1), Code::GET, "path", &[], b""));
+    assert_eq!(below, ["/path/sub1", "/path/sub2", "/path/sub3"]);
+    for path in below {
+        let uri = path.trim_start_matches('/');
+        let answer = fixture.ask(&client(1), Code::GET, uri, &[], b"");
+        assert_eq!((answer.code, &answer.payload[..]), (Code::CONTENT, uri.as_bytes()));
+    }
+}
+
+#[test]
+fn td_coap_link_10_an_alternate() {
+    assert_eq!(links(&["anchor=/test", "rel=alternate"]), ["/alternate"]);
+    let answer = Fixture::new().ask(&client(1), Code::GET, "alternate", &[], b"");
+    assert_eq!((answer.code, &answer.payload[..]), (Code::CONTENT, TEXT));
+}
+
+/// RFC 6690 §4.1: a title is one value, although it has spaces.
+#[test]
+fn a_title_is_compared_as_a_whole() {
+    assert_eq!(links(&["title=Default test resource"]), ["/test"]);
+    assert_eq!(links(&["title=Default*"]), ["/test"]);
+    assert_eq!(links(&["title=test"]), [""; 0]);
 }
 
 /// Reads a body from `number` on in blocks of `size` bytes; the first block may have been read before.

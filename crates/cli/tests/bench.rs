@@ -287,6 +287,25 @@ fn coap_requests_are_reported_as_text_and_as_json() {
     assert!(stderr_text.contains("unexpected_code: 4.04"), "{stderr_text}");
 }
 
+/// Row 1.11: with 10 % of the datagrams lost in each direction and 5 % sent twice, no request is executed twice.
+#[test]
+fn no_coap_request_is_executed_twice() {
+    let (_server, url) = coap_server();
+    let options = format!(
+        "{url}/executions --count-executions -n 3000 -s 64 -w 64 --loss 10 --duplication 5 --reordering 5 --timeout 120 \
+         --json"
+    );
+    let outcome = stilling(&format!("bench coap {options}")).output().expect("the binary runs");
+    assert_eq!(outcome.status.code(), Some(0), "{}", text(&outcome.stderr));
+    let json: serde_json::Value = serde_json::from_slice(&outcome.stdout).expect("one JSON value");
+    let count = |value: &serde_json::Value| value.as_u64().expect("a number");
+    let executed = count(&json["executions"]["executed"]);
+    assert_eq!((count(&json["executions"]["repeated"]), count(&json["failures_total"])), (0, 0), "{json}");
+    assert!(executed >= count(&json["completed"]) && executed <= 3000, "{json}");
+    assert_eq!(count(&json["completed"]) + count(&json["lost"]), 3000, "{json}");
+    assert!(count(&json["retransmissions"]) > 100 && count(&json["duplicates"]) > 0, "{json}");
+}
+
 /// Row 1.19: wrong usage of the CoAP generator exits like any other.
 #[test]
 fn wrong_options_of_the_coap_generator_exit_with_64() {
@@ -297,6 +316,8 @@ fn wrong_options_of_the_coap_generator_exit_with_64() {
         ("coap://127.0.0.1:1/ -s 0", "--sockets"),
         ("coap://127.0.0.1:1/ --variants 2", "variants differ by {n}"),
         ("coap://127.0.0.1:1/ --loss 95", "0 to 90 percent"),
+        ("coap://127.0.0.1:1/ --count-executions", "--requests"),
+        ("coap://127.0.0.1:1/ --count-executions -n 2000000", "counted requests"),
         ("coap://127.0.0.1:1/ --rate 0", "rate"),
         ("coap://127.0.0.1:1/ --steps 5", "is not RATE:SECONDS"),
         ("coap://127.0.0.1:1/ --steps 5:1 --rate 5", "cannot be used with"),

@@ -22,6 +22,8 @@ use super::tally::{CoapFailure, CoapTally};
 pub(super) struct RequestEncoder {
     variants: Vec<Vec<(OptionNumber, Vec<u8>)>>,
     kind: MessageType,
+    /// Requests are POST, each with its number as body.
+    counts_executions: bool,
     buffer: [u8; REQUEST_SIZE_MAX],
 }
 
@@ -37,6 +39,7 @@ impl RequestEncoder {
         RequestEncoder {
             variants: (0..plan.variants).map(options_of).collect(),
             kind,
+            counts_executions: plan.counts_executions,
             buffer: [0; REQUEST_SIZE_MAX],
         }
     }
@@ -47,9 +50,16 @@ impl RequestEncoder {
         (id, token): (MessageId, Token),
         block: Option<BlockValue>,
     ) -> Result<&[u8], CoapEncodeError> {
-        let mut writer = MessageWriter::new(&mut self.buffer, self.kind, Code::GET, id, token)?;
-        for (number, value) in &self.variants[variant as usize] {
+        let (code, options) = match self.counts_executions {
+            true => (Code::POST, &self.variants[0]),
+            false => (Code::GET, &self.variants[variant as usize]),
+        };
+        let mut writer = MessageWriter::new(&mut self.buffer, self.kind, code, id, token)?;
+        for (number, value) in options {
             writer.option(*number, value)?;
+        }
+        if self.counts_executions {
+            return writer.payload(variant.to_string().as_bytes());
         }
         if let Some(block) = block {
             writer.option(OptionNumber::BLOCK2, block.encode().as_bytes())?;
@@ -177,8 +187,9 @@ impl Endpoint {
                     context.tally.retransmissions += 1;
                     self.transmit(context, at);
                 }
-                SlotTimer::Expired => {
-                    if context.loses && !context.is_confirmable {
+                timer @ (SlotTimer::Unacknowledged | SlotTimer::Expired) => {
+                    let is_last = timer == SlotTimer::Unacknowledged;
+                    if context.loses && (is_last || !context.is_confirmable) {
                         context.tally.lost += 1;
                     } else {
                         context.tally.fail(CoapFailure::Timeout, || format!("{slot:?}"));
@@ -272,7 +283,12 @@ impl Endpoint {
         message: &CoapMessage<'_>,
     ) -> Result<ResponsePart, CoapFailure> {
         match message.code {
-            Code::CONTENT => {}
+            Code::CHANGED if context.encoder.counts_executions => {
+                let number = self.slots[usize::from(at)].variant.to_string();
+                let is_own = message.payload == number.as_bytes();
+                return if is_own { Ok(ResponsePart::Last) } else { Err(CoapFailure::WrongBody) };
+            }
+            Code::CONTENT if !context.encoder.counts_executions => {}
             Code::TOO_MANY_REQUESTS | Code::SERVICE_UNAVAILABLE => return Ok(ResponsePart::Shed),
             _ => return Err(CoapFailure::UnexpectedCode),
         }

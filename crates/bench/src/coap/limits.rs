@@ -14,6 +14,9 @@ pub const COAP_VARIANTS_MAX: u32 = 4096;
 /// Maximum bytes of an expected body. Longer: an error at start.
 pub const COAP_BODY_SIZE_MAX: usize = 1024 * 1024;
 
+/// Maximum requests whose executions are counted: the numbers that the resource of `stilling serve` counts.
+pub const COAP_EXECUTIONS_MAX: u64 = 1 << 20;
+
 /// Message ids of a source port. Used up: the endpoint continues with a new source port.
 pub(super) const IDS_PER_PORT: u32 = 65_536;
 
@@ -36,7 +39,8 @@ pub(super) const RECEIVE_BUFFER: usize = 1024 * 1024;
 /// First wait for an acknowledgement, doubled by each further one (RFC 7252 §4.8).
 pub(super) const ACK_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Retransmissions of a confirmable message (RFC 7252 §4.8). More: the request fails.
+/// Retransmissions of a confirmable message (RFC 7252 §4.8). More: the request fails, or counts as
+/// lost if loss is injected.
 pub(super) const MAX_RETRANSMIT: u32 = 4;
 
 /// Time between two checks of all timers.

@@ -16,6 +16,7 @@
 mod datagrams;
 mod endpoint;
 mod error;
+mod executions;
 mod expected;
 mod faults;
 pub mod limits;
@@ -26,6 +27,7 @@ mod slot;
 mod tally;
 
 pub use error::{CoapBenchError, InvalidCoapPlan};
+pub use executions::CoapExecutions;
 pub use plan::{CoapFaults, CoapPlan};
 pub use report::{CoapParameters, CoapReport};
 pub use run::{run, run_until};

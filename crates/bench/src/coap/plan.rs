@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::error::InvalidCoapPlan;
-use super::limits::{COAP_SOCKETS_MAX, COAP_VARIANTS_MAX, COAP_WINDOW_MAX};
+use super::limits::{COAP_EXECUTIONS_MAX, COAP_SOCKETS_MAX, COAP_VARIANTS_MAX, COAP_WINDOW_MAX};
 use crate::http::{RateSchedule, RateStep};
 use crate::plan_checks::{check_end, check_timeout, within};
 
@@ -25,7 +25,7 @@ impl CoapFaults {
     }
 }
 
-/// A run: GET requests for one resource or several.
+/// A run: GET requests for one resource or several, or POST requests for one that counts executions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CoapPlan {
     /// Address of the server.
@@ -36,6 +36,10 @@ pub struct CoapPlan {
     pub query: Vec<String>,
     /// Different requests, in turn. Default 1.
     pub variants: u32,
+    /// POST requests, each with its number as body, for a resource that counts their executions by number: the run
+    /// fails if one was executed twice. Default no. The resource answers with the number; it forgets all at a DELETE,
+    /// and a GET returns `executed=N repeated=N`.
+    pub counts_executions: bool,
     /// Whether requests are confirmable. Default yes.
     pub is_confirmable: bool,
     /// Source ports in use at a time. Default 64.
@@ -71,6 +75,7 @@ impl CoapPlan {
             path: Vec::new(),
             query: Vec::new(),
             variants: 1,
+            counts_executions: false,
             is_confirmable: true,
             sockets: 64,
             window: 16,
@@ -120,6 +125,17 @@ impl CoapPlan {
                 "variants differ by {n} in the path or query, which has none".into(),
             ));
         }
+        if self.counts_executions {
+            if self.variants > 1 {
+                return Err(InvalidCoapPlan(
+                    "executions of one resource are counted, without variants".into(),
+                ));
+            }
+            let requests = self.requests.ok_or_else(|| {
+                InvalidCoapPlan("a run that counts executions needs a number of requests".into())
+            })?;
+            within("counted requests", requests, 1, COAP_EXECUTIONS_MAX)?;
+        }
         let CoapFaults { loss, duplication, reordering } = self.faults;
         if [loss, duplication, reordering].iter().any(|percent| !(0.0..=90.0).contains(percent)) {
             return Err(InvalidCoapPlan("loss, duplication and reordering are 0 to 90 percent".into()));
@@ -146,6 +162,7 @@ mod tests {
         check(&|plan| plan.span = None, "a run ends after");
         let step = RateStep { rate: 5.0, span: Duration::from_secs(1) };
         check(&|plan| plan.steps = vec![step], "steps have their own");
+        check(&|plan| plan.counts_executions = true, "needs a number of requests");
         check(&|plan| plan.faults.loss = 95.0, "0 to 90 percent");
         assert_eq!(CoapPlan::new(([127, 0, 0, 1], 5683).into()).check(), Ok(()));
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::executions::CoapExecutions;
 use super::faults::FaultInjector;
 use super::plan::CoapPlan;
 use super::tally::CoapTally;
@@ -18,6 +19,8 @@ pub struct CoapParameters {
     pub to: String,
     /// Path and query.
     pub resource: String,
+    /// The method.
+    pub method: &'static str,
     /// Whether requests are confirmable.
     pub confirmable: bool,
     /// Source ports in use at a time.
@@ -36,6 +39,7 @@ pub(super) struct CoapRunFigures {
     pub(super) started: u64,
     pub(super) ports: u64,
     pub(super) body_bytes: (usize, usize),
+    pub(super) executions: Option<CoapExecutions>,
     pub(super) generator_cpu: Duration,
     pub(super) server_cpu: Option<Duration>,
 }
@@ -61,12 +65,15 @@ pub struct CoapReport {
     pub shed: u64,
     /// Due requests for which no slot was free; in no latency.
     pub not_sent: u64,
-    /// Non-confirmable requests without a response while loss is injected.
+    /// Requests without a response while loss is injected: non-confirmable ones, and confirmable ones after all their
+    /// retransmissions.
     pub lost: u64,
     /// Messages that were sent again.
     pub retransmissions: u64,
     /// Answers to messages that were answered before.
     pub duplicates: u64,
+    /// Executions that the server counted, of requests with and without a response.
+    pub executions: Option<CoapExecutions>,
     /// Datagrams that this system refused to send.
     pub unsent: u64,
     /// Datagrams that were dropped, sent twice, and sent late on purpose.
@@ -115,6 +122,7 @@ impl CoapReport {
             parameters: CoapParameters {
                 to: plan.to.to_string(),
                 resource: shown(plan),
+                method: if plan.counts_executions { "POST" } else { "GET" },
                 confirmable: plan.is_confirmable,
                 sockets: plan.sockets,
                 window: plan.window,
@@ -134,6 +142,7 @@ impl CoapReport {
             lost: tally.lost,
             retransmissions: tally.retransmissions,
             duplicates: tally.duplicates,
+            executions: figures.executions,
             unsent: tally.unsent,
             injected: (faults.lost, faults.duplicated, faults.reordered),
             ports: figures.ports,

@@ -17,6 +17,7 @@ use stilling_ring::{SplitMix64, Time};
 use super::datagrams::DatagramIo;
 use super::endpoint::{Endpoint, LoadContext, RequestEncoder};
 use super::error::CoapBenchError;
+use super::executions;
 use super::expected::ExpectedBodies;
 use super::faults::FaultInjector;
 use super::limits::{DATAGRAMS_PER_CALL, EVENTS_MAX, PACED_POLL_SPAN, POLL_SPAN, TIMER_TICK};
@@ -49,7 +50,13 @@ pub fn run(plan: &CoapPlan) -> Result<CoapReport, CoapBenchError> {
 pub fn run_until(plan: &CoapPlan, stop: &Arc<AtomicBool>) -> Result<CoapReport, CoapBenchError> {
     plan.check()?;
     raise_descriptor_limit();
-    let expected = record(plan, stop)?;
+    let expected = match plan.counts_executions {
+        true => {
+            executions::reset(plan)?;
+            ExpectedBodies::recording(1).complete()
+        }
+        false => record(plan, stop)?,
+    };
     let body_bytes = expected.sizes();
     let mut run = CoapRun::open(plan, expected)?;
     if !plan.steps.is_empty() {
@@ -65,9 +72,13 @@ pub fn run_until(plan: &CoapPlan, stop: &Arc<AtomicBool>) -> Result<CoapReport, 
         started: run.started,
         ports: run.endpoints.len() as u64 + run.retired.len() as u64,
         body_bytes,
+        executions: plan.counts_executions.then(|| executions::read(plan)).transpose()?,
         generator_cpu: process_cpu().saturating_sub(generator_before),
         server_cpu: server_spent.filter(|_| !plan.server_pids.is_empty()),
     };
+    if let Some(executions) = &figures.executions {
+        executions.check(&mut run.context.tally);
+    }
     Ok(CoapReport::new(plan, &run.context.tally, &run.context.faults, &figures))
 }
 
@@ -243,7 +254,10 @@ impl<'p> CoapRun<'p> {
     }
 
     fn start_request(&mut self, number: usize, intended_ns: u64) {
-        let variant = (self.started % u64::from(self.plan.variants)) as u32;
+        let variant = match self.plan.counts_executions {
+            true => self.started as u32,
+            false => (self.started % u64::from(self.plan.variants)) as u32,
+        };
         self.endpoints[number].start(&mut self.context, variant, intended_ns);
         self.started += 1;
     }

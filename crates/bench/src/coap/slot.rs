@@ -51,6 +51,7 @@ pub(super) struct Slot {
     /// Number of the current or last message, from the run's first number on.
     pub(super) generation: u32,
     pub(super) id: MessageId,
+    /// Number of the variant, or of the request if executions are counted.
     pub(super) variant: u32,
     /// Intended start in nanoseconds of the run.
     pub(super) intended_ns: u64,
@@ -73,6 +74,8 @@ struct Retransmission {
 pub(super) enum SlotTimer {
     Idle,
     Retransmit,
+    /// No acknowledgement after all retransmissions.
+    Unacknowledged,
     Expired,
 }
 
@@ -111,7 +114,7 @@ impl Slot {
             return SlotTimer::Idle;
         };
         if retransmission.count == MAX_RETRANSMIT {
-            return SlotTimer::Expired;
+            return SlotTimer::Unacknowledged;
         }
         retransmission.count += 1;
         retransmission.wait *= 2;

@@ -44,12 +44,16 @@ failures! {
     WrongBody = "wrong_body";
     /// A block that was not requested, or of another representation.
     WrongBlock = "wrong_block";
-    /// A response code other than 2.05, 4.29 and 5.03.
+    /// A response code other than 2.05 (2.04 if executions are counted), 4.29 and 5.03.
     UnexpectedCode = "unexpected_code";
     /// A reset.
     Reset = "reset";
     /// The port of the server is closed.
     Refused = "refused";
+    /// A request that the server executed more than once.
+    ExecutedTwice = "executed_twice";
+    /// A request with a response that the server did not execute.
+    NotExecuted = "not_executed";
     /// A source port had no message id left for a block.
     IdsExhausted = "ids_exhausted";
 }
@@ -74,7 +78,8 @@ pub(super) struct CoapTally {
     pub(super) shed: u64,
     /// Due requests for which no slot was free.
     pub(super) not_sent: u64,
-    /// Non-confirmable requests without a response while loss is injected.
+    /// Requests without a response while loss is injected: non-confirmable ones, and confirmable ones after all their
+    /// retransmissions.
     pub(super) lost: u64,
     pub(super) retransmissions: u64,
     /// Answers to messages that were answered before.
@@ -110,8 +115,16 @@ impl CoapTally {
     /// Counts a failure. `detail` is called for the first one of a kind only.
     #[cold]
     pub(super) fn fail(&mut self, failure: CoapFailure, detail: impl FnOnce() -> String) {
-        self.failures[failure as usize] += 1;
-        self.evidence[failure as usize].get_or_insert_with(detail);
+        self.fail_times(failure, 1, detail);
+    }
+
+    /// Counts `count` failures.
+    #[cold]
+    pub(super) fn fail_times(&mut self, failure: CoapFailure, count: u64, detail: impl FnOnce() -> String) {
+        if count > 0 {
+            self.failures[failure as usize] += count;
+            self.evidence[failure as usize].get_or_insert_with(detail);
+        }
     }
 
     pub(super) fn complete(&mut self, intended_ns: u64, now_ns: u64) {

@@ -1,5 +1,6 @@
 //! A server with bodies in blocks, and with one fault.
 
+use std::collections::BTreeSet;
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -59,7 +60,15 @@ impl FakeServer {
         let ends = Arc::new(AtomicBool::new(false));
         let stop = Arc::clone(&ends);
         let thread = std::thread::spawn(move || {
-            let mut answerer = Answerer { socket, fault, answers: 0, next_id: 0, previous: None };
+            let mut answerer = Answerer {
+                socket,
+                fault,
+                answers: 0,
+                next_id: 0,
+                previous: None,
+                executed: BTreeSet::new(),
+                repeated: 0,
+            };
             let mut buffer = [0; 2048];
             while !stop.load(Ordering::Relaxed) {
                 if let Ok((size, from)) = answerer.socket.recv_from(&mut buffer) {
@@ -84,6 +93,9 @@ struct Answerer {
     answers: u64,
     next_id: MessageId,
     previous: Option<SocketAddr>,
+    /// Numbers of the executed POST requests.
+    executed: BTreeSet<Vec<u8>>,
+    repeated: u64,
 }
 
 fn body(variant: usize) -> Vec<u8> {
@@ -118,7 +130,32 @@ impl Answerer {
         }
     }
 
+    /// Counts executions, of repeated requests as well: it recognises no duplicates.
+    fn count_execution(&mut self, message: &CoapMessage<'_>) -> Vec<u8> {
+        let (code, body) = match message.code {
+            Code::POST => {
+                self.repeated += u64::from(!self.executed.insert(message.payload.to_vec()));
+                (Code::CHANGED, message.payload.to_vec())
+            }
+            Code::DELETE => {
+                (self.executed, self.repeated) = (BTreeSet::new(), 0);
+                (Code::DELETED, Vec::new())
+            }
+            _ => {
+                let text = format!("executed={} repeated={}", self.executed.len(), self.repeated);
+                (Code::CONTENT, text.into_bytes())
+            }
+        };
+        let mut buffer = [0; 128];
+        let kind = MessageType::Acknowledgement;
+        let writer = MessageWriter::new(&mut buffer, kind, code, message.id, message.token);
+        writer.and_then(|writer| writer.payload(&body)).expect("there is room").to_vec()
+    }
+
     fn answer(&mut self, message: &CoapMessage<'_>, fault: Fault) -> Vec<u8> {
+        if message.options.values(OptionNumber::URI_PATH).next() == Some(b"executions") {
+            return self.count_execution(message);
+        }
         match fault {
             Fault::Reset => return encode_empty(MessageType::Reset, message.id).to_vec(),
             Fault::Garbage => return b"\x00garbage".to_vec(),

@@ -115,6 +115,28 @@ fn lost_non_confirmable_requests_are_counted() {
     assert_eq!(report.completed + report.lost, 300, "{report:?}");
 }
 
+fn counted(plan: &mut CoapPlan) {
+    plan.counts_executions = true;
+    (plan.path, plan.query, plan.variants) = (vec!["executions".to_owned()], Vec::new(), 1);
+    (plan.requests, plan.sockets, plan.window) = (Some(200), 16, 16);
+}
+
+/// Row 1.11: every request is executed once, and a server that executes duplicates fails the run.
+#[test]
+fn a_request_that_is_executed_twice_is_a_failure() {
+    let report = load(Fault::None, counted);
+    assert!(report.is_good(), "{report:?}");
+    let executions = report.executions.expect("they are counted");
+    assert_eq!((executions.executed, executions.repeated, report.completed), (200, 0, 200));
+    let report = load(Fault::None, |plan| {
+        counted(plan);
+        plan.faults.duplication = 20.0;
+    });
+    let repeated = report.executions.expect("they are counted").repeated;
+    assert!(repeated > 0 && !report.is_good(), "{report:?}");
+    assert_eq!(report.failures.get("executed_twice"), Some(&repeated), "{report:?}");
+}
+
 #[test]
 fn a_rate_beyond_the_window_is_not_sent_and_counted() {
     let report = load(Fault::SilentAfterFirst, |plan| {

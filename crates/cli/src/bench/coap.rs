@@ -22,6 +22,10 @@ pub(super) struct CoapArguments {
     /// Address of the resource; {n} in path or query is replaced by the number of the variant
     #[arg(value_name = "URL", value_parser = clap::builder::StringValueParser::new().try_map(|text| text.parse::<CoapUrl>()))]
     url: CoapUrl,
+    /// POST requests, each with its number as body, for a resource that counts executions, such as /executions of
+    /// stilling serve; one that is executed twice is a failure
+    #[arg(long, requires = "requests", conflicts_with = "variants")]
+    count_executions: bool,
     /// Different requests, in turn; {n} is 0 to N - 1
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096))]
     variants: u32,
@@ -106,6 +110,7 @@ impl CoapArguments {
             path: self.url.path.clone(),
             query: self.url.query.clone(),
             variants: self.variants,
+            counts_executions: self.count_executions,
             is_confirmable: !self.non_confirmable,
             sockets: self.sockets,
             window: self.window,
@@ -176,7 +181,10 @@ fn lines(report: &CoapReport) -> String {
     let mut out = String::new();
     let asked = &report.parameters;
     let kind = if asked.confirmable { "confirmable" } else { "non-confirmable" };
-    let load = format!("{kind} GET {}, {} sockets, window {}", asked.resource, asked.sockets, asked.window);
+    let load = format!(
+        "{kind} {} {}, {} sockets, window {}",
+        asked.method, asked.resource, asked.sockets, asked.window
+    );
     push_line(&mut out, "load", load);
     let (least, most) = asked.body_bytes;
     push_line(&mut out, "body (bytes)", format_args!("{least} to {most}"));
@@ -189,6 +197,10 @@ fn lines(report: &CoapReport) -> String {
     push_line(&mut out, "lost", report.lost);
     push_line(&mut out, "retransmissions", report.retransmissions);
     push_line(&mut out, "duplicate answers", report.duplicates);
+    if let Some(executions) = report.executions {
+        push_line(&mut out, "executed", executions.executed);
+        push_line(&mut out, "executed again", executions.repeated);
+    }
     let (lost, duplicated, reordered) = report.injected;
     if lost + duplicated + reordered > 0 {
         let injected = format!("{lost} dropped, {duplicated} sent twice, {reordered} reordered");

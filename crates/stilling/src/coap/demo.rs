@@ -6,6 +6,7 @@ use std::time::Duration;
 use stilling_wire::coap::{Code, ContentFormat, OptionNumber};
 
 use super::answer::Answer;
+use super::execution_log::ExecutionLog;
 use super::limits::DEMO_STORED_SIZE_MAX;
 use super::request::CoapRequest;
 
@@ -30,6 +31,7 @@ const LINKS: &[(&str, &str)] = &[
     ("/link2", "rt=\"Type2 Type3\";if=\"If2\""),
     ("/link3", "rt=\"Type1 Type3\";if=\"foo\""),
     ("/path", "ct=40"),
+    ("/executions", "rt=\"test\""),
     ("/alternate", "anchor=\"/test\";rel=\"alternate\""),
 ];
 
@@ -66,6 +68,7 @@ struct DemoState {
     large_create: Option<Vec<u8>>,
     create1: Option<Vec<u8>>,
     validate: Vec<u8>,
+    executions: ExecutionLog,
 }
 
 /// The answer of `separate`.
@@ -108,6 +111,7 @@ impl DemoResources {
             b"create1" => self.state().create1(request, answer),
             b"large-update" => self.state().large_update(request, answer),
             b"large-create" | b"large-create/1" => self.state().large_create(request, answer),
+            b"executions" => self.state().executions(request, answer),
             b"large-post" if request.code == Code::POST => {
                 let uppercase = request.payload.iter().map(u8::to_ascii_uppercase);
                 answer.text(Code::CHANGED, b"").body.extend(uppercase);
@@ -144,6 +148,26 @@ impl DemoState {
                 } else {
                     replace(&mut self.validate, request, answer);
                 }
+            }
+            _ => _ = answer.start(Code::METHOD_NOT_ALLOWED),
+        }
+    }
+
+    /// Counts POST requests by the number in their bodies, to find those that are executed twice.
+    fn executions(&mut self, request: &CoapRequest<'_>, answer: &mut Answer) {
+        match request.code {
+            Code::POST => {
+                match std::str::from_utf8(request.payload).ok().and_then(|text| text.parse().ok()) {
+                    Some(number) if self.executions.add(number) => {
+                        answer.text(Code::CHANGED, request.payload);
+                    }
+                    _ => answer.error(Code::BAD_REQUEST, "the body is no number that is counted"),
+                }
+            }
+            Code::GET => _ = answer.text(Code::CONTENT, self.executions.to_string().as_bytes()),
+            Code::DELETE => {
+                self.executions = ExecutionLog::default();
+                answer.start(Code::DELETED);
             }
             _ => _ = answer.start(Code::METHOD_NOT_ALLOWED),
         }

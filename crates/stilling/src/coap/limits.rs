@@ -101,6 +101,10 @@ pub(crate) const PATH_SIZE_MAX: usize = 512;
 /// Bytes that a demo resource stores. More: 4.13.
 pub(crate) const DEMO_STORED_SIZE_MAX: usize = REQUEST_BODY_SIZE_MAX;
 
+/// Requests whose executions the demo resource `/executions` counts, by their numbers from 0 on; a bit for each. A greater
+/// number: 4.00.
+pub(crate) const DEMO_EXECUTIONS_MAX: usize = 1 << 20;
+
 /// Average handling time of forwarded requests beyond which new ones are shed, by default (row 1.8): the time after
 /// which a client repeats a request that is not acknowledged.
 pub(crate) const SLOW_TIME: Duration = ACK_TIMEOUT;

@@ -23,6 +23,7 @@ mod demo;
 mod endpoint;
 mod exchange_cache;
 mod exchanges;
+mod execution_log;
 mod forwarding;
 mod handed_exchanges;
 mod http_mapping;

@@ -36,7 +36,7 @@ impl ClientsArguments {
             steps.run_step("programs", || packages::install(&packages::FOR_TESTS))?;
             steps.run_step("nats-py", || python::NATS_PY.install())?;
             steps.run_step("websockets", || python::WEBSOCKETS.install())?;
-            steps.run_step("nats and ws for node", node::install_nats)?;
+            steps.run_step("nats and ws for node", || node::NATS.install())?;
             steps.run_step("judge of the records", || run_one_test(&mut exact_test(JUDGE_TEST)))?;
             for driver in DRIVERS {
                 let mut command = exact_test(&format!("one_stream::{driver}::{TEST}"));

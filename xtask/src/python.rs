@@ -22,6 +22,8 @@ pub(crate) const GUNICORN: PythonPackage = PythonPackage { folder: "gunicorn", v
 
 pub(crate) const NATS_PY: PythonPackage = PythonPackage { folder: "nats-py", version: "nats-py==2.16.0" };
 
+pub(crate) const AIOCOAP: PythonPackage = PythonPackage { folder: "aiocoap", version: "aiocoap==0.4.17" };
+
 pub(crate) const WEBSOCKETS: PythonPackage =
     PythonPackage { folder: "websockets", version: "websockets==16.1.1" };
 

@@ -32,8 +32,11 @@ pub(crate) fn stages(steps: &mut StepRunner, quick: bool) -> XtaskResult {
     steps.run_step("gunicorn", || python::GUNICORN.install())?;
     steps.run_step("nats-py", || python::NATS_PY.install())?;
     steps.run_step("websockets", || python::WEBSOCKETS.install())?;
-    steps.run_step("nats.go", go::build_nats_go)?;
-    steps.run_step("nats for node", node::install_nats)?;
+    steps.run_step("aiocoap", || python::AIOCOAP.install())?;
+    steps.run_step("nats.go", || go::NATS_GO.build())?;
+    steps.run_step("go-coap", || go::GO_COAP.build())?;
+    steps.run_step("nats for node", || node::NATS.install())?;
+    steps.run_step("coap for node", || node::COAP.install())?;
     steps.run_step("limits", limits::check)?;
     steps.command("tests", &mut cargo(["test", "--workspace", "--no-fail-fast"]))?;
     if quick {

@@ -89,7 +89,7 @@ impl ConsumerClient {
                 command
             }
             ConsumerClient::NatsGo => {
-                let mut command = Command::new(go::directory().join("client"));
+                let mut command = Command::new(go::NATS_GO.directory().join("client"));
                 command.args([&url, "idle"]);
                 command
             }
@@ -100,7 +100,7 @@ impl ConsumerClient {
             }
             ConsumerClient::NatsNode => {
                 let mut command = Command::new("node");
-                command.arg(node::directory().join("conformance.mjs")).args([&url, "idle"]);
+                command.arg(node::NATS.directory().join("conformance.mjs")).args([&url, "idle"]);
                 command
             }
         };
@@ -264,8 +264,8 @@ fn check_common_silence(silence: Duration, starts: Duration) -> XtaskResult {
 fn prepare() -> XtaskResult {
     tools::NATS_SERVER.install()?;
     python::NATS_PY.install()?;
-    go::build_nats_go()?;
-    node::install_nats()?;
+    go::NATS_GO.build()?;
+    node::NATS.install()?;
     // `CollectPrograms::find` copies it, although it is not used here.
     run(&mut cargo(["build", "--release", "-p", "stilling-peer-bare"]))?;
     run(&mut cargo(["build", "--release", "-p", "stilling-cli", "--bins", "--example", ASYNC_NATS]))
@@ -290,13 +290,13 @@ fn make_stream(to: SocketAddr) -> XtaskResult {
 /// Versions of the clients, as pinned by their lock files and manifests.
 fn versions() -> String {
     let read = |path: &Path| fs::read_to_string(tree::root().join(path)).unwrap_or_default();
-    let manifest = read(&Path::new(go::NATS_GO).join("go.mod"));
+    let manifest = read(&Path::new(go::NATS_GO.sources).join("go.mod"));
     let nats_go = manifest
         .lines()
         .find_map(|line| line.split_once("nats.go v"))
         .map_or("unknown", |(_, version)| version);
     let manifest: serde_json::Value =
-        serde_json::from_str(&read(&Path::new(node::NATS).join("package.json"))).unwrap_or_default();
+        serde_json::from_str(&read(&Path::new(node::NATS.sources).join("package.json"))).unwrap_or_default();
     let nats_js = manifest["dependencies"]["@nats-io/jetstream"].as_str().unwrap_or("unknown");
     let async_nats = machine::locked(&read(Path::new("Cargo.lock")), &["async-nats"]);
     format!(

@@ -44,6 +44,7 @@ mod burst;
 mod capacity;
 mod clients;
 mod coap;
+mod coap_clients;
 mod coap_workers;
 mod counters;
 mod deadlines;

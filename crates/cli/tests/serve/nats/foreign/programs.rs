@@ -78,7 +78,7 @@ impl ClientProgram {
 
     /// Waits for the successful end of the program.
     #[track_caller]
-    pub(super) fn expect_complete(mut self) {
+    pub(crate) fn expect_complete(mut self) {
         let mut output_lines = Vec::new();
         while let Ok(line) = self.lines.recv_timeout(HANG_TIMEOUT) {
             output_lines.push(line);

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::process::Signal;
+use stilling_ring::SplitMix64;
 
 use crate::support::{DriverUnderTest, ServerUnderTest, TestPeer, Tool, binary, eventually};
 
@@ -17,8 +18,9 @@ on_both_drivers!(
     malformed_datagrams_cost_other_clients_nothing,
     a_burst_waits_in_the_ring_and_is_answered,
     what_the_kernel_drops_is_counted,
-    an_unproven_client_gets_at_most_three_times_its_bytes,
     datagrams_that_wait_at_the_drain_are_answered,
+    an_unproven_client_gets_at_most_three_times_its_bytes,
+    hostile_datagrams_are_survived_and_not_amplified,
     an_address_in_use_is_an_error_only_if_it_is_named,
     the_packet_log_has_every_datagram_with_both_addresses,
     a_packet_log_that_cannot_be_written_costs_no_answer,
@@ -208,8 +210,6 @@ fn what_the_kernel_drops_is_counted(driver: DriverUnderTest) {
     assert_eq!(metrics.value("datagrams_dropped_total{reason=\"buffer_full\"}"), 0);
 }
 
-fn packet_files(directory: &Path) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(directory).expect("the server has created it");
 /// Row 1.7: at SIGTERM the requests in the kernel's queue, more than a turn receives, are answered before the sockets
 /// close.
 fn datagrams_that_wait_at_the_drain_are_answered(driver: DriverUnderTest) {
@@ -237,6 +237,8 @@ fn datagrams_that_wait_at_the_drain_are_answered(driver: DriverUnderTest) {
     assert_eq!(metrics.value("coap_datagrams_total{class=\"new\"}"), requests);
 }
 
+fn packet_files(directory: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(directory).expect("the server has created it");
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry").path()).collect();
     paths.sort_unstable();
     paths
@@ -335,6 +337,72 @@ fn a_packet_log_that_cannot_be_written_costs_no_answer(driver: DriverUnderTest) 
     let metrics = server.finish();
     assert_eq!(metrics.value("packet_log_files_total"), 1);
     assert_eq!(packet_files(&directory).len(), 1);
+}
+
+/// A datagram that is random, cut, changed, or longer than any that the server accepts.
+fn hostile_datagram(random: &mut SplitMix64) -> Vec<u8> {
+    const REQUESTS: [&[u8]; 4] = [
+        GET_TEST,
+        b"\x40\x01\x00\x01\xb5large",
+        b"\x51\x03\x00\x02\x77\xbclarge-update\xd1\x03\x0e\xffbody",
+        b"\x40\x01\x00\x03\xbb.well-known\x04core",
+    ];
+    let request = REQUESTS[random.below(4) as usize];
+    let mut bytes = match random.below(4) {
+        0 => (0..random.below(64)).map(|_| random.bits() as u8).collect(),
+        1 => request[..random.below(request.len() as u64) as usize].to_vec(),
+        2 => [request, &vec![b'x'; random.below(60_000) as usize]].concat(),
+        _ => request.to_vec(),
+    };
+    if !bytes.is_empty() && random.below(2) == 0 {
+        let at = random.below(bytes.len() as u64) as usize;
+        bytes[at] ^= random.bits() as u8;
+    }
+    // Another message id, else most are duplicates.
+    let id = (random.bits() as u16).to_be_bytes();
+    bytes.iter_mut().skip(2).zip(id).for_each(|(byte, of)| *byte = of);
+    bytes
+}
+
+/// Invariant 10: hostile datagrams end nothing, and a client gets at most three times its bytes for them; another one is
+/// served afterwards.
+fn hostile_datagrams_are_survived_and_not_amplified(driver: DriverUnderTest) {
+    const DATAGRAMS: u32 = 5000;
+    let server = start(driver, "--coap 127.0.0.1:0 -A 1 --coap-unproven all");
+    let address = server.banner_line("listening coap://");
+    let client = client_of(address);
+    client.set_nonblocking(true).expect("it can be set");
+    let (mut random, mut buffer) = (SplitMix64::new(7), vec![0; 65_536]);
+    let (mut datagrams, mut sent, mut received, mut replies) = (0, 0, 0, 0);
+    let mut drain = |replies: &mut u32, received: &mut usize| {
+        while let Ok(size) = client.recv(&mut buffer) {
+            (*replies, *received) = (*replies + 1, *received + size);
+        }
+    };
+    for _ in 0..DATAGRAMS {
+        // A full send buffer refuses it.
+        if let Ok(size) = client.send(&hostile_datagram(&mut random)) {
+            (datagrams, sent) = (datagrams + 1, sent + size);
+        }
+        drain(&mut replies, &mut received);
+    }
+    let mut watcher = server.watch();
+    watcher.until("all are received or counted", |metrics| {
+        let dropped =
+            metrics.value("datagrams_dropped_by_kernel_total") + metrics.value("datagrams_shed_total");
+        metrics.sum("coap_datagrams_total", "class=") + dropped == datagrams
+    });
+    drain(&mut replies, &mut received);
+    assert!(
+        replies > DATAGRAMS / 100 && received <= 3 * sent,
+        "{received} bytes for {sent}, {replies} replies"
+    );
+    let other = client_of(address);
+    other.send(GET_TEST).expect("it is sent");
+    other.recv(&mut [0; 256]).expect("a response");
+    drop(watcher);
+    let metrics = server.finish();
+    assert!(metrics.value("coap_datagrams_total{class=\"malformed\"}") > u64::from(DATAGRAMS / 100));
 }
 
 /// With `--coap-unproven all` a client on loopback gets at most three times its bytes too, until it returns the Echo value

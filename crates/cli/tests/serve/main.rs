@@ -37,6 +37,7 @@ macro_rules! on_every_driver {
 }
 
 mod accepts;
+mod all_protocols;
 mod answers;
 mod app;
 mod auction;

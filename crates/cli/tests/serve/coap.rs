@@ -19,7 +19,6 @@ on_both_drivers!(
     a_burst_waits_in_the_ring_and_is_answered,
     what_the_kernel_drops_is_counted,
     datagrams_that_wait_at_the_drain_are_answered,
-    replies_without_room_in_the_send_buffer_are_counted,
     an_unproven_client_gets_at_most_three_times_its_bytes,
     hostile_datagrams_are_survived_and_not_amplified,
     an_address_in_use_is_an_error_only_if_it_is_named,
@@ -241,47 +240,6 @@ fn datagrams_that_wait_at_the_drain_are_answered(driver: DriverUnderTest) {
     assert_eq!(metrics.value("coap_datagrams_total{class=\"new\"}"), requests);
 }
 
-/// Runs in a network namespace: a server, and a client that counts the replies to its requests until all others are in
-/// the metrics.
-const SLOW_NETWORK_CLIENT: &str = r#"if 1:
-    import re, socket, subprocess, sys, urllib.request
-    REQUESTS = 400
-    server = subprocess.Popen(sys.argv[1:], stdout=subprocess.PIPE)
-    while not server.stdout.readline().startswith(b"shards "): pass
-    client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    client.connect(("127.0.0.1", 5683))
-    client.settimeout(0.2)
-    for number in range(REQUESTS):
-        client.send(b"\x50\x01" + number.to_bytes(2, "big") + b"\xb5large")
-    replies = dropped = 0
-    while replies + dropped < REQUESTS:
-        try:
-            while client.recv(2048): replies += 1
-        except TimeoutError: pass
-        metrics = urllib.request.urlopen("http://127.0.0.1:9000/metrics").read().decode()
-        reasons = dict(re.findall("stilling_datagrams_dropped_total{reason=\"(.*)\"} (.*)", metrics))
-        dropped = int(reasons["buffer_full"])
-    server.terminate()
-    print(replies, dropped, server.wait())
-"#;
-
-/// Row 1.18: over a network slower than the server, replies that the full send buffer refuses are dropped and counted;
-/// nothing else is lost.
-fn replies_without_room_in_the_send_buffer_are_counted(driver: DriverUnderTest) {
-    let folder = tempfile::tempdir().expect("a folder");
-    // The queue of the interface holds datagrams, which count for the send buffer until they leave.
-    let script = "ip link set lo up && tc qdisc add dev lo root tbf rate 4mbit burst 15kb limit 100mb && \
-                  exec python3 -c \"$0\" \"$@\"";
-    let mut command = Tool::new("unshare", "--user --map-root-user --net bash -c").arg(script).into_command();
-    command.arg(SLOW_NETWORK_CLIENT).arg(binary().get_program());
-    command.args(["serve", "-A", "1", "--driver", driver.name(), "--data"]).arg(folder.path());
-    let outcome = command.output().expect("util-linux is installed");
-    let (out, log) = (String::from_utf8_lossy(&outcome.stdout), String::from_utf8_lossy(&outcome.stderr));
-    let counts: Vec<u32> = out.split_whitespace().map(|count| count.parse().expect("a number")).collect();
-    let [replies, dropped, status] = counts[..] else { panic!("{out} {log}") };
-    assert!(replies + dropped == 400 && dropped > 0 && replies > 0 && status == 0, "{out} {log}");
-}
-
 fn packet_files(directory: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(directory).expect("the server has created it");
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry").path()).collect();
@@ -418,25 +376,35 @@ fn hostile_datagrams_are_survived_and_not_amplified(driver: DriverUnderTest) {
     let client = client_of(address);
     client.set_nonblocking(true).expect("it can be set");
     let (mut random, mut buffer) = (SplitMix64::new(7), vec![0; 65_536]);
-    let (mut datagrams, mut sent, mut received, mut replies) = (0_u64, 0, 0, 0);
+    let (mut sent, mut received, mut replies) = (0, 0, 0);
     let mut drain = |replies: &mut u32, received: &mut usize| {
         while let Ok(size) = client.recv(&mut buffer) {
             (*replies, *received) = (*replies + 1, *received + size);
         }
     };
-    for _ in 0..DATAGRAMS {
+    let (mut datagrams, other) = (0_u64, client_of(address));
+    let ask = |datagrams: &mut u64| {
+        *datagrams += 1;
+        other.send(&non_get(*datagrams as u16)).expect("it is sent");
+        // The receive buffer may be full.
+        let _ = other.recv(&mut [0; 256]);
+    };
+    other.set_read_timeout(Some(Duration::from_millis(500))).expect("it can be set");
+    for number in 0..DATAGRAMS {
         // A full send buffer refuses it.
         if let Ok(size) = client.send(&hostile_datagram(&mut random)) {
             (datagrams, sent) = (datagrams + 1, sent + size);
         }
         drain(&mut replies, &mut received);
+        // A longer burst may exceed the queue of the loopback interface, which counts nothing.
+        if number % 50 == 0 {
+            ask(&mut datagrams);
+        }
     }
     // The last datagrams that the kernel dropped are counted with the next one that it delivers.
-    let (mut watcher, other) = (server.watch(), client_of(address));
+    let mut watcher = server.watch();
     eventually("all are received or counted", || {
-        datagrams += 1;
-        other.send(&non_get(datagrams as u16)).expect("it is sent");
-        other.recv(&mut [0; 256]).expect("a response");
+        ask(&mut datagrams);
         let metrics = watcher.fetch();
         let dropped =
             metrics.value("datagrams_dropped_by_kernel_total") + metrics.value("datagrams_shed_total");

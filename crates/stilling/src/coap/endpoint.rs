@@ -271,6 +271,9 @@ impl CoapShard {
                 }
             }
         }
+        if exchange.needs_proof(&request, &context, now) {
+            return exchange.require_proof(&context, now, reply);
+        }
         let is_complete = match request.block1 {
             Some(block) => {
                 let is_complete =

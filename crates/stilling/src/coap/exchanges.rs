@@ -17,8 +17,8 @@ use super::exchange_cache::ExchangeCache;
 use super::forwarding::Forwarding;
 use super::http_mapping::AnsweredRequest;
 use super::limits::{
-    AMPLIFICATION_MAX, BODY_SIZE_MAX, FORWARD_TIMEOUT, MESSAGE_SIZE_MAX, REQUEST_BODY_SIZE_MAX,
-    RETRY_AFTER_SECONDS,
+    AMPLIFICATION_MAX, BODY_SIZE_MAX, EFFECT_REPLY_SIZE_MIN, FORWARD_TIMEOUT, MESSAGE_SIZE_MAX,
+    REQUEST_BODY_SIZE_MAX, RETRY_AFTER_SECONDS,
 };
 use super::peers::ProvenPeers;
 use super::pending::{
@@ -297,6 +297,18 @@ impl Exchanges {
             return Some(size);
         }
         // What does not fit without proof of the address is refused by Echo, if that fits.
+        self.write_echo(head, context, now, buffer, limit)
+    }
+
+    /// Writes a refusal with an Echo value, if it fits `limit`.
+    fn write_echo(
+        &mut self,
+        head: &MessageHead,
+        context: &RequestContext,
+        now: Time,
+        buffer: &mut [u8],
+        limit: usize,
+    ) -> Option<usize> {
         self.counters.amplification_limited.add(1);
         let echo = self.peers.echo(context.path().peer, now);
         self.answer.start(Code::UNAUTHORIZED);
@@ -305,6 +317,33 @@ impl Exchanges {
             self.counters.echo_required.add(1);
             size
         })
+    }
+
+    /// Whether the answer of a request with an effect might not fit what its address may get without proof. After the
+    /// execution that would be too late: the client repeats the request with its Echo value.
+    pub(super) fn needs_proof(
+        &mut self,
+        request: &CoapRequest<'_>,
+        context: &RequestContext,
+        now: Time,
+    ) -> bool {
+        let limit = self.reply_size_max(context.path(), context.size, now);
+        !request.is_safe()
+            && limit < EFFECT_REPLY_SIZE_MIN
+            && self.unproven.extended(limit, now).is_none_or(|extended| extended < EFFECT_REPLY_SIZE_MIN)
+    }
+
+    /// Replies that the address is to be proved first.
+    pub(super) fn require_proof(
+        &mut self,
+        context: &RequestContext,
+        now: Time,
+        reply: &mut [u8],
+    ) -> Option<usize> {
+        let limit = self.reply_size_max(context.path(), context.size, now);
+        let size = self.write_echo(&reply_head(context), context, now, reply, limit);
+        self.cache.insert(context.key, now, size.map(|size| &reply[..size]));
+        size
     }
 
     pub(super) fn write_fitting(

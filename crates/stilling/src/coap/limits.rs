@@ -88,6 +88,11 @@ pub(crate) const UNPROVEN_BUDGET_MAX: usize = 16 * 1024;
 /// Bytes of a reply at most that an unproven address gets from this budget. Longer: a smaller block.
 pub(crate) const UNPROVEN_REPLY_SIZE_MAX: usize = 256;
 
+/// Bytes of a reply that an address without proof must be allowed before its request with an effect is executed: the
+/// smallest block with all options. Less: 4.01 with an Echo value, because a client that got one after the execution
+/// would have the request executed again.
+pub(crate) const EFFECT_REPLY_SIZE_MIN: usize = 72;
+
 /// Peers of a shard that have proved their address. More: one with the same bits of its hash is forgotten, and proves
 /// itself again.
 pub(crate) const PROVEN_PEERS_MAX: usize = 4096;

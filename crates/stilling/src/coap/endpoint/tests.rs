@@ -370,6 +370,22 @@ fn an_unproven_address_gets_little_until_it_returns_an_echo() {
     assert!(fixture.send_raw(&stranger(2), &other).is_none_or(|reply| reply.len() <= 3 * other.len()));
 }
 
+/// Rows 1.12, 1.24: a request with an effect, so short that its answer may not fit, is not executed before its address is
+/// proved: the client repeats it, and it is executed once.
+#[test]
+fn a_short_request_with_an_effect_is_executed_after_the_proof_only() {
+    let mut fixture = Fixture::strict();
+    let (me, delete) = (stranger(1), request(CON, Code::DELETE, 1, "test", &[], b""));
+    let answer = fixture.send(&me, &delete).expect("a refusal");
+    let echo = answer.value(OptionNumber::ECHO).expect("an Echo value").to_vec();
+    assert_eq!((answer.code, fixture.counters.echo_required.get()), (Code::UNAUTHORIZED, 1));
+    let answer = fixture.send(&me, &delete).expect("the same for a duplicate");
+    assert_eq!(answer.code, Code::UNAUTHORIZED);
+    fixture.next_id = 10;
+    let answer = fixture.ask(&me, Code::DELETE, "test", &[(OptionNumber::ECHO, echo)], b"");
+    assert_eq!(answer.code, Code::DELETED);
+}
+
 /// Clients without Echo are served within the common budget, also if they repeat a request; beyond it they get Echo, and
 /// the budget bounds the bytes of all of them together. It fills again.
 #[test]

@@ -36,6 +36,7 @@ pub mod faults;
 pub mod http;
 pub mod migration;
 pub mod network;
+mod overview;
 pub mod report;
 mod rig;
 pub mod sharing;

@@ -7,12 +7,10 @@ use std::time::Duration;
 
 use stilling::Overview;
 use stilling::parts::{
-    Endpoint, HttpCounters, HttpEndpoint, HttpScope, JobOutcome, Lifecycle, ShardService, WallClock,
-    hub_in_memory,
+    Endpoint, HttpEndpoint, HttpScope, JobOutcome, Lifecycle, ShardService, WallClock, hub_in_memory,
 };
 use stilling::settings::{Durability, StreamConfig};
 use stilling_engine::Shard;
-use stilling_engine::counters::EngineCounters;
 use stilling_engine::driver::Driver as _;
 use stilling_ring::{Time, Wake};
 use stilling_workers::Pool;
@@ -25,6 +23,7 @@ use super::well_behaved::{WellBehaved, WellBehavedStyle};
 use super::{CALENDAR_START, HttpSimShard};
 use crate::driver::SimDriver;
 use crate::network::{Address, Network, SimSocket};
+use crate::overview;
 
 impl HttpWorldParameters {
     /// Builds the first shard, and the world with everything else.
@@ -87,26 +86,7 @@ impl HttpWorldParameters {
     }
 
     fn overview(&self, pool: &Pool<JobOutcome>) -> Overview {
-        Overview {
-            started: std::time::SystemTime::UNIX_EPOCH,
-            driver: "sim".to_owned(),
-            driver_fallback: None,
-            listeners: Vec::new(),
-            receive_buffers: Vec::new(),
-            not_opened: Vec::new(),
-            capacity: self.engine.capacity,
-            workers: self.pool.threads,
-            engines: (0..self.shards).map(|_| Arc::new(EngineCounters::default())).collect(),
-            coap: (0..self.shards).map(|_| Arc::default()).collect(),
-            http: (0..self.shards).map(|_| Arc::new(HttpCounters::default())).collect(),
-            pool: pool.clone(),
-            apps: Vec::new(),
-            hub: std::sync::OnceLock::new(),
-            hub_handles: (0..self.shards).map(|_| Arc::default()).collect(),
-            rates: Default::default(),
-            volumes: Arc::default(),
-            packet_log: None,
-        }
+        overview::simulated(self.shards, self.engine.capacity, pool, self.pool.threads)
     }
 
     fn listener(&self, network: &Network, address: &Address) -> SimSocket {

@@ -6,11 +6,10 @@ use std::time::{Duration, Instant};
 use stilling::Overview;
 use stilling::http::{Routes, Timeouts};
 use stilling::parts::{
-    Endpoint, HttpConfig, HttpCounters, HttpEndpoint, HttpScope, JobOutcome, Lifecycle, ShardHub,
-    ShardService, SimulatedStorage, SteppedJournal, WallClock, hub_on_simulated_disks,
+    Endpoint, HttpConfig, HttpEndpoint, HttpScope, JobOutcome, Lifecycle, ShardHub, ShardService,
+    SimulatedStorage, SteppedJournal, WallClock, hub_on_simulated_disks,
 };
 use stilling::settings::StreamConfig;
-use stilling_engine::counters::EngineCounters;
 use stilling_engine::driver::{Driver as _, Wait};
 use stilling_engine::{Shard, ShardConfig};
 use stilling_journal::disk::simulated::SimulatedDisk;
@@ -22,6 +21,7 @@ use stilling_workers::{JobSubmitter, Pool};
 use crate::SplitMix64;
 use crate::driver::SimDriver;
 use crate::network::{Network, SimSocket};
+use crate::overview;
 
 /// Start of every world, in seconds since 1970.
 const CALENDAR_START: u64 = 1_700_000_000;
@@ -117,26 +117,7 @@ impl ServerBuilder {
             output_bytes_max: plan.output_bytes_max.unwrap_or(defaults.output_bytes_max),
             ..defaults
         };
-        let overview = Arc::new(Overview {
-            started: std::time::SystemTime::UNIX_EPOCH,
-            driver: "sim".to_owned(),
-            driver_fallback: None,
-            listeners: Vec::new(),
-            receive_buffers: Vec::new(),
-            not_opened: Vec::new(),
-            capacity: engine.capacity,
-            workers: 0,
-            engines: (0..plan.shards).map(|_| Arc::new(EngineCounters::default())).collect(),
-            coap: (0..plan.shards).map(|_| Arc::default()).collect(),
-            http: (0..plan.shards).map(|_| Arc::new(HttpCounters::default())).collect(),
-            pool,
-            apps: Vec::new(),
-            hub: std::sync::OnceLock::new(),
-            hub_handles: (0..plan.shards).map(|_| Arc::default()).collect(),
-            rates: Default::default(),
-            volumes: Arc::default(),
-            packet_log: None,
-        });
+        let overview = Arc::new(overview::simulated(plan.shards, engine.capacity, &pool, 0));
         ServerBuilder { drivers, submitters, engine, wakes, overview, lifecycle }
     }
 

@@ -107,6 +107,7 @@ pub mod parts {
     pub use crate::lifecycle::{Lifecycle, LifecyclePhase, WallClock};
     pub use crate::shard::{Endpoint, ShardHub, ShardMail, ShardService, ShardSession};
     pub use crate::syslog::SyslogTransport;
+    pub use crate::upstream::simulated::SimulatedPool;
 }
 
 use std::io::Write;

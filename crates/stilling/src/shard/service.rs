@@ -21,7 +21,9 @@ use self::drain::{ShardDrain, UnfinishedRequests};
 use self::session::{MailKind, SessionKind};
 use super::hub_turn::{next_hub_mail, turn_hub};
 use crate::coap::limits::HANDED_EXCHANGES_SIZE_MAX;
-use crate::coap::{CoapCall, CoapCounters, CoapEndpoint, CoapSettings, CoapShard, ExchangeHandover};
+use crate::coap::{
+    CoapCall, CoapCounters, CoapEndpoint, CoapSettings, CoapShard, ExchangeHandover, UnprovenPeers,
+};
 use crate::http::{
     HttpConfig, HttpContext, HttpCounters, HttpEndpoint, HttpScope, HttpSession, HttpShard, JobOutcome,
 };
@@ -33,6 +35,7 @@ use crate::packet_log::PacketCapture;
 use crate::protocol::{CustomConnection, CustomContext, CustomProtocol};
 use crate::sse::SseContext;
 use crate::syslog::{SyslogContext, SyslogSession, SyslogShard, SyslogTransport};
+use crate::upstream::simulated::SimulatedPool;
 use crate::upstream::{
     ClientMessage, PoolIndex, RequestId, UpstreamConnection, UpstreamContext, UpstreamDelivery,
     UpstreamHandle, UpstreamPools,
@@ -161,6 +164,21 @@ impl ShardService {
             self.coap = Some(Box::new(coap.with_pools(self.http.app_routes().clone(), slots, now)));
         }
         self
+    }
+
+    /// Adds a CoAP endpoint with a pool, for simulations: its message ids and tables follow from `seed`.
+    pub fn with_simulated_coap(
+        self,
+        counters: Arc<CoapCounters>,
+        unproven: UnprovenPeers,
+        pool: SimulatedPool,
+        (seed, now): (u64, Time),
+    ) -> Self {
+        let SimulatedPool { pools, routes, slots } = pool;
+        let settings = CoapSettings { unproven, ..CoapSettings::default() };
+        let coap = CoapShard::new(counters, HashKey(seed, !seed), now).with_settings(settings, now);
+        let coap = Some(Box::new(coap.with_pools(routes, std::iter::once(slots), now)));
+        ShardService { coap, ..self.with_upstream(Some(pools)) }
     }
 
     /// Adds the shard's part of the packet log.

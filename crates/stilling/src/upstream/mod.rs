@@ -50,6 +50,7 @@ mod process_sockets;
 mod request;
 mod request_table;
 mod response;
+pub(crate) mod simulated;
 mod socket_folder;
 #[cfg(test)]
 pub(crate) mod tests;

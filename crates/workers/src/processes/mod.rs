@@ -34,6 +34,7 @@ mod permit;
 mod process_slots;
 mod reaper;
 mod shard_queue;
+mod simulated;
 mod supervisor;
 #[cfg(test)]
 mod tests;
@@ -54,6 +55,7 @@ pub use limits::ProcessLimits;
 pub use output_relay::{OutputSink, StandardStream, standard_streams};
 pub use permit::{ConnectionClaim, ConnectionPermit, SlotPermit};
 pub use shard_queue::{AdmissionOutcome, AdmissionTicket, ShardAdmissionQueue};
+pub use simulated::SimulatedProcesses;
 
 use admission_queue::AdmissionQueue;
 use counters::ProcessTally;

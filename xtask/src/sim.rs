@@ -17,8 +17,8 @@ pub(crate) struct SimCommandArguments {
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
     /// World: `http`, `streams` (disk streams through crashes), `broadcast` (subscribers that are slow, leave and
-    /// resume, through crashes), `restarts` (hot restarts, two servers at a time) or `sequential` (restarts of one
-    /// server after the other)
+    /// resume, through crashes), `restarts` (hot restarts, two servers at a time), `sequential` (restarts of one
+    /// server after the other) or `coap` (a lossy network, worker processes that misbehave)
     #[arg(long, value_name = "NAME", default_value = "http")]
     world: String,
     /// Print the events (the last 50,000)

@@ -50,6 +50,8 @@
 //! | `early opening` | server | a successor opens the streams, unlocked, before its predecessor has released them |
 //! | `early release` | server | a predecessor acknowledges after it has released the streams; there are no locks |
 //! | `dropped wait` | server | requests that a shard queued while the streams were opening are dropped |
+//! | `executed duplicate` | CoAP | a repeated request is executed again |
+//! | `block of another ETag` | CoAP | the later blocks of an answer are those of the former answer |
 //! | `missing sync` | simulated disk | a durable write completes before it is durable |
 
 /// Whether this build contains the planted bugs.

@@ -30,6 +30,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod coap;
 pub mod driver;
 pub mod echo;
 pub mod faults;

@@ -8,7 +8,7 @@ use std::time::Instant;
 use clap::{Parser, ValueEnum};
 use stilling_simulation::streams::broadcast;
 use stilling_simulation::streams::succession::{self, SuccessionCase};
-use stilling_simulation::{SeedFailure, http, streams};
+use stilling_simulation::{SeedFailure, coap, http, streams};
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum WorldArgument {
@@ -22,6 +22,8 @@ enum WorldArgument {
     Sequential,
     /// Subscribers over SSE, WebSocket and NATS that are slow, leave and resume, through crashes and restarts
     Broadcast,
+    /// CoAP clients on a lossy network, and worker processes that misbehave
+    Coap,
 }
 
 /// Runs deterministic simulated worlds
@@ -69,6 +71,12 @@ impl WorldArgument {
                 let report = broadcast::run(seed, verbose)?;
                 let details = format!("{:#?}\n{:?}", report.totals, report.report);
                 let checks = report.totals.delivered;
+                return Ok(RunSummary { checks, details, text: report.text, case: None });
+            }
+            WorldArgument::Coap => {
+                let report = coap::run(seed, verbose)?;
+                let details = format!("{:#?}\n{:?}", report.totals, report.report);
+                let checks = report.totals.answers;
                 return Ok(RunSummary { checks, details, text: report.text, case: None });
             }
             WorldArgument::Restarts => {

@@ -7,7 +7,7 @@ use std::panic;
 use stilling_ring::planted;
 use stilling_simulation::streams::{broadcast, succession};
 use stilling_simulation::{
-    FaultRates, SeedFailure, SplitMix64, echo, http, migration, sharing, streams, unread,
+    FaultRates, SeedFailure, SplitMix64, coap, echo, http, migration, sharing, streams, unread,
 };
 
 /// Seeds within which a bug must be found.
@@ -69,6 +69,9 @@ const IN_BROADCAST: [&str; 7] = [
 /// Bugs that show in hot restarts; "lost window" (of message ids) also shows in the streams world.
 const IN_HAND_OVERS: [&str; 4] = ["early opening", "early release", "dropped wait", "lost window"];
 
+/// Bugs that show where datagrams are lost and repeated, and resources change.
+const IN_COAP: [&str; 3] = ["previous peer", "executed duplicate", "block of another ETag"];
+
 type World = fn(u64) -> Option<SeedFailure>;
 
 fn echo_world(seed: u64) -> Option<SeedFailure> {
@@ -103,6 +106,10 @@ fn succession_world(seed: u64) -> Option<SeedFailure> {
     succession::run(seed, false).err()
 }
 
+fn coap_world(seed: u64) -> Option<SeedFailure> {
+    coap::run(seed, false).err()
+}
+
 fn first_failure(bug: Option<&'static str>, world: World) -> Option<SeedFailure> {
     planted::choose(bug);
     (0..SEEDS).find_map(world)
@@ -122,7 +129,8 @@ fn every_planted_bug_is_found_and_no_other() {
     let seen_on_disk = ON_DISK.map(|bug| (bug, found(bug, streams_world)));
     let seen_in_hand_overs = IN_HAND_OVERS.map(|bug| (bug, found(bug, succession_world)));
     let seen_in_broadcast = IN_BROADCAST.map(|bug| (bug, found(bug, broadcast_world)));
-    let worlds: [World; 8] = [
+    let seen_in_coap = IN_COAP.map(|bug| (bug, found(bug, coap_world)));
+    let worlds: [World; 9] = [
         http_world,
         echo_world,
         migration_world,
@@ -131,6 +139,7 @@ fn every_planted_bug_is_found_and_no_other() {
         streams_world,
         succession_world,
         broadcast_world,
+        coap_world,
     ];
     let without = worlds.map(|world| first_failure(None, world));
     let _ = panic::take_hook();
@@ -142,5 +151,6 @@ fn every_planted_bug_is_found_and_no_other() {
     assert_eq!(seen_on_disk, ON_DISK.map(|bug| (bug, true)));
     assert_eq!(seen_in_hand_overs, IN_HAND_OVERS.map(|bug| (bug, true)));
     assert_eq!(seen_in_broadcast, IN_BROADCAST.map(|bug| (bug, true)));
-    assert_eq!(without, [const { None }; 8]);
+    assert_eq!(seen_in_coap, IN_COAP.map(|bug| (bug, true)));
+    assert_eq!(without, [const { None }; 9]);
 }

@@ -5,7 +5,7 @@
 
 use stilling_engine::DatagramPath;
 use stilling_hub::HashKey;
-use stilling_ring::Time;
+use stilling_ring::{Time, planted};
 use stilling_wire::coap::{Code, ContentFormat};
 
 use super::byte_ring::{ByteRing, RingPosition};
@@ -124,7 +124,12 @@ impl BodyCache {
         let same = set.iter().position(|entry| entry.as_ref().is_some_and(is_same));
         let oldest = || (0..WAYS).min_by_key(|way| set[*way].as_ref().map(|entry| entry.since));
         let way = same.or_else(oldest).unwrap_or(0);
-        set[way] = Some(CachedBody { path: *path, hash, head, since: now, body: position, size: body.len() });
+        let stored = match &set[way] {
+            Some(former) if same.is_some() && planted!("block of another ETag") => (former.body, former.size),
+            _ => (position, body.len()),
+        };
+        let (body, size) = stored;
+        set[way] = Some(CachedBody { path: *path, hash, head, since: now, body, size });
     }
 
     /// The newest answer for this path and key.

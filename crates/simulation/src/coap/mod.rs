@@ -1,0 +1,126 @@
+//! The CoAP world: the shipped shard with a pool of worker processes, and clients on a network that loses, repeats and
+//! reorders datagrams.
+//!
+//! ```text
+//!  clients (CoapClientCore) ─ datagrams ─ SimDriver ─ Shard ─ ShardService ─ CoapShard ─ UpstreamPool ─┐
+//!  a stranger (random bytes) ─           ┘                                                             │
+//!  processes that die, hang, are slow or answer garbage ─ Unix sockets ─ UpstreamConnection ───────────┘
+//! ```
+//!
+//! Each request has an id in its body or path, from which its bytes and those of its answer follow. Checks: a process
+//! executes the id of a POST once (and the bytes are right); a client gets only messages that name its own tokens and
+//! message ids, from the address that it asked; a complete answer has the bytes of its request; one of a resource that
+//! changes has the bytes of a single version, and not of one that was outdated when it was requested; each datagram is
+//! in one class; no more datagrams leave than requests, acknowledgements and retransmissions allow; each forwarded
+//! request ends with one result. Once faults have stopped, each client gets an answer.
+
+mod assembly;
+mod client;
+mod content;
+mod ledger;
+mod operation;
+mod parameters;
+mod process;
+mod process_connection;
+mod verification;
+mod world;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use stilling::parts::ShardService;
+use stilling_engine::Shard;
+use stilling_ring::Time;
+
+use crate::SplitMix64;
+use crate::driver::SimDriver;
+use crate::network::Network;
+use crate::report::{RunReport, SeedFailure, attempt};
+
+use parameters::CoapWorldParameters;
+
+/// Turns of the shard, or steps of the world, while time stands still; more count as spinning.
+const TURNS_AT_ONCE_MAX: u32 = 20_000;
+
+type CoapSimShard = Shard<SimDriver, ShardService>;
+
+/// What happened in a world, or in several.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CoapTotals {
+    /// Complete answers whose bytes were checked.
+    pub answers: u64,
+    /// Of `answers`: those with several blocks.
+    pub long_answers: u64,
+    /// Requests whose bodies had several blocks.
+    pub long_requests: u64,
+    /// Requests without a success: refused, or given up by their clients.
+    pub failures: u64,
+    /// Requests that their clients abandoned.
+    pub abandoned: u64,
+    /// Requests executed by processes.
+    pub executions: u64,
+    /// Duplicates recognised by the server.
+    pub duplicates: u64,
+    /// Separate responses of the server.
+    pub separate_responses: u64,
+    /// Requests refused until their address is proved.
+    pub echo_required: u64,
+    /// Requests refused without a free worker, or shed.
+    pub overloads: u64,
+    /// Requests whose process died, or answered garbage.
+    pub worker_failures: u64,
+    /// Requests that a process did not answer in time.
+    pub worker_timeouts: u64,
+    /// Processes that died or were killed.
+    pub deaths: u64,
+    /// Versions of the resource that changes.
+    pub versions: u64,
+}
+
+/// Result of a world without failures.
+#[derive(Clone, Debug)]
+pub struct CoapReport {
+    /// Hash, faults and end.
+    pub report: RunReport,
+    /// What happened.
+    pub totals: CoapTotals,
+    /// The events as text, if requested.
+    pub text: Vec<String>,
+}
+
+/// Runs the world of `seed`; with `verbose`, the report or failure has the events as text.
+///
+/// # Errors
+/// The failure found.
+pub fn run(seed: u64, verbose: bool) -> Result<CoapReport, SeedFailure> {
+    let network = RefCell::new(None);
+    attempt(seed, || play(seed, verbose, &network)).map_err(|mut failure| {
+        failure.text = network.borrow().as_ref().map(Network::take_text).unwrap_or_default();
+        failure
+    })
+}
+
+fn play(seed: u64, verbose: bool, keep: &RefCell<Option<Network>>) -> Result<CoapReport, String> {
+    let parameters = CoapWorldParameters::draw(&mut SplitMix64::new(seed));
+    let (mut shard, world) = assembly::build(parameters);
+    let network = world.network();
+    *keep.borrow_mut() = Some(network.clone());
+    if verbose {
+        network.record_text();
+    }
+    let world = Rc::new(RefCell::new(world));
+    let hook_world = Rc::clone(&world);
+    let step = move |limit| hook_world.borrow_mut().advance(limit).map_err(std::io::Error::other);
+    shard.driver().set_wait_hook(Box::new(step));
+    let (mut turns, mut since) = (0, Time::ZERO);
+    while !shard.is_stopped() {
+        shard.turn(true).map_err(|error| error.to_string())?;
+        shard.audit()?;
+        world.borrow_mut().step()?;
+        (turns, since) = if network.now() > since { (0, network.now()) } else { (turns + 1, since) };
+        if turns > TURNS_AT_ONCE_MAX {
+            return Err("the shard spins: too many turns while time stands still".to_owned());
+        }
+    }
+    verification::drain_and_check(shard, &mut world.borrow_mut())
+}

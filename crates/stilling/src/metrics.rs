@@ -189,6 +189,7 @@ impl OverviewCollector {
         let help = "CoAP datagrams measured in a stage";
         let counts = stages.map(|(stage, _, count)| (stage, count));
         family(to, "coap_stage_datagrams", help, "stage", counts)?;
+        self.encode_coap_observers(to)?;
         self.encode_coap_workers(to)
     }
 
@@ -204,6 +205,28 @@ impl OverviewCollector {
         counter_with_unit(to, "packet_log_written", help, &Unit::Bytes, log.written.get())?;
         counter(to, "packet_log_files", "Files begun by the packet log", log.files.get())?;
         counter(to, "packet_log_errors", "Errors of the packet log's files", log.errors.get())
+    }
+
+    /// Observers of CoAP resources and their notifications.
+    fn encode_coap_observers(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let overview = &*self.0;
+        let help = "Observers of CoAP resources now";
+        gauge(to, "coap_observers", help, overview.coap(|c| c.observers.get()))?;
+        let help = "Observed CoAP resources now, summed over shards";
+        gauge(to, "coap_observed_resources", help, overview.coap(|c| c.observed_resources.get()))?;
+        let help = "Requests to observe answered without observation because a table was full";
+        counter(to, "coap_observers_refused", help, overview.coap(|c| c.observers_refused.get()))?;
+        let ended = [
+            ("reset", overview.coap(|c| c.observers_reset.get())),
+            ("gone", overview.coap(|c| c.observers_gone.get())),
+        ];
+        let help = "Observers ended by the server, by reason";
+        family(to, "coap_observers_ended", help, "reason", ended)?;
+        let sent = [
+            ("confirmable", overview.coap(|c| c.confirmable_notifications.get())),
+            ("non_confirmable", overview.coap(|c| c.notifications.get())),
+        ];
+        family(to, "coap_notifications", "Notifications of observers, by type", "type", sent)
     }
 
     /// CoAP requests at worker processes.

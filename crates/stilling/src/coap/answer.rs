@@ -6,6 +6,7 @@ use stilling_wire::coap::{
 };
 
 use super::body_cache::{BodyHead, ETag, etag_of};
+use super::peers::ECHO_SIZE;
 
 /// What a resource answers. Its memory is reused.
 #[derive(Debug)]
@@ -20,6 +21,8 @@ pub(super) struct Answer {
     pub(super) location: Vec<(OptionNumber, Vec<u8>)>,
     /// The maximum size of a request's body, for 4.13.
     pub(super) size1: Option<u32>,
+    /// For a request that has to be repeated with it (RFC 9175 §2.3).
+    pub(super) echo: Option<[u8; ECHO_SIZE]>,
     pub(super) body: Vec<u8>,
 }
 
@@ -34,6 +37,7 @@ impl Default for Answer {
             location_query: &[],
             location: Vec::new(),
             size1: None,
+            echo: None,
             body: Vec::new(),
         }
     }
@@ -88,7 +92,6 @@ pub(super) fn encode_whole<'b>(
     buffer: &'b mut [u8],
     head: &MessageHead,
     answer: &Answer,
-    echo: Option<&[u8]>,
 ) -> Result<&'b [u8], CoapEncodeError> {
     let mut writer = MessageWriter::new(buffer, head.kind, answer.code, head.id, head.token)?;
     if let Some(etag) = &answer.etag {
@@ -124,7 +127,7 @@ pub(super) fn encode_whole<'b>(
     if let Some(size) = answer.size1 {
         writer.uint(OptionNumber::SIZE1, size)?;
     }
-    if let Some(value) = echo {
+    if let Some(value) = &answer.echo {
         writer.option(OptionNumber::ECHO, value)?;
     }
     writer.payload(&answer.body)

@@ -74,6 +74,20 @@ pub struct CoapCounters {
     pub amplification_limited: Counter,
     /// Requests answered 4.01 with an Echo value.
     pub echo_required: Counter,
+    /// Observers now.
+    pub observers: Counter,
+    /// Observed resources now.
+    pub observed_resources: Counter,
+    /// Requests to observe that were answered without observation, because a table was full.
+    pub observers_refused: Counter,
+    /// Observers that ended by a reset.
+    pub observers_reset: Counter,
+    /// Observers that ended because a notification was not acknowledged.
+    pub observers_gone: Counter,
+    /// Non-confirmable notifications.
+    pub notifications: Counter,
+    /// Confirmable notifications.
+    pub confirmable_notifications: Counter,
     /// Time of requests from their hand-off to a worker to its answer.
     pub worker: StageTime,
     /// Requests forwarded to worker processes.

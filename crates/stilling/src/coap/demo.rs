@@ -3,9 +3,11 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use stilling_ring::Time;
 use stilling_wire::coap::{Code, ContentFormat, OptionNumber};
 
 use super::answer::Answer;
+use super::demo_observables::{DemoObservable, DemoObservables};
 use super::execution_log::ExecutionLog;
 use super::limits::DEMO_STORED_SIZE_MAX;
 use super::request::CoapRequest;
@@ -33,6 +35,9 @@ const LINKS: &[(&str, &str)] = &[
     ("/path", "ct=40"),
     ("/executions", "rt=\"test\""),
     ("/alternate", "anchor=\"/test\";rel=\"alternate\""),
+    ("/obs", "rt=\"observe\";obs;ct=0"),
+    ("/obs-non", "rt=\"observe\";obs;ct=0"),
+    ("/obs-large", "rt=\"observe\";obs;ct=0"),
 ];
 
 /// The resources below `/path`, which is the entry to them.
@@ -60,7 +65,10 @@ pub(super) enum DemoOutcome {
 /// The demo resources. Clones share their state, because the requests of a client with several ports reach several
 /// shards. Only the resources that clients can change use its lock.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct DemoResources(Arc<Mutex<DemoState>>);
+pub(crate) struct DemoResources {
+    state: Arc<Mutex<DemoState>>,
+    observables: DemoObservables,
+}
 
 #[derive(Debug, Default)]
 struct DemoState {
@@ -82,7 +90,16 @@ impl DemoResources {
         matches!(path, b"validate" | b"create1")
     }
 
-    pub(super) fn respond(&self, request: &CoapRequest<'_>, answer: &mut Answer) -> DemoOutcome {
+    /// Those that can be observed.
+    pub(super) fn observables(&self) -> &DemoObservables {
+        &self.observables
+    }
+
+    pub(super) fn respond(&self, request: &CoapRequest<'_>, now: Time, answer: &mut Answer) -> DemoOutcome {
+        if let Some(observable) = DemoObservable::of(request.path) {
+            self.observables.respond(observable, request, now, answer);
+            return DemoOutcome::Answered;
+        }
         let is_get = request.code == Code::GET;
         match request.path {
             b"test" => test(request, answer),
@@ -126,7 +143,7 @@ impl DemoResources {
     }
 
     fn state(&self) -> MutexGuard<'_, DemoState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -23,6 +23,7 @@ use super::limits::{
     BODIES_MAX, BODIES_SIZE_MAX, EXCHANGE_LIFETIME, EXCHANGES_MAX, MESSAGE_SIZE_MAX, REPLIES_SIZE_MAX,
     RETRY_AFTER_SECONDS, SLOW_TIME, TRANSMISSIONS_MAX,
 };
+use super::observations::Observations;
 use super::peers::ProvenPeers;
 use super::pending::{PendingExchanges, PendingId, RequestContext};
 use super::request::{CacheKey, CoapRequest, PathBuffer, is_safe};
@@ -85,6 +86,7 @@ impl CoapShard {
             transmissions: Transmissions::new(key, TRANSMISSIONS_MAX, now, seed),
             peers: ProvenPeers::new(key),
             demo: DemoResources::default(),
+            observations: Observations::new(key, now),
             answer: Answer::default(),
             next_id: seed as MessageId,
             is_receiving: true,
@@ -106,6 +108,12 @@ impl CoapShard {
         self.exchange.unproven = UnprovenBudget::new(settings.unproven, now);
         self.exchange.forwarding.set_slow_time(settings.slow_time);
         self.exchange.demo = settings.demo;
+        self
+    }
+
+    /// Sets the distance between the times of this endpoint and the system's clock.
+    pub(crate) fn with_clock_offset(mut self, offset: Duration) -> CoapShard {
+        self.exchange.observations.set_clock_offset(offset);
         self
     }
 
@@ -173,7 +181,7 @@ impl CoapShard {
         };
         if message.content != MessageContent::Request {
             counters.count(DatagramClass::Control);
-            return self.receive_control(path, &message);
+            return self.receive_control(now, path, &message);
         }
         let size = self.receive_request(now, path, &message, datagram.len(), endpoint)?;
         Some(&self.reply[..size])
@@ -186,12 +194,23 @@ impl CoapShard {
     }
 
     /// Processes a message that is no request.
-    fn receive_control(&mut self, path: &DatagramPath, message: &CoapMessage<'_>) -> Option<&[u8]> {
+    fn receive_control(
+        &mut self,
+        now: Time,
+        path: &DatagramPath,
+        message: &CoapMessage<'_>,
+    ) -> Option<&[u8]> {
         match message.kind {
             // A ping, or a response to a request that this side did not send.
             MessageType::Confirmable => return Some(self.reply_empty(MessageType::Reset, message.id)),
-            MessageType::Acknowledgement | MessageType::Reset => {
+            MessageType::Acknowledgement => {
                 self.exchange.transmissions.end(path, message.id);
+                self.exchange.observations.acknowledged(path, message.id, now);
+            }
+            MessageType::Reset => {
+                self.exchange.transmissions.end(path, message.id);
+                let is_observer = self.exchange.observations.rejected(path, message.id);
+                self.exchange.counters.observers_reset.add(u64::from(is_observer));
             }
             MessageType::NonConfirmable => {}
         }
@@ -252,8 +271,12 @@ impl CoapShard {
         }
         let is_next_block =
             request.later_block().is_some() || request.block1.is_some_and(|block| block.number() > 0);
-        let class = if is_next_block { DatagramClass::NextBlock } else { DatagramClass::New };
-        exchange.counters.count(class);
+        exchange.counters.count(match is_next_block {
+            true => DatagramClass::NextBlock,
+            false if exchange.is_refresh(&request, &context) => DatagramClass::ObserveRefresh,
+            false => DatagramClass::New,
+        });
+        exchange.deregister(&request, &context);
         let pool = match exchange.route(&request) {
             Ok(pool) => pool,
             Err(code) => {
@@ -294,7 +317,7 @@ impl CoapShard {
                 return exchange.reply(&context, cache_key.bytes(), now, reply);
             }
             match exchange.execute(&request, endpoint, now) {
-                Outcome::Answered => {}
+                Outcome::Answered => exchange.observe_demo(&request, &mut context, cache_key.bytes(), now),
                 Outcome::Later(awaits) => {
                     if exchange.wait(context, awaits, cache_key.bytes(), now).is_some() {
                         return None;
@@ -321,9 +344,10 @@ impl CoapShard {
     }
 
     /// When to call [`poll_transmit`](Self::poll_transmit) and [`publish_metrics`](Self::publish_metrics) next.
-    pub(crate) fn next_deadline(&self) -> Option<Time> {
+    pub(crate) fn next_deadline(&self, now: Time) -> Option<Time> {
         let Exchanges { pending, transmissions, forwarding, .. } = &self.exchange;
-        [pending.next_deadline(), transmissions.next_deadline(), forwarding.next_report()]
+        let observations = self.exchange.next_notification_at(now);
+        [pending.next_deadline(), transmissions.next_deadline(), forwarding.next_report(), observations]
             .into_iter()
             .flatten()
             .min()
@@ -384,8 +408,16 @@ impl CoapShard {
 
     /// Sets the gauges, and reports changes of overload.
     pub(crate) fn publish_metrics(&mut self, now: Time) {
-        let Exchanges { counters, cache, assemblies, pending, forwarding, transmissions, .. } =
-            &mut self.exchange;
+        let Exchanges {
+            counters,
+            cache,
+            assemblies,
+            pending,
+            forwarding,
+            transmissions,
+            observations,
+            ..
+        } = &mut self.exchange;
         forwarding.report_overload(now);
         counters.overloaded_pools.set(forwarding.overloaded_pools(now) as u64);
         counters.exchanges_evicted.add(cache.take_evicted());
@@ -393,6 +425,8 @@ impl CoapShard {
         counters.assemblies.set(assemblies.open(now));
         counters.pending.set(pending.len() as u64);
         counters.transmissions.set(transmissions.len() as u64);
+        counters.observers.set(observations.len() as u64);
+        counters.observed_resources.set(observations.resources() as u64);
     }
 }
 

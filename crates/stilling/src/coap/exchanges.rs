@@ -20,6 +20,7 @@ use super::limits::{
     AMPLIFICATION_MAX, BODY_SIZE_MAX, EFFECT_REPLY_SIZE_MIN, FORWARD_TIMEOUT, MESSAGE_SIZE_MAX,
     REQUEST_BODY_SIZE_MAX, RETRY_AFTER_SECONDS,
 };
+use super::observations::Observations;
 use super::peers::ProvenPeers;
 use super::pending::{
     AwaitedAnswer, PendingEvent, PendingExchange, PendingExchanges, PendingId, RequestContext,
@@ -51,6 +52,7 @@ pub(super) struct Exchanges {
     pub(super) transmissions: Transmissions,
     pub(super) peers: ProvenPeers,
     pub(super) demo: DemoResources,
+    pub(super) observations: Observations,
     pub(super) answer: Answer,
     pub(super) next_id: MessageId,
     /// Acknowledgements can arrive.
@@ -223,7 +225,7 @@ impl Exchanges {
             return Outcome::Answered;
         }
         let outcome = match endpoint.demo {
-            true => self.demo.respond(request, &mut self.answer),
+            true => self.demo.respond(request, now, &mut self.answer),
             false => DemoOutcome::NotFound,
         };
         match outcome {
@@ -285,6 +287,8 @@ impl Exchanges {
             self.answer.start(Code::INTERNAL_SERVER_ERROR);
         }
         let limit = self.reply_size_max(context.path(), context.size, now);
+        let observe = head.observe.filter(|_| self.answer.code.is_success());
+        let head = &MessageHead { observe, ..*head };
         let written = self.write_fitting(head, context, cache_key, now, buffer, limit);
         if written.is_some() {
             return written;
@@ -310,13 +314,16 @@ impl Exchanges {
         limit: usize,
     ) -> Option<usize> {
         self.counters.amplification_limited.add(1);
-        let echo = self.peers.echo(context.path().peer, now);
-        self.answer.start(Code::UNAUTHORIZED);
-        let size = encode_whole(buffer, head, &self.answer, Some(&echo)).ok()?.len();
-        (size <= limit).then(|| {
-            self.counters.echo_required.add(1);
-            size
-        })
+        self.require_echo(context.path(), now);
+        let head = MessageHead { observe: None, ..*head };
+        let size = encode_whole(buffer, &head, &self.answer).ok()?.len();
+        (size <= limit).then_some(size)
+    }
+
+    /// Answers 4.01 with an Echo value, with which the client repeats the request.
+    pub(super) fn require_echo(&mut self, path: &DatagramPath, now: Time) {
+        self.counters.echo_required.add(1);
+        self.answer.start(Code::UNAUTHORIZED).echo = Some(self.peers.echo(path.peer, now));
     }
 
     /// Whether the answer of a request with an effect might not fit what its address may get without proof. After the
@@ -365,20 +372,20 @@ impl Exchanges {
             answer.body.truncate(BLOCK_SIZE_MAX);
         }
         if block.is_none() && (fits_block || !is_success) {
-            let size = encode_whole(buffer, head, answer, None).ok()?.len();
+            let size = encode_whole(buffer, head, answer).ok()?.len();
             if size <= limit {
                 return Some(size);
             }
             if !is_success {
                 answer.body.clear();
-                let size = encode_whole(buffer, head, answer, None).ok()?.len();
+                let size = encode_whole(buffer, head, answer).ok()?.len();
                 return (size <= limit).then_some(size);
             }
         }
         let block = block.or_else(|| BlockValue::new(0, false, largest))?;
         if block.offset() > 0 && block.offset() >= answer.body.len() {
             answer.error(Code::BAD_REQUEST, "there is no such block");
-            let size = encode_whole(buffer, head, answer, None).ok()?.len();
+            let size = encode_whole(buffer, head, answer).ok()?.len();
             return (size <= limit).then_some(size);
         }
         let body_head = answer.head();
@@ -390,8 +397,9 @@ impl Exchanges {
     }
 
     pub(super) fn stage(&mut self, now: Time, buffer: &mut [u8]) -> Option<(DatagramPath, usize)> {
-        while self.transmissions.expire(now).is_some() {
+        while let Some((path, id)) = self.transmissions.expire(now) {
             self.counters.transmissions_timed_out.add(1);
+            self.counters.observers_gone.add(self.observations.timed_out(&path, id));
         }
         while let Some(event) = self.pending.expire(now) {
             let staged = match event {
@@ -409,7 +417,11 @@ impl Exchanges {
                 return staged;
             }
         }
-        let (path, message) = self.transmissions.next_due()?;
+        if let Some(staged) = self.stage_notification(now, buffer) {
+            return Some(staged);
+        }
+        self.renew_due_notification(now, buffer);
+        let (path, _, message) = self.transmissions.next_due()?;
         let size = message.len();
         buffer[..size].copy_from_slice(message);
         self.transmissions.sent(now);

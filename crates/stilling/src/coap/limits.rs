@@ -134,3 +134,26 @@ pub(crate) const FORWARD_TIMEOUT: Duration = EXCHANGE_LIFETIME;
 
 /// Bytes of the location that a worker names. Longer: the answer has none.
 pub(crate) const LOCATION_SIZE_MAX: usize = 256;
+
+/// Observers of a shard. More: a request to observe is answered without observation (RFC 7641 §4.1), and counted.
+pub(crate) const OBSERVERS_MAX: usize = 4096;
+
+/// Observed resources of a shard. More: as for [`OBSERVERS_MAX`].
+pub(crate) const OBSERVED_RESOURCES_MAX: usize = 4096;
+
+/// Of this many notifications of an observer one is confirmable.
+pub(crate) const CONFIRMABLE_EVERY: u32 = 10;
+
+/// The longest time without a confirmable notification. Reached: the state is sent again (RFC 7641 §4.5).
+pub(crate) const CONFIRMABLE_INTERVAL_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// The least time between notifications of an observer until the time of a round trip is known (RFC 7641 §4.5.1).
+/// States in between are not sent.
+pub(crate) const NOTIFICATION_INTERVAL: Duration = Duration::from_secs(3);
+
+/// How long a confirmable notification waits that has no room among [`TRANSMISSIONS_MAX`] or
+/// [`TRANSMISSIONS_PER_PEER_MAX`].
+pub(crate) const NOTIFICATION_RETRY_DELAY: Duration = Duration::from_secs(1);
+
+/// How often a shard checks whether other shards have changed the demo resources that it observes.
+pub(crate) const DEMO_CHECK_INTERVAL: Duration = Duration::from_millis(100);

@@ -168,6 +168,11 @@ impl<'a> CoapRequest<'a> {
         self.block2.filter(|block| block.number() > 0)
     }
 
+    /// Whether it registers an observer (RFC 7641 §3.1). A request for a later block does not.
+    pub(super) fn registers(&self) -> bool {
+        self.observe == Some(ObserveSequence::REGISTER) && self.is_safe() && self.later_block().is_none()
+    }
+
     /// Whether the request may be executed again without an effect.
     pub(super) fn is_safe(&self) -> bool {
         is_safe(self.code)

@@ -142,10 +142,24 @@ impl Transmissions {
         }
     }
 
-    /// The next message to be sent. The caller sends it and calls [`sent`](Self::sent).
-    pub(super) fn next_due(&self) -> Option<(DatagramPath, &[u8])> {
+    /// The next message to be sent, with its id. The caller sends it and calls [`sent`](Self::sent).
+    pub(super) fn next_due(&self) -> Option<(DatagramPath, MessageId, &[u8])> {
         let transmission = &self.slots[*self.due.front()? as usize];
-        Some((transmission.path, &transmission.message))
+        Some((transmission.path, transmission.id, &transmission.message))
+    }
+
+    /// Whether the next message to be sent was sent before.
+    pub(super) fn is_retransmission(&self) -> bool {
+        self.due.front().is_some_and(|slot| self.slots[*slot as usize].retransmissions > 0)
+    }
+
+    /// Replaces the next message to be sent. The number of its retransmissions stays (RFC 7641 §4.5.2).
+    pub(super) fn replace_due(&mut self, id: MessageId, message: &[u8]) {
+        let Some(slot) = self.due.front() else { return };
+        let transmission = &mut self.slots[*slot as usize];
+        transmission.id = id;
+        transmission.message.clear();
+        transmission.message.extend_from_slice(message);
     }
 
     /// The message of [`next_due`](Self::next_due) has been sent; its timer starts.
@@ -159,16 +173,16 @@ impl Transmissions {
 
     /// Makes messages due whose acknowledgement is late. Returns the next one that was sent too often, which has
     /// ended; to be called until it returns `None`.
-    pub(super) fn expire(&mut self, now: Time) -> Option<DatagramPath> {
+    pub(super) fn expire(&mut self, now: Time) -> Option<(DatagramPath, MessageId)> {
         if self.expired.is_empty() {
             self.wheel.expire(now, &mut self.expired);
         }
         while let Some(slot) = self.expired.pop() {
             let transmission = &mut self.slots[slot as usize];
             if transmission.retransmissions == RETRANSMISSIONS_MAX {
-                let path = transmission.path;
+                let ended = (transmission.path, transmission.id);
                 self.finish(slot);
-                return Some(path);
+                return Some(ended);
             }
             transmission.retransmissions += 1;
             self.due.push_back(slot);
@@ -192,7 +206,7 @@ mod tests {
 
     fn drain(all: &mut Transmissions, now: Time) -> Vec<Vec<u8>> {
         let mut sent = Vec::new();
-        while let Some((_, message)) = all.next_due() {
+        while let Some((_, _, message)) = all.next_due() {
             sent.push(message.to_vec());
             all.sent(now);
         }
@@ -216,7 +230,7 @@ mod tests {
                 break ended;
             }
         };
-        assert_eq!(ended, path(1));
+        assert_eq!(ended, (path(1), 7));
         assert_eq!(sent.len(), 5, "{sent:?}");
         assert!((30..=45).contains(&sent[4]) && (62..=93).contains(&(now.as_nanos() / 1_000_000_000)));
         assert!(sent.windows(3).all(|three| three[2] - three[1] >= three[1] - three[0]), "{sent:?}");

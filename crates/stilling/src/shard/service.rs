@@ -8,6 +8,7 @@ mod tests;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use stilling_engine::driver::{Datagram, Destination};
 use stilling_engine::{
@@ -160,7 +161,10 @@ impl ShardService {
         if self.endpoints.iter().any(|endpoint| matches!(endpoint, Endpoint::Coap(_))) {
             let key = HashKey(random_number(), random_number());
             let slots = self.overview.apps.iter().map(|app| app.config().slots());
-            let coap = CoapShard::new(counters, key, now).with_settings(settings, now);
+            let clock_offset = self.lifecycle.unix_nanos(now).as_nanos().saturating_sub(now.as_nanos());
+            let coap = CoapShard::new(counters, key, now)
+                .with_settings(settings, now)
+                .with_clock_offset(Duration::from_nanos(clock_offset));
             self.coap = Some(Box::new(coap.with_pools(self.http.app_routes().clone(), slots, now)));
         }
         self
@@ -375,7 +379,7 @@ impl ShardService {
             coap.transmitted();
         }
         coap.publish_metrics(control.now);
-        let again = coap.next_deadline();
+        let again = coap.next_deadline(control.now);
         self.run_coap_calls(control.now);
         again
     }

@@ -1,12 +1,14 @@
 //! Exchanges of simulated clients with an endpoint, at times that the test chooses.
 
+mod observing;
 mod plugtests;
+mod plugtests_observe;
 mod workers;
 
 use std::time::Duration;
 
 use proptest::prelude::*;
-use stilling_wire::coap::{BlockSize, BlockValue, Code, MessageWriter, OptionNumber, Token};
+use stilling_wire::coap::{BlockSize, BlockValue, Code, MessageWriter, ObserveSequence, OptionNumber, Token};
 
 use super::super::limits::BODY_SIZE_MAX;
 use super::super::limits::{UNPROVEN_BUDGET_MAX, UNPROVEN_REPLY_SIZE_MAX};
@@ -39,6 +41,12 @@ impl Received {
 
     fn value(&self, number: OptionNumber) -> Option<&[u8]> {
         self.options.iter().find(|(of, _)| *of == number).map(|(_, value)| &value[..])
+    }
+
+    /// The sequence of a notification.
+    fn observe(&self) -> Option<ObserveSequence> {
+        self.value(OptionNumber::OBSERVE)
+            .map(|value| ObserveSequence::decode(value).expect("3 bytes at most"))
     }
 
     fn block(&self, number: OptionNumber) -> Option<BlockValue> {
@@ -143,13 +151,34 @@ impl Fixture {
     /// Proceeds until something is sent.
     fn advance(&mut self) -> Vec<(DatagramPath, Received)> {
         loop {
-            let deadline = self.shard.next_deadline().expect("something is pending");
+            let deadline = self.shard.next_deadline(self.now).expect("something is pending");
             self.now = deadline.max(self.now.after(Duration::from_millis(1)));
             let sent = self.transmit();
             if !sent.is_empty() {
                 return sent;
             }
         }
+    }
+
+    /// Registers an observer under the token of the message id; its answer.
+    fn observe(&mut self, path: &DatagramPath, id: MessageId, uri: &str) -> Received {
+        let register = (OptionNumber::OBSERVE, Vec::new());
+        self.send(path, &request(CON, Code::GET, id, uri, &[register], b"")).expect("it is answered")
+    }
+
+    /// Acknowledges a confirmable message.
+    fn acknowledge(&mut self, path: &DatagramPath, id: MessageId) {
+        assert_eq!(self.send(path, &encode_empty(MessageType::Acknowledgement, id)), None);
+    }
+
+    /// Rejects a message.
+    fn reset(&mut self, path: &DatagramPath, id: MessageId) {
+        assert_eq!(self.send(path, &encode_empty(MessageType::Reset, id)), None);
+    }
+
+    /// Changes a demo resource, as another client.
+    fn change(&mut self, uri: &str, body: &[u8]) {
+        assert_eq!(self.ask(&client(999), Code::PUT, uri, &[], body).code, Code::CHANGED);
     }
 
     fn classes(&self) -> [u64; 6] {
@@ -317,7 +346,7 @@ fn a_slow_answer_is_separate() {
     let again = fixture.advance();
     assert_eq!(again, sent, "a retransmission has the same bytes");
     assert_eq!(fixture.send(&me, &encode_empty(MessageType::Acknowledgement, id)), None);
-    assert_eq!(fixture.shard.next_deadline(), None);
+    assert_eq!(fixture.shard.next_deadline(fixture.now), None);
 }
 
 #[test]

@@ -4,11 +4,6 @@ use super::*;
 
 const TEXT: &[u8] = b"welcome to the plugtest";
 
-/// The message of another side that acknowledges or rejects.
-fn acknowledge(fixture: &mut Fixture, path: &DatagramPath, id: MessageId) {
-    assert_eq!(fixture.send(path, &encode_empty(MessageType::Acknowledgement, id)), None);
-}
-
 /// Sends a non-confirmable request and returns its answer.
 fn ask_non(fixture: &mut Fixture, code: Code, uri: &str, payload: &[u8]) -> Received {
     let answer = fixture.send(&client(1), &request(NON, code, 40, uri, &[], payload)).expect("an answer");
@@ -98,8 +93,8 @@ fn td_coap_core_09_get_separate() {
     let mut fixture = Fixture::new();
     start_slow_request(&mut fixture, 9, Token::EMPTY);
     let response = separate_response(&mut fixture, 9);
-    acknowledge(&mut fixture, &client(1), response.id);
-    assert_eq!(fixture.shard.next_deadline(), None, "nothing is sent again");
+    fixture.acknowledge(&client(1), response.id);
+    assert_eq!(fixture.shard.next_deadline(fixture.now), None, "nothing is sent again");
 }
 
 #[test]
@@ -162,8 +157,8 @@ fn td_coap_core_16_lossy_separate() {
     let again = fixture.advance();
     assert_eq!(again[0].1, lost, "the same message");
     assert_eq!(fixture.advance()[0].1, lost, "its acknowledgement was lost");
-    acknowledge(&mut fixture, &client(1), lost.id);
-    assert_eq!(fixture.shard.next_deadline(), None);
+    fixture.acknowledge(&client(1), lost.id);
+    assert_eq!(fixture.shard.next_deadline(fixture.now), None);
 }
 
 #[test]

@@ -1,0 +1,207 @@
+//! Observations (RFC 7641): resources with their newest state, and the clients that are notified of it.
+//!
+//! ```text
+//!   state ─▶ ObservedResources ─▶ changed ─▶ Observers ─▶ due ─┬─▶ non-confirmable notification
+//!                                               ▲              └─▶ Transmissions ─▶ acknowledgement ─┐
+//!                                               └────────── a newer state meanwhile? ◀───────────────┘
+//! ```
+//!
+//! A resource has one state, the newest, and an observer has at most one notification in flight. So a slow client gets
+//! fewer states and no queue, and a state costs the same for any number of slow clients.
+
+mod observers;
+mod resources;
+
+use std::time::Duration;
+
+use stilling_engine::DatagramPath;
+use stilling_hub::HashKey;
+use stilling_ring::Time;
+use stilling_wire::coap::{MessageId, MessageType, ObserveSequence, Token};
+
+pub(super) use self::observers::{Observer, ObserverSlot, Registration};
+pub(super) use self::resources::{ObservableKey, ResourceId};
+
+use self::observers::Observers;
+use self::resources::ObservedResources;
+use super::limits::{OBSERVED_RESOURCES_MAX, OBSERVERS_MAX};
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(super) struct Observations {
+    resources: ObservedResources,
+    observers: Observers,
+}
+
+impl Observations {
+    pub(super) fn new(hash_key: HashKey, now: Time) -> Observations {
+        Observations {
+            resources: ObservedResources::new(hash_key, OBSERVED_RESOURCES_MAX),
+            observers: Observers::new(hash_key, OBSERVERS_MAX, now),
+        }
+    }
+
+    /// Sets the distance between the times of this endpoint and the system's clock. Sequences of notifications then also
+    /// increase over a restart.
+    pub(super) fn set_clock_offset(&mut self, offset: Duration) {
+        self.observers.set_clock_offset(offset);
+    }
+
+    /// Observers now.
+    pub(super) fn len(&self) -> usize {
+        self.observers.len()
+    }
+
+    /// Observed resources now.
+    pub(super) fn resources(&self) -> usize {
+        self.resources.len()
+    }
+
+    /// Whether a client observes something under this token.
+    pub(super) fn is_registered(&self, path: &DatagramPath, token: Token) -> bool {
+        self.observers.find(path, token).is_some()
+    }
+
+    /// An observed resource.
+    pub(super) fn find_resource(&self, key: &ObservableKey) -> Option<ResourceId> {
+        self.resources.find(key)
+    }
+
+    /// The key of a resource.
+    pub(super) fn key(&self, resource: ResourceId) -> Option<&ObservableKey> {
+        Some(&self.resources.get(resource)?.key)
+    }
+
+    /// Gets a resource, which is added if it is new. `None` without room.
+    pub(super) fn resource(&mut self, key: &ObservableKey) -> Option<ResourceId> {
+        self.resources.find_or_insert(key)
+    }
+
+    /// Adds an observer, or refreshes its registration. Returns the sequence of the response. `None` without room.
+    pub(super) fn register(
+        &mut self,
+        registration: Registration,
+        resource: ResourceId,
+        now: Time,
+    ) -> Option<ObserveSequence> {
+        let version = self.resources.get(resource)?.version();
+        if let Some(slot) = self.observers.find(&registration.path, registration.token) {
+            self.remove(slot);
+        }
+        let (slot, sequence) = self.observers.insert(registration, resource, version, now)?;
+        self.resources.get_mut(resource)?.observers.push(slot);
+        Some(sequence)
+    }
+
+    /// Ends the observation of a client under this token.
+    pub(super) fn deregister(&mut self, path: &DatagramPath, token: Token) {
+        if let Some(slot) = self.observers.find(path, token) {
+            self.remove(slot);
+        }
+    }
+
+    /// Ends an observation. A resource without observers stays until [`release`](Self::release).
+    pub(super) fn remove(&mut self, slot: ObserverSlot) {
+        let Some(observer) = self.observers.remove(slot) else { return };
+        if let Some(resource) = self.resources.get_mut(observer.resource()) {
+            resource.observers.retain(|other| *other != slot);
+            self.resources.note_unused(observer.resource());
+        }
+    }
+
+    /// The next resource that nothing needs any more; it has been removed.
+    pub(super) fn release(&mut self) -> Option<(ResourceId, ObservableKey)> {
+        self.resources.remove_unused()
+    }
+
+    /// Sets the version of a resource's state. Its observers of another version are notified.
+    pub(super) fn set_version(&mut self, resource: ResourceId, version: u64) {
+        self.resources.set_version(resource, version);
+    }
+
+    /// The next observer to be notified now. The caller calls [`notified`](Self::notified),
+    /// [`postpone`](Self::postpone) or [`remove`](Self::remove).
+    pub(super) fn next_due(&mut self, now: Time) -> Option<ObserverSlot> {
+        while let Some(changed) = self.resources.next_changed() {
+            let Some(resource) = self.resources.get(changed) else { continue };
+            resource.observers.iter().for_each(|slot| self.observers.make_due(*slot));
+        }
+        let resources = &self.resources;
+        let version = |resource| resources.get(resource).map_or(0, |resource| resource.version());
+        self.observers.next_due(now, version)
+    }
+
+    /// An observer.
+    pub(super) fn observer(&mut self, slot: ObserverSlot) -> Option<&mut Observer> {
+        self.observers.get_mut(slot)
+    }
+
+    /// Whether the next notification of an observer is confirmable.
+    pub(super) fn is_confirmable_due(&self, slot: ObserverSlot, now: Time) -> bool {
+        let Some(observer) = self.observers.get(slot) else { return false };
+        let resource = self.resources.get(observer.resource());
+        resource.is_some_and(|resource| resource.key.is_always_confirmable())
+            || observer.is_confirmable_due(now)
+    }
+
+    /// The sequence of an observer's next notification.
+    pub(super) fn next_sequence(&mut self, slot: ObserverSlot, now: Time) -> Option<ObserveSequence> {
+        self.observers.next_sequence(slot, now)
+    }
+
+    /// A notification with the current state has been sent, or passed to the transmissions.
+    pub(super) fn notified(&mut self, slot: ObserverSlot, kind: MessageType, id: MessageId, now: Time) {
+        let Some(resource) = self.observers.get_mut(slot).map(|observer| observer.resource()) else { return };
+        let version = self.resources.get(resource).map_or(0, |resource| resource.version());
+        self.observers.notified(slot, (kind, id), version, now);
+    }
+
+    /// Notifies an observer later: there is no room for its notification.
+    pub(super) fn postpone(&mut self, slot: ObserverSlot, until: Time) {
+        self.observers.postpone(slot, until);
+    }
+
+    /// The observer whose unacknowledged notification has this id and an older state than its resource.
+    pub(super) fn outdated(&self, path: &DatagramPath, id: MessageId) -> Option<ObserverSlot> {
+        let (slot, observer) = self.observers.find_message(path, id)?;
+        let resource = self.resources.get(observer.resource())?;
+        (observer.is_outstanding() && observer.version() != resource.version()).then_some(slot)
+    }
+
+    /// A notification is sent again, so its acknowledgement does not show the time of a round trip.
+    pub(super) fn retransmitted(&mut self, path: &DatagramPath, id: MessageId) {
+        self.observers.retransmitted(path, id);
+    }
+
+    /// A message is acknowledged.
+    pub(super) fn acknowledged(&mut self, path: &DatagramPath, id: MessageId, now: Time) {
+        self.observers.acknowledged(path, id, now);
+    }
+
+    /// A message is rejected. If it is the last notification of an observer, the observation ends. Returns whether it is.
+    pub(super) fn rejected(&mut self, path: &DatagramPath, id: MessageId) -> bool {
+        let found = self.observers.find_message(path, id).map(|(slot, _)| slot);
+        found.into_iter().for_each(|slot| self.remove(slot));
+        found.is_some()
+    }
+
+    /// A message was not acknowledged in time. If it is a notification, all observations of its client end. Returns
+    /// their number.
+    pub(super) fn timed_out(&mut self, path: &DatagramPath, id: MessageId) -> u64 {
+        if self.observers.find_message(path, id).is_none() {
+            return 0;
+        }
+        let of_client = self.observers.slots_of(path);
+        let count = of_client.len() as u64;
+        of_client.into_iter().for_each(|slot| self.remove(slot));
+        count
+    }
+
+    /// When an observer must be notified next.
+    pub(super) fn next_deadline(&self) -> Option<Time> {
+        self.observers.next_deadline()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,158 @@
+//! Observed resources, each with its newest state.
+
+use std::collections::{HashMap, VecDeque};
+
+use stilling_hub::HashKey;
+
+use super::super::demo_observables::DemoObservable;
+use super::observers::ObserverSlot;
+
+/// What can be observed.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(in super::super) enum ObservableKey {
+    Demo(DemoObservable),
+}
+
+impl ObservableKey {
+    /// Whether all its notifications are confirmable.
+    pub(super) fn is_always_confirmable(&self) -> bool {
+        *self == ObservableKey::Demo(DemoObservable::Obs)
+    }
+}
+
+/// A resource, for all time: slots are reused, with another generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct ResourceId {
+    generation: u64,
+    slot: u32,
+}
+
+#[derive(Debug)]
+pub(super) struct ObservedResource {
+    pub(super) key: ObservableKey,
+    generation: u64,
+    version: u64,
+    pub(super) observers: Vec<ObserverSlot>,
+    has_changed: bool,
+}
+
+impl ObservedResource {
+    /// Another one for each state.
+    pub(super) fn version(&self) -> u64 {
+        self.version
+    }
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(super) struct ObservedResources {
+    slots: Vec<Option<ObservedResource>>,
+    free: Vec<u32>,
+    capacity: usize,
+    by_key: HashMap<ObservableKey, u32, HashKey>,
+    generations: u64,
+    /// Resources with a new state.
+    changed: VecDeque<ResourceId>,
+    /// Resources that may be without observers and requests.
+    unused: Vec<ResourceId>,
+}
+
+impl ObservedResources {
+    pub(super) fn new(hash_key: HashKey, capacity: usize) -> ObservedResources {
+        ObservedResources {
+            slots: Vec::new(),
+            free: Vec::new(),
+            capacity,
+            by_key: HashMap::with_hasher(hash_key),
+            generations: 0,
+            changed: VecDeque::new(),
+            unused: Vec::new(),
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.by_key.len()
+    }
+
+    pub(super) fn get(&self, id: ResourceId) -> Option<&ObservedResource> {
+        let resource = self.slots.get(id.slot as usize)?.as_ref()?;
+        (resource.generation == id.generation).then_some(resource)
+    }
+
+    pub(super) fn get_mut(&mut self, id: ResourceId) -> Option<&mut ObservedResource> {
+        let resource = self.slots.get_mut(id.slot as usize)?.as_mut()?;
+        (resource.generation == id.generation).then_some(resource)
+    }
+
+    pub(super) fn find(&self, key: &ObservableKey) -> Option<ResourceId> {
+        let slot = *self.by_key.get(key)?;
+        let generation = self.slots[slot as usize].as_ref()?.generation;
+        Some(ResourceId { generation, slot })
+    }
+
+    pub(super) fn find_or_insert(&mut self, key: &ObservableKey) -> Option<ResourceId> {
+        if let Some(id) = self.find(key) {
+            return Some(id);
+        }
+        if self.len() >= self.capacity {
+            return None;
+        }
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            self.slots.len() as u32 - 1
+        });
+        self.generations += 1;
+        let id = ResourceId { generation: self.generations, slot };
+        self.slots[slot as usize] = Some(ObservedResource {
+            key: key.clone(),
+            generation: id.generation,
+            version: 0,
+            observers: Vec::new(),
+            has_changed: false,
+        });
+        self.by_key.insert(key.clone(), slot);
+        // Unless it is used before the next release.
+        self.unused.push(id);
+        Some(id)
+    }
+
+    pub(super) fn set_version(&mut self, id: ResourceId, version: u64) {
+        if let Some(resource) = self.get_mut(id).filter(|resource| resource.version != version) {
+            resource.version = version;
+            if !std::mem::replace(&mut resource.has_changed, true) {
+                self.changed.push_back(id);
+            }
+        }
+    }
+
+    /// The next resource with a new state.
+    pub(super) fn next_changed(&mut self) -> Option<ResourceId> {
+        let id = self.changed.pop_front()?;
+        if let Some(resource) = self.get_mut(id) {
+            resource.has_changed = false;
+        }
+        Some(id)
+    }
+
+    /// Checks at the next [`remove_unused`](Self::remove_unused) whether a resource is still needed.
+    pub(super) fn note_unused(&mut self, id: ResourceId) {
+        let is_unused = self.get(id).is_some_and(|resource| resource.observers.is_empty());
+        if is_unused && !self.unused.contains(&id) {
+            self.unused.push(id);
+        }
+    }
+
+    /// Removes the next resource that nothing needs.
+    pub(super) fn remove_unused(&mut self) -> Option<(ResourceId, ObservableKey)> {
+        while let Some(id) = self.unused.pop() {
+            let Some(resource) = self.get(id) else { continue };
+            if resource.observers.is_empty() {
+                let resource = self.slots[id.slot as usize].take()?;
+                self.by_key.remove(&resource.key);
+                self.free.push(id.slot);
+                return Some((id, resource.key));
+            }
+        }
+        None
+    }
+}

@@ -10,6 +10,7 @@ use clap::builder::TypedValueParser;
 use clap::{ArgAction, Args, ValueEnum};
 use stilling::hand_over::{TakeOverConfig, are_listeners_passed};
 use stilling::http::{Routes, Timeouts};
+use stilling::settings::SourceRange;
 use stilling::upstream::AppConfig;
 use stilling::{
     Admin, DriverChoice, PacketLogConfig, PoolScaling, QueueTarget, ServeConfig, Server, UnprovenPeers,
@@ -128,6 +129,10 @@ struct DatagramArguments {
     /// are answered 5.03 or 4.29 unless a worker is free for them
     #[arg(long, value_name = "S", default_value_t = 2.0, value_parser = seconds())]
     coap_slow_time: f64,
+    /// Address range whose CoAP clients may publish and subscribe without credentials, such as 10.0.0.0/8, with a fresh
+    /// Echo value; repeatable [default: loopback addresses, if there are no users]
+    #[arg(long, value_name = "RANGE")]
+    coap_source: Vec<SourceRange>,
     /// Record every datagram of UDP sockets in pcapng files in this directory, for tshark and Wireshark
     #[arg(long, value_name = "DIRECTORY")]
     packet_log: Option<PathBuf>,
@@ -164,6 +169,7 @@ impl DatagramArguments {
             UnprovenChoice::All => UnprovenPeers::All,
         };
         config.coap_slow_time = Duration::from_secs_f64(self.coap_slow_time);
+        config.coap_sources.clone_from(&self.coap_source);
         config.packet_log = self.packet_log.clone().map(|directory| PacketLogConfig {
             file_size_max: self.packet_log_file_size,
             files_max: self.packet_log_files as usize,

@@ -1,5 +1,6 @@
 //! Counters of the hub, readable by other threads.
 
+use crate::encoding::SubscriberProtocol;
 use crate::loss::Loss;
 use crate::loss_counts::LossCounts;
 use crate::publication_batch::Ingress;
@@ -80,10 +81,7 @@ pub struct HubCounters {
 pub struct ShardCounters {
     /// Messages sent to subscriptions.
     pub delivered: Gauge,
-    /// Those of them over SSE.
-    pub delivered_sse: Gauge,
-    /// Those of them over WebSocket.
-    pub delivered_websocket: Gauge,
+    delivered_by: [Gauge; SubscriberProtocol::COUNT],
     /// Times that a subscription over WebSocket or SSE began to catch up because its client was too slow.
     pub fallen_behind: Gauge,
     /// Current subscriptions.
@@ -101,6 +99,18 @@ pub struct ShardCounters {
     pub feed_sent_size: Gauge,
     /// Requests made to the hub.
     pub requested: Gauge,
+}
+
+impl ShardCounters {
+    /// Returns the messages sent to subscribers of a protocol.
+    #[must_use]
+    pub fn delivered_by(&self, protocol: SubscriberProtocol) -> u64 {
+        self.delivered_by[protocol as usize].get()
+    }
+
+    pub(crate) fn set_delivered_by(&self, counts: [u64; SubscriberProtocol::COUNT]) {
+        self.delivered_by.iter().zip(counts).for_each(|(gauge, count)| gauge.set(count));
+    }
 }
 
 /// Sums over the feeds of all shards.

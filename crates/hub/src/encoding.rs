@@ -1,4 +1,4 @@
-//! Encodings of messages for subscribers over WebSocket and SSE. The bytes depend on the format alone, so subscriptions
+//! Encodings of messages for subscribers over WebSocket, SSE and CoAP. The bytes depend on the format alone, so subscriptions
 //! of one encoding class share them.
 
 use std::io::Write;
@@ -27,6 +27,64 @@ pub enum MessageFormat {
     WebSocketJson,
     /// Binary messages: the sequence in eight bytes and the payload. Notices are text messages.
     WebSocketRaw,
+    /// [`PayloadFrame`]s, for a reader in this process.
+    PayloadFrames,
+}
+
+/// A message or a notice in the format [`PayloadFrames`](MessageFormat::PayloadFrames).
+///
+/// ```text
+///   size: 4 bytes │ payload        CAUGHT_UP: 4 bytes
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PayloadFrame<'a> {
+    /// The payload of a message.
+    Payload(&'a [u8]),
+    /// All records that were visible at the begin have been sent.
+    CaughtUp,
+}
+
+impl<'a> PayloadFrame<'a> {
+    /// In place of the size of a payload.
+    const CAUGHT_UP: u32 = u32::MAX;
+
+    /// Decodes the first frame of `bytes`. Returns it with the rest; `None` without a whole frame.
+    #[must_use]
+    pub fn decode(bytes: &'a [u8]) -> Option<(PayloadFrame<'a>, &'a [u8])> {
+        let (size, rest) = bytes.split_first_chunk()?;
+        let size = u32::from_le_bytes(*size);
+        if size == PayloadFrame::CAUGHT_UP {
+            return Some((PayloadFrame::CaughtUp, rest));
+        }
+        let (payload, rest) = rest.split_at_checked(size as usize)?;
+        Some((PayloadFrame::Payload(payload), rest))
+    }
+
+    fn encode(self, out: &mut Vec<u8>) {
+        match self {
+            PayloadFrame::Payload(payload) => {
+                // A message is far below 4 GiB.
+                out.extend_from_slice(&(payload.len() as u32).to_le_bytes());
+                out.extend_from_slice(payload);
+            }
+            PayloadFrame::CaughtUp => out.extend_from_slice(&PayloadFrame::CAUGHT_UP.to_le_bytes()),
+        }
+    }
+}
+
+/// The protocol of subscribers that get another format than that of NATS.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SubscriberProtocol {
+    /// Server-sent events.
+    Sse,
+    /// WebSocket.
+    WebSocket,
+    /// CoAP: observers of one filter in a shard share a subscription.
+    Coap,
+}
+
+impl SubscriberProtocol {
+    pub(crate) const COUNT: usize = 3;
 }
 
 /// Subscriptions of one class get the same bytes for a message, apart from a line before it.
@@ -37,7 +95,7 @@ pub(crate) enum EncodingClass {
 }
 
 impl EncodingClass {
-    pub(crate) const COUNT: usize = 10;
+    pub(crate) const COUNT: usize = 12;
 
     #[inline]
     pub(crate) const fn index(self) -> usize {
@@ -49,10 +107,13 @@ impl EncodingClass {
 }
 
 impl MessageFormat {
-    /// Returns whether it is a format of server-sent events.
-    #[must_use]
-    pub const fn is_sse(self) -> bool {
-        matches!(self, MessageFormat::SseJson | MessageFormat::SseRaw)
+    /// Returns the protocol of its subscribers.
+    pub(crate) const fn protocol(self) -> SubscriberProtocol {
+        match self {
+            MessageFormat::SseJson | MessageFormat::SseRaw => SubscriberProtocol::Sse,
+            MessageFormat::WebSocketJson | MessageFormat::WebSocketRaw => SubscriberProtocol::WebSocket,
+            MessageFormat::PayloadFrames => SubscriberProtocol::Coap,
+        }
     }
 
     /// Appends a message, or a notice that its bytes in this format exceed [`ENCODED_MESSAGE_SIZE_MAX`]. `has_id`: its
@@ -103,11 +164,18 @@ impl MessageFormat {
                     .encode(out);
                 object.encode_binary(out);
             }
+            MessageFormat::PayloadFrames => PayloadFrame::Payload(object.payload).encode(out),
         }
     }
 
     /// Appends a notice.
     pub(crate) fn encode_notice(self, out: &mut Vec<u8>, notice: &SubscriptionNotice) {
+        if self == MessageFormat::PayloadFrames {
+            if matches!(notice, SubscriptionNotice::CaughtUp { .. }) {
+                PayloadFrame::CaughtUp.encode(out);
+            }
+            return;
+        }
         let (event, mut json) = (notice_event(notice), Vec::new());
         match *notice {
             SubscriptionNotice::Gap(gap) => {
@@ -125,7 +193,7 @@ impl MessageFormat {
             SubscriptionNotice::Started { epoch, after: sequence }
             | SubscriptionNotice::CaughtUp { epoch, through: sequence } => {
                 let id = EventId { epoch, sequence };
-                if self.is_sse() {
+                if self.protocol() == SubscriberProtocol::Sse {
                     // An event without data only sets the id, from which a client resumes.
                     let _ = write!(out, "id: {id}\n\n");
                     return;
@@ -141,10 +209,13 @@ impl MessageFormat {
 
     /// Appends an event, over WebSocket its data.
     fn encode_event(self, out: &mut Vec<u8>, event: SseEvent<'_>) {
-        if self.is_sse() {
-            event.encode(out);
-        } else {
-            encode_frame_around(out, Opcode::Text, |out| out.extend_from_slice(event.data));
+        match self {
+            MessageFormat::SseJson | MessageFormat::SseRaw => event.encode(out),
+            MessageFormat::WebSocketJson | MessageFormat::WebSocketRaw => {
+                encode_frame_around(out, Opcode::Text, |out| out.extend_from_slice(event.data));
+            }
+            // Its reader needs the newest message only.
+            MessageFormat::PayloadFrames => {}
         }
     }
 }
@@ -176,12 +247,27 @@ mod tests {
     use crate::resume::ResetCause;
     use crate::time::UnixNanos;
 
-    const ALL: [MessageFormat; 4] = [
+    const TEXTUAL: [MessageFormat; 4] = [
         MessageFormat::SseJson,
         MessageFormat::SseRaw,
         MessageFormat::WebSocketJson,
         MessageFormat::WebSocketRaw,
     ];
+
+    #[test]
+    fn payload_frames_are_decoded_one_by_one() {
+        let frames = [PayloadFrame::Payload(b"21.5"), PayloadFrame::CaughtUp, PayloadFrame::Payload(b"")];
+        let mut bytes = Vec::new();
+        frames.iter().for_each(|frame| frame.encode(&mut bytes));
+        let mut rest = &bytes[..];
+        for expected in frames {
+            let (frame, next) = PayloadFrame::decode(rest).expect("a frame");
+            assert_eq!(frame, expected);
+            rest = next;
+        }
+        assert_eq!(PayloadFrame::decode(rest), None);
+        assert_eq!(PayloadFrame::decode(&bytes[..7]), None, "a part of a frame");
+    }
 
     fn text(encode: impl FnOnce(&mut Vec<u8>)) -> String {
         let mut out = Vec::new();

@@ -57,7 +57,7 @@ mod time;
 
 pub use counters::{FeedTotals, Gauge, HubCounters, ShardCounters, StreamCounters};
 pub use deliveries::{DeliveryBatch, DeliveryItem, MessagesWithSid};
-pub use encoding::MessageFormat;
+pub use encoding::{MessageFormat, PayloadFrame, SubscriberProtocol};
 pub use fan_out::ShardSenders;
 pub use filter_tree::FilterTree;
 pub use gate::{

@@ -50,12 +50,14 @@ pub enum Ingress {
     Custom,
     /// WebSocket.
     WebSocket,
+    /// CoAP.
+    Coap,
 }
 
 impl Ingress {
     /// All protocols in numeric order.
-    pub const ALL: [Ingress; 5] =
-        [Ingress::Nats, Ingress::Http, Ingress::Syslog, Ingress::Custom, Ingress::WebSocket];
+    pub const ALL: [Ingress; 6] =
+        [Ingress::Nats, Ingress::Http, Ingress::Syslog, Ingress::Custom, Ingress::WebSocket, Ingress::Coap];
 
     /// Returns the protocol's name in metrics.
     #[must_use]
@@ -66,6 +68,7 @@ impl Ingress {
             Ingress::Syslog => "syslog",
             Ingress::Custom => "custom",
             Ingress::WebSocket => "websocket",
+            Ingress::Coap => "coap",
         }
     }
 }

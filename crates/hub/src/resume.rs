@@ -11,6 +11,8 @@ pub enum StartFrom {
     New,
     /// At a sequence; 0 and 1 are the oldest record.
     Sequence(u64),
+    /// At the last records, at most this many.
+    Last(u64),
     /// At the first record of this time or later.
     Time(UnixNanos),
     /// After the last record that an earlier subscription received.

@@ -13,15 +13,16 @@ use stilling_wire::http1::HttpLimits;
 use stilling_workers::processes::{self, limits::PROCESSES_MAX, limits::SLOTS_MAX};
 use stilling_workers::{PoolScaling, QueueTarget};
 
-use crate::coap::{self, UnprovenPeers};
+use crate::coap::{self, BridgeAccess, UnprovenPeers};
 use crate::hand_over::{ActivationError, HandOverError, TakeOverConfig};
 use crate::http::Timeouts;
 use crate::packet_log::PacketLogConfig;
 use crate::protocol::CustomListener;
 use crate::settings::limits::{
-    PACKET_LOG_FILE_SIZE_MAX, PACKET_LOG_FILE_SIZE_MIN, PACKET_LOG_FILES_MAX, PACKET_LOG_FILES_MIN,
+    COAP_SOURCES_MAX, PACKET_LOG_FILE_SIZE_MAX, PACKET_LOG_FILE_SIZE_MIN, PACKET_LOG_FILES_MAX,
+    PACKET_LOG_FILES_MIN,
 };
-use crate::settings::{MessagingConfig, SettingError};
+use crate::settings::{MessagingConfig, SettingError, SourceRange};
 use crate::upstream::AppConfig;
 use crate::upstream::limits::{POOL_NAME_SIZE_MAX, POOLS_MAX};
 
@@ -90,6 +91,9 @@ pub struct ServeConfig {
     /// Average handling time of a pool of worker processes beyond which each accept thread sheds new CoAP requests for
     /// it. Default: 2 s.
     pub coap_slow_time: Duration,
+    /// Addresses that may publish and subscribe over CoAP, without credentials, beside loopback addresses. With users
+    /// loopback addresses need to be named as well. Default: none.
+    pub coap_sources: Vec<SourceRange>,
     /// Bytes of the kernel's receive buffer that each UDP socket requests; a line of the log tells if the system grants
     /// less. Default: up to 4 MiB, without a line.
     pub datagram_receive_buffer: Option<usize>,
@@ -182,6 +186,7 @@ impl Default for ServeConfig {
             coap_is_optional: false,
             coap_unproven: UnprovenPeers::default(),
             coap_slow_time: coap::limits::SLOW_TIME,
+            coap_sources: Vec::new(),
             datagram_receive_buffer: None,
             packet_log: None,
             apps: Vec::new(),
@@ -267,12 +272,26 @@ impl ServeConfig {
     #[must_use]
     pub fn problems(&self) -> Vec<SettingError> {
         let protocols: Vec<SocketAddr> = self.protocols.iter().map(|listener| listener.address).collect();
-        self.hub.problems_with_protocols(&self.http_addresses(), &protocols, &self.coap)
+        let mut problems = self.hub.problems_with_protocols(&self.http_addresses(), &protocols, &self.coap);
+        if self.coap_sources.len() > COAP_SOURCES_MAX {
+            let count = self.coap_sources.len();
+            let reason = format!("{count} ranges exceed the maximum of {COAP_SOURCES_MAX}");
+            problems.push(SettingError::option("coap-source", reason));
+        }
+        problems
     }
 
     /// Whether the server has a hub: if anything can publish to it.
     pub(crate) fn has_hub(&self) -> bool {
         self.hub.has_listeners() || !self.protocols.is_empty()
+    }
+
+    /// The addresses that may publish and subscribe over CoAP; none without a hub.
+    pub(crate) fn coap_access(&self) -> BridgeAccess {
+        let is_open = self.hub.users.is_empty();
+        let loopback = if is_open { SourceRange::loopback() } else { Vec::new() };
+        let sources = loopback.into_iter().chain(self.coap_sources.iter().copied());
+        BridgeAccess::new(sources.filter(|_| self.has_hub()))
     }
 
     /// The HTTP addresses, each with the name of its option.

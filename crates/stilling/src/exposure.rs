@@ -103,7 +103,7 @@ impl ServeConfig {
                 // Without users the latter refuses clients at such an address.
                 ListenerProtocol::Nats | ListenerProtocol::NatsWebSocket => {}
                 ListenerProtocol::Syslog(transport) => exposures.extend(self.syslog_exposure(address, transport)),
-                ListenerProtocol::Coap => exposures.extend(self.coap_exposure(address)),
+                ListenerProtocol::Coap => self.coap_exposures(address, &mut exposures),
                 ListenerProtocol::Custom(_) => exposures.push(Exposure {
                     option: PROTOCOLS,
                     reason: format!(
@@ -156,14 +156,25 @@ impl ServeConfig {
         }
     }
 
-    fn coap_exposure(&self, address: SocketAddr) -> Option<Exposure> {
-        self.demo.then(|| Exposure {
-            option: "coap",
-            reason: format!(
-                "{address} is reachable from other machines, and every CoAP client there may use and change the demo \
-                 resources; leave out demo"
-            ),
-        })
+    fn coap_exposures(&self, address: SocketAddr, exposures: &mut Vec<Exposure>) {
+        if self.demo {
+            exposures.push(Exposure {
+                option: "coap",
+                reason: format!(
+                    "{address} is reachable from other machines, and every CoAP client there may use and change the demo \
+                     resources; leave out demo"
+                ),
+            });
+        }
+        if let Some(range) = self.coap_sources.iter().find(|range| !range.is_loopback() && self.has_hub()) {
+            exposures.push(Exposure {
+                option: "coap-source",
+                reason: format!(
+                    "{address} is reachable from other machines, and without credentials every CoAP client of {range} \
+                     may publish and subscribe to everything; name only networks that you trust"
+                ),
+            });
+        }
     }
 
     fn syslog_exposure(&self, address: SocketAddr, transport: SyslogTransport) -> Option<Exposure> {
@@ -237,9 +248,11 @@ mod tests {
                 (vec![at("10.0.0.1:514")], vec![at("10.0.0.1:601")]);
             config.hub.syslog_sources = vec!["::/0".parse().expect("a range")];
             config.coap = vec![at("0.0.0.0:5683")];
+            config.coap_sources =
+                ["127.0.0.1", "10.0.0.0/8"].map(|range| range.parse().expect("a range")).to_vec();
             config.protocols = vec![unopened_listener(at("0.0.0.0:7"))];
         };
-        let [publish, pages, demo, nats, udp, tcp, coap, custom] = [
+        let [publish, pages, demo, nats, udp, tcp, coap, source, custom] = [
             ("open-publish", "/publish/*"),
             ("listen", "0.0.0.0:80 is reachable from other machines, and /status"),
             ("demo", "/test/slow"),
@@ -247,9 +260,10 @@ mod tests {
             ("syslog-udp", "lets every address send"),
             ("syslog-tcp", "10.0.0.1:601"),
             ("coap", "0.0.0.0:5683 is reachable from other machines, and every CoAP client"),
+            ("coap-source", "every CoAP client of 10.0.0.0/8 may publish"),
             ("protocols", "0.0.0.0:7 is reachable from other machines, and only the protocol there"),
         ];
-        assert_exposures(&exposures(open), &[publish, pages, demo, nats, udp, tcp, coap, custom]);
+        assert_exposures(&exposures(open), &[publish, pages, demo, nats, udp, tcp, coap, source, custom]);
         let with_users = |config: &mut ServeConfig| {
             open(config);
             config.hub.users = vec![UserConfig::new("ann", Credential::Password(Secret::new("x")))];
@@ -258,7 +272,7 @@ mod tests {
             config.hub.syslog_sources = vec!["10.0.0.0/8".parse().expect("a range")];
         };
         // Whether a custom protocol authenticates clients is not known.
-        assert_exposures(&exposures(with_users), &[("admin", "10.0.0.1:9001"), custom]);
+        assert_exposures(&exposures(with_users), &[("admin", "10.0.0.1:9001"), source, custom]);
     }
 
     #[test]

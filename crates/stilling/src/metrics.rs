@@ -226,7 +226,13 @@ impl OverviewCollector {
             ("confirmable", overview.coap(|c| c.confirmable_notifications.get())),
             ("non_confirmable", overview.coap(|c| c.notifications.get())),
         ];
-        family(to, "coap_notifications", "Notifications of observers, by type", "type", sent)
+        family(to, "coap_notifications", "Notifications of observers, by type", "type", sent)?;
+        let help = "Messages not stored as states for CoAP observers: too long, or without room";
+        counter(to, "coap_states_dropped", help, overview.coap(|c| c.states_dropped.get()))?;
+        let help = "CoAP requests answered 5.04 because a stream did not return its newest record in time";
+        counter(to, "coap_states_late", help, overview.coap(|c| c.states_late.get()))?;
+        let help = "CoAP requests for the hub from addresses without access";
+        counter(to, "coap_bridge_forbidden", help, overview.coap(|c| c.bridge_forbidden.get()))
     }
 
     /// CoAP requests at worker processes.

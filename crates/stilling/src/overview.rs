@@ -124,7 +124,7 @@ impl Overview {
             ("\u{2003}no memory for responses", self.http(|c| &c.responses_shed)),
             ("\u{2003}publications: no room in time", publications),
             (
-                "messages by NATS, syslog, WebSocket and custom protocols: refused, shed or lost",
+                "messages by NATS, syslog, WebSocket, CoAP and custom protocols: refused, shed or lost",
                 self.messages_lost(),
             ),
         ]
@@ -141,8 +141,8 @@ impl Overview {
         let Some(hub) = self.hub.get() else { return 0 };
         let losses_of =
             |ingress| Loss::ALL.into_iter().map(move |loss| hub.losses(ingress, loss)).sum::<u64>();
-        let counted = [Ingress::Nats, Ingress::Syslog, Ingress::Custom, Ingress::WebSocket];
-        counted.into_iter().map(losses_of).sum()
+        let counted = Ingress::ALL.into_iter().filter(|ingress| *ingress != Ingress::Http);
+        counted.map(losses_of).sum()
     }
 
     /// A number that changes with the contents of streams.

@@ -72,7 +72,8 @@ pub(crate) fn render(effective: &[EffectiveOption], computed: ComputedDefaults, 
         line(&mut text, name, *kind == ValueCount::List, values);
     }
     for (name, values) in computed.iter().filter(|(name, values)| !is_rendered(name) && !values.is_empty()) {
-        let is_list = values.len() > 1 || matches!(*name, "listen" | "nats" | "coap" | "syslog-source");
+        let is_list =
+            values.len() > 1 || matches!(*name, "listen" | "nats" | "coap" | "coap-source" | "syslog-source");
         line(&mut text, name, is_list, values);
     }
     text + tables

@@ -439,6 +439,7 @@ fn the_printed_settings_can_be_read_back() {
         "serve --stream a=a.>,b:memory:retention-bytes=1MiB --stream c=c:none --data kept",
         "serve --coap [::]:5683 --datagram-drop newest --datagram-receive-buffer 1MiB --coap-unproven all",
         "serve --coap [::1]:5683 --coap-slow-time 250ms",
+        "serve --coap 127.0.0.1:5683 --coap-source 10.0.0.0/8",
         "serve --packet-log packets --packet-log-files 3 --packet-log-file-size 2MiB",
     ] {
         let printed = resolve(words, &[], "").unwrap_or_else(|error| panic!("{words}: {error}"));

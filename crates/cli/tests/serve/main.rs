@@ -45,6 +45,7 @@ mod burst;
 mod capacity;
 mod clients;
 mod coap;
+mod coap_bridge;
 mod coap_clients;
 mod coap_workers;
 mod counters;

@@ -113,6 +113,7 @@ impl<S: Storage, O: ShardSenders> Hub<S, O> {
         let reset = |cause, next| Some(SubscriptionNotice::Reset { cause, epoch: current, next });
         let (next, notice) = match catch_up.from {
             StartFrom::New => (visible + 1, None),
+            StartFrom::Last(records) => ((visible + 1).saturating_sub(records).max(1), None),
             StartFrom::Time(_) => return None,
             StartFrom::Sequence(sequence) if sequence > visible.saturating_add(1) => {
                 (visible + 1, reset(ResetCause::Ahead, visible + 1))

@@ -1,13 +1,13 @@
 //! Counts of deliveries to subscriptions.
 
 use crate::counters::ShardCounters;
-use crate::encoding::MessageFormat;
+use crate::encoding::{MessageFormat, SubscriberProtocol};
 
 #[derive(PartialEq, Debug, Default)]
 pub(super) struct DeliveryCounts {
     all: u64,
-    sse: u64,
-    websocket: u64,
+    /// Those over other protocols than NATS.
+    by_protocol: [u64; SubscriberProtocol::COUNT],
 }
 
 impl DeliveryCounts {
@@ -15,16 +15,13 @@ impl DeliveryCounts {
     #[inline]
     pub(super) fn add(&mut self, count: u64, format: Option<MessageFormat>) {
         self.all += count;
-        match format {
-            Some(format) if format.is_sse() => self.sse += count,
-            Some(_) => self.websocket += count,
-            None => {}
+        if let Some(format) = format {
+            self.by_protocol[format.protocol() as usize] += count;
         }
     }
 
     pub(super) fn publish(&self, counters: &ShardCounters) {
         counters.delivered.set(self.all);
-        counters.delivered_sse.set(self.sse);
-        counters.delivered_websocket.set(self.websocket);
+        counters.set_delivered_by(self.by_protocol);
     }
 }

@@ -1,7 +1,8 @@
-//! What the endpoint needs from outside: it has no access to the worker processes itself.
+//! What the endpoint needs from outside: it has no access to the worker processes and the hub itself.
 
 use stilling_engine::DatagramPath;
 
+use super::bridge::BridgeCall;
 use super::pending::PendingId;
 use crate::upstream::{PoolIndex, RequestId, UpstreamRequest};
 
@@ -22,4 +23,6 @@ pub(crate) enum CoapCall {
     Continue(RequestId),
     /// The answer is no longer needed. `is_late`: the request waited for too long.
     Abandon { request: RequestId, is_late: bool },
+    /// For the [`HubBridge`](super::HubBridge).
+    Hub(BridgeCall),
 }

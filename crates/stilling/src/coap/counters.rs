@@ -88,6 +88,12 @@ pub struct CoapCounters {
     pub notifications: Counter,
     /// Confirmable notifications.
     pub confirmable_notifications: Counter,
+    /// States that were not stored for their observers: too long, or without room.
+    pub states_dropped: Counter,
+    /// Requests answered 5.04 because a stream did not return its newest record in time.
+    pub states_late: Counter,
+    /// Requests for the hub from addresses without access.
+    pub bridge_forbidden: Counter,
     /// Time of requests from their hand-off to a worker to its answer.
     pub worker: StageTime,
     /// Requests forwarded to worker processes.

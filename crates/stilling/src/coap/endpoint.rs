@@ -12,18 +12,19 @@ use stilling_wire::coap::{CoapMessage, MessageContent, MessageId, MessageType, R
 use super::answer::Answer;
 use super::assembly::Assemblies;
 use super::body_cache::BodyCache;
+use super::bridge::{AwaitedOutcome, Bridge, BridgeAccess, BridgeAnswer};
 use super::call::CoapCall;
 use super::counters::{CoapCounters, DatagramClass};
 use super::demo::DemoResources;
 use super::exchange_cache::{ExchangeCache, ExchangeKey, KnownExchange};
-use super::exchanges::{Exchanges, Outcome};
-use super::forwarding::{Forwarding, ShedDecision};
+use super::exchanges::{Exchanges, RequestAdmission};
+use super::forwarding::Forwarding;
 use super::handed_exchanges::{HandedExchange, records};
 use super::limits::{
     BODIES_MAX, BODIES_SIZE_MAX, EXCHANGE_LIFETIME, EXCHANGES_MAX, MESSAGE_SIZE_MAX, REPLIES_SIZE_MAX,
-    RETRY_AFTER_SECONDS, SLOW_TIME, TRANSMISSIONS_MAX,
+    SLOW_TIME, TRANSMISSIONS_MAX,
 };
-use super::observations::Observations;
+use super::observations::{Observations, ResourceId};
 use super::peers::ProvenPeers;
 use super::pending::{PendingExchanges, PendingId, RequestContext};
 use super::request::{CacheKey, CoapRequest, PathBuffer, is_safe};
@@ -46,6 +47,7 @@ pub(crate) struct CoapSettings {
     /// Average handling time of a pool beyond which its new requests are shed.
     pub(crate) slow_time: Duration,
     pub(crate) demo: DemoResources,
+    pub(crate) bridge: BridgeAccess,
 }
 
 impl Default for CoapSettings {
@@ -54,6 +56,7 @@ impl Default for CoapSettings {
             unproven: UnprovenPeers::default(),
             slow_time: SLOW_TIME,
             demo: DemoResources::default(),
+            bridge: BridgeAccess::default(),
         }
     }
 }
@@ -87,6 +90,7 @@ impl CoapShard {
             peers: ProvenPeers::new(key),
             demo: DemoResources::default(),
             observations: Observations::new(key, now),
+            bridge: Bridge::default(),
             answer: Answer::default(),
             next_id: seed as MessageId,
             is_receiving: true,
@@ -108,6 +112,7 @@ impl CoapShard {
         self.exchange.unproven = UnprovenBudget::new(settings.unproven, now);
         self.exchange.forwarding.set_slow_time(settings.slow_time);
         self.exchange.demo = settings.demo;
+        self.exchange.bridge.set_access(settings.bridge);
         self
     }
 
@@ -128,9 +133,30 @@ impl CoapShard {
         self
     }
 
-    /// The next call for the worker processes, to be made after each call of another method.
+    /// The next call for the worker processes or the hub, to be made after each call of another method.
     pub(crate) fn next_call(&mut self) -> Option<CoapCall> {
-        self.exchange.forwarding.next_call()
+        let to_hub = self.exchange.bridge.next_call().map(CoapCall::Hub);
+        to_hub.or_else(|| self.exchange.forwarding.next_call())
+    }
+
+    /// A publication has its answer, which leaves by [`poll_transmit`](Self::poll_transmit).
+    pub(crate) fn publication_ended(&mut self, exchange: PendingId, answer: BridgeAnswer) {
+        self.exchange.bridge.end(exchange, AwaitedOutcome::Answer(answer));
+    }
+
+    /// Sets the newest message of a filter.
+    pub(crate) fn set_state(&mut self, resource: ResourceId, state: &[u8]) {
+        self.exchange.set_state(resource, state);
+    }
+
+    /// The newest message of a filter has been [set](Self::set_state), if there is one.
+    pub(crate) fn complete_state(&mut self, resource: ResourceId) {
+        self.exchange.complete_state(resource);
+    }
+
+    /// A filter cannot be observed, or no longer.
+    pub(crate) fn fail_state(&mut self, resource: ResourceId, answer: impl Fn() -> BridgeAnswer) {
+        self.exchange.fail_state(resource, answer);
     }
 
     /// The request of an exchange was submitted.
@@ -266,33 +292,24 @@ impl CoapShard {
             Err(error) => return exchange.refuse(error, &context, now, reply),
         };
         (context.block2, context.no_response) = (request.block2, request.no_response);
-        if let Some(echo) = request.echo {
-            exchange.peers.check(path.peer, echo, now);
-        }
-        let is_next_block =
-            request.later_block().is_some() || request.block1.is_some_and(|block| block.number() > 0);
-        exchange.counters.count(match is_next_block {
+        let is_fresh = request.echo.is_some_and(|echo| exchange.peers.check(path.peer, echo, now));
+        exchange.counters.count(match request.is_next_block() {
             true => DatagramClass::NextBlock,
             false if exchange.is_refresh(&request, &context) => DatagramClass::ObserveRefresh,
             false => DatagramClass::New,
         });
         exchange.deregister(&request, &context);
-        let pool = match exchange.route(&request) {
-            Ok(pool) => pool,
+        let target = match exchange.route(&request) {
+            Ok(target) => target,
             Err(code) => {
                 exchange.answer.start(code);
                 return exchange.reply(&context, cache_key.bytes(), now, reply);
             }
         };
-        if let Some(pool) = pool.filter(|_| !is_next_block) {
-            match exchange.forwarding.shed(pool, path.peer, now) {
-                ShedDecision::Admitted => {}
-                ShedDecision::Silence => return None,
-                ShedDecision::Reply(code) => {
-                    exchange.answer.start(code).max_age = Some(RETRY_AFTER_SECONDS);
-                    return exchange.reply(&context, cache_key.bytes(), now, reply);
-                }
-            }
+        match exchange.admit(target, &request, &context, is_fresh, now) {
+            RequestAdmission::Admitted => {}
+            RequestAdmission::Refused => return exchange.reply(&context, cache_key.bytes(), now, reply),
+            RequestAdmission::Ignored => return None,
         }
         if exchange.needs_proof(&request, &context, now) {
             return exchange.require_proof(&context, now, reply);
@@ -310,19 +327,9 @@ impl CoapShard {
             if let Some(size) = exchange.next_block(&request, &context, cache_key.bytes(), now, reply) {
                 return Some(size);
             }
-            if let Some(pool) = pool {
-                if exchange.forward(pool, &request, context, cache_key.bytes(), now) {
-                    return None;
-                }
-                return exchange.reply(&context, cache_key.bytes(), now, reply);
-            }
-            match exchange.execute(&request, endpoint, now) {
-                Outcome::Answered => exchange.observe_demo(&request, &mut context, cache_key.bytes(), now),
-                Outcome::Later(awaits) => {
-                    if exchange.wait(context, awaits, cache_key.bytes(), now).is_some() {
-                        return None;
-                    }
-                }
+            let answers = (cache_key.bytes(), endpoint);
+            if exchange.answer_or_wait(target, &request, &mut context, answers, now) {
+                return None;
             }
         }
         exchange.reply(&context, cache_key.bytes(), now, reply)
@@ -346,6 +353,9 @@ impl CoapShard {
     /// When to call [`poll_transmit`](Self::poll_transmit) and [`publish_metrics`](Self::publish_metrics) next.
     pub(crate) fn next_deadline(&self, now: Time) -> Option<Time> {
         let Exchanges { pending, transmissions, forwarding, .. } = &self.exchange;
+        if self.exchange.bridge.has_ended() {
+            return Some(now);
+        }
         let observations = self.exchange.next_notification_at(now);
         [pending.next_deadline(), transmissions.next_deadline(), forwarding.next_report(), observations]
             .into_iter()
@@ -409,14 +419,7 @@ impl CoapShard {
     /// Sets the gauges, and reports changes of overload.
     pub(crate) fn publish_metrics(&mut self, now: Time) {
         let Exchanges {
-            counters,
-            cache,
-            assemblies,
-            pending,
-            forwarding,
-            transmissions,
-            observations,
-            ..
+            counters, cache, assemblies, pending, forwarding, transmissions, observations, ..
         } = &mut self.exchange;
         forwarding.report_overload(now);
         counters.overloaded_pools.set(forwarding.overloaded_pools(now) as u64);

@@ -10,11 +10,12 @@ use stilling_wire::coap::{BlockSize, BlockValue, Code, ContentFormat, MessageId,
 use super::answer::{Answer, MessageHead, encode_block, encode_whole};
 use super::assembly::{Assemblies, BlockOutcome};
 use super::body_cache::{BodyCache, BodyHead};
+use super::bridge::{Bridge, BridgePath};
 use super::counters::{CoapCounters, DatagramClass};
 use super::demo::{self, DemoOutcome, DemoResources};
 use super::endpoint::CoapEndpoint;
 use super::exchange_cache::ExchangeCache;
-use super::forwarding::Forwarding;
+use super::forwarding::{Forwarding, ShedDecision};
 use super::http_mapping::AnsweredRequest;
 use super::limits::{
     AMPLIFICATION_MAX, BODY_SIZE_MAX, EFFECT_REPLY_SIZE_MIN, FORWARD_TIMEOUT, MESSAGE_SIZE_MAX,
@@ -40,6 +41,25 @@ pub(super) enum Outcome {
     Later(AwaitedAnswer),
 }
 
+/// What answers a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Target {
+    Hub(BridgePath),
+    Pool(PoolIndex),
+    /// One of the server's own.
+    Resource,
+}
+
+/// Whether a request goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RequestAdmission {
+    Admitted,
+    /// The answer is ready.
+    Refused,
+    /// It gets no answer.
+    Ignored,
+}
+
 /// The state of all exchanges.
 #[derive(Debug)]
 pub(super) struct Exchanges {
@@ -53,6 +73,7 @@ pub(super) struct Exchanges {
     pub(super) peers: ProvenPeers,
     pub(super) demo: DemoResources,
     pub(super) observations: Observations,
+    pub(super) bridge: Bridge,
     pub(super) answer: Answer,
     pub(super) next_id: MessageId,
     /// Acknowledgements can arrive.
@@ -152,13 +173,65 @@ impl Exchanges {
         Some(size)
     }
 
-    /// The pool of worker processes that answers a request. As over HTTP, a pool has precedence over built-in
-    /// resources.
-    pub(super) fn route(&mut self, request: &CoapRequest<'_>) -> Result<Option<PoolIndex>, Code> {
-        if request.path == LINKS_PATH {
-            return Ok(None);
+    /// What answers a request. As over HTTP, the hub has precedence over pools of worker processes, and these over
+    /// built-in resources.
+    pub(super) fn route(&mut self, request: &CoapRequest<'_>) -> Result<Target, Code> {
+        if let Some(path) = self.bridge.path(request) {
+            return Ok(Target::Hub(path));
         }
-        self.forwarding.route(request)
+        if request.path == LINKS_PATH {
+            return Ok(Target::Resource);
+        }
+        Ok(self.forwarding.route(request)?.map_or(Target::Resource, Target::Pool))
+    }
+
+    /// Decides whether a request goes on, before anything of it is stored. `is_fresh`: it has a fresh Echo value.
+    pub(super) fn admit(
+        &mut self,
+        target: Target,
+        request: &CoapRequest<'_>,
+        context: &RequestContext,
+        is_fresh: bool,
+        now: Time,
+    ) -> RequestAdmission {
+        match target {
+            Target::Resource => RequestAdmission::Admitted,
+            Target::Pool(_) if request.is_next_block() => RequestAdmission::Admitted,
+            Target::Pool(pool) => match self.forwarding.shed(pool, context.path().peer, now) {
+                ShedDecision::Admitted => RequestAdmission::Admitted,
+                ShedDecision::Silence => RequestAdmission::Ignored,
+                ShedDecision::Reply(code) => {
+                    self.answer.start(code).max_age = Some(RETRY_AFTER_SECONDS);
+                    RequestAdmission::Refused
+                }
+            },
+            Target::Hub(path) if self.admit_to_hub(path, request, context, is_fresh, now) => {
+                RequestAdmission::Admitted
+            }
+            Target::Hub(_) => RequestAdmission::Refused,
+        }
+    }
+
+    /// Answers a complete request. Returns whether it waits for its answer; otherwise the answer is ready.
+    pub(super) fn answer_or_wait(
+        &mut self,
+        target: Target,
+        request: &CoapRequest<'_>,
+        context: &mut RequestContext,
+        (cache_key, endpoint): (Option<&[u8]>, CoapEndpoint),
+        now: Time,
+    ) -> bool {
+        match target {
+            Target::Hub(path) => self.ask_hub(path, request, context, cache_key, now),
+            Target::Pool(pool) => self.forward(pool, request, *context, cache_key, now),
+            Target::Resource => match self.execute(request, endpoint, now) {
+                Outcome::Answered => {
+                    self.observe_demo(request, context, cache_key, now);
+                    false
+                }
+                Outcome::Later(awaits) => self.wait(*context, awaits, cache_key, now).is_some(),
+            },
+        }
     }
 
     /// Forwards a request to a worker process. Otherwise the answer is ready.
@@ -417,6 +490,9 @@ impl Exchanges {
                 return staged;
             }
         }
+        if let Some(staged) = self.stage_from_hub(now, buffer) {
+            return Some(staged);
+        }
         if let Some(staged) = self.stage_notification(now, buffer) {
             return Some(staged);
         }
@@ -444,6 +520,10 @@ impl Exchanges {
             }
             AwaitedAnswer::Worker(_) => {
                 self.forwarding.expire(exchange, now);
+                None
+            }
+            awaits @ (AwaitedAnswer::Publication(_) | AwaitedAnswer::State { .. }) => {
+                self.expire_in_hub(exchange, awaits);
                 None
             }
         }

@@ -267,7 +267,7 @@ fn content_format(value: &[u8]) -> ContentFormat {
 }
 
 /// The code for a status (RFC 7252 §10.1, RFC 8075 §7). A redirection has no counterpart: 5.02.
-fn answer_code(method: Code, status: u16) -> Code {
+pub(super) fn answer_code(method: Code, status: u16) -> Code {
     match (status, method) {
         (201, Code::POST | Code::PUT | Code::PATCH | Code::IPATCH) => Code::CREATED,
         (200..=299, Code::GET | Code::FETCH) => Code::CONTENT,

@@ -141,6 +141,12 @@ pub(crate) const OBSERVERS_MAX: usize = 4096;
 /// Observed resources of a shard. More: as for [`OBSERVERS_MAX`].
 pub(crate) const OBSERVED_RESOURCES_MAX: usize = 4096;
 
+/// Bytes of a state that is stored for its observers. Longer: the older state stays, and the new one is counted.
+pub(crate) const OBSERVED_STATE_SIZE_MAX: usize = 64 * 1024;
+
+/// Bytes of all these states, per shard. More: as for [`OBSERVED_STATE_SIZE_MAX`].
+pub(crate) const OBSERVED_STATES_SIZE_MAX: usize = 16 * 1024 * 1024;
+
 /// Of this many notifications of an observer one is confirmable.
 pub(crate) const CONFIRMABLE_EVERY: u32 = 10;
 
@@ -157,3 +163,16 @@ pub(crate) const NOTIFICATION_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// How often a shard checks whether other shards have changed the demo resources that it observes.
 pub(crate) const DEMO_CHECK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Bytes of publications that wait for room in the queue to the hub, per shard. More: 5.03.
+pub(crate) const PUBLICATIONS_SIZE_MAX: usize = 16 * 1024 * 1024;
+
+/// How long a publication may take. Reached: 5.03 if it has not entered the hub, else 5.04.
+pub(crate) const PUBLICATION_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How long a stream may take to return its newest record. Reached: 5.04.
+pub(crate) const STATE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Records at the end of a stream among which the first state of an observed filter is sought. None of them matches: the
+/// filter has no state until the next message.
+pub(crate) const INITIAL_RECORDS_READ: u64 = 1000;

@@ -4,18 +4,22 @@
 //!   datagram ─▶ classify ─┬─▶ malformed ─────────────────────────────▶ nothing, or a reset
 //!                         ├─▶ duplicate ◀── ExchangeCache ───────────▶ the same reply
 //!                         ├─▶ next block ◀── BodyCache ──────────────▶ the block; Assemblies ─▶ 2.31
-//!                         └─▶ new ─▶ resource ─┬─▶ Answer ───────────▶ reply, remembered
-//!                                              ├─▶ Forwarding ─▶ CoapCall ─▶ worker processes
-//!                                              └─▶ PendingExchanges ─▶ acknowledgement, later a reply,
-//!                                                                      or Transmissions until it is acknowledged
+//!                         └─▶ new ─▶ route ─┬─▶ resource ─▶ Answer ───────▶ reply, remembered
+//!                                           ├─▶ Forwarding ─▶ CoapCall ─▶ worker processes
+//!                                           ├─▶ Bridge ─────▶ CoapCall ─▶ HubBridge ─▶ hub
+//!                                           └─▶ PendingExchanges ─▶ acknowledgement, later a reply,
+//!                                                                   or Transmissions until it is acknowledged
+//!   state of a resource ─▶ Observations ─▶ notifications
 //! ```
 //!
 //! Time is an argument. [`CoapShard::receive`] returns the reply to a datagram; everything else leaves by
-//! [`CoapShard::poll_transmit`], and calls for worker processes by [`CoapShard::next_call`]. Each message names its whole path: peer, socket and local address.
+//! [`CoapShard::poll_transmit`], and calls for worker processes and the hub by [`CoapShard::next_call`]. Each message names its whole path: peer, socket and local address.
 
 mod answer;
 mod assembly;
 mod body_cache;
+mod bridge;
+mod bridging;
 mod byte_ring;
 mod call;
 mod counters;
@@ -28,6 +32,7 @@ mod execution_log;
 mod forwarding;
 mod handed_exchanges;
 mod http_mapping;
+mod hub_bridge;
 pub(crate) mod limits;
 mod notifying;
 mod observations;
@@ -38,6 +43,7 @@ mod request;
 mod transmissions;
 mod unproven;
 
+pub(crate) use bridge::BridgeAccess;
 pub(crate) use call::CoapCall;
 pub use counters::{CoapCounters, DatagramClass};
 pub use endpoint::CoapEndpoint;
@@ -45,3 +51,4 @@ pub use unproven::UnprovenPeers;
 
 pub(crate) use endpoint::{CoapSettings, CoapShard};
 pub(crate) use handed_exchanges::ExchangeHandover;
+pub(crate) use hub_bridge::HubBridge;

@@ -5,6 +5,7 @@ use stilling_ring::Time;
 use stilling_wire::coap::{Code, MessageType, NoResponse, ObserveSequence};
 
 use super::answer::MessageHead;
+use super::bridging::MESSAGE_FORMAT;
 use super::demo_observables::DemoObservable;
 use super::exchange_cache::ExchangeKey;
 use super::exchanges::Exchanges;
@@ -81,7 +82,7 @@ impl Exchanges {
         buffer: &mut [u8],
     ) -> Option<(DatagramPath, usize)> {
         self.check_demo_versions(now);
-        while self.observations.release().is_some() {}
+        self.release_resources();
         while let Some(slot) = self.observations.next_due(now) {
             // Without datagrams there are no acknowledgements.
             let is_confirmable = self.is_receiving && self.observations.is_confirmable_due(slot, now);
@@ -165,10 +166,15 @@ impl Exchanges {
     }
 
     /// Writes the state of a resource as an answer.
-    fn write_state(&mut self, resource: ResourceId, now: Time) {
+    pub(super) fn write_state(&mut self, resource: ResourceId, now: Time) {
         match self.observations.key(resource) {
             Some(&ObservableKey::Demo(observable)) => {
                 self.demo.observables().write_state(observable, now, &mut self.answer);
+            }
+            Some(ObservableKey::Filter(_)) => {
+                let answer = self.answer.start(Code::CONTENT);
+                answer.format = Some(MESSAGE_FORMAT);
+                answer.body.extend_from_slice(self.observations.state(resource).unwrap_or_default());
             }
             None => _ = self.answer.start(Code::NOT_FOUND),
         }
@@ -176,6 +182,9 @@ impl Exchanges {
 
     /// Checks whether the observed demo resources have changed, here or in another shard.
     fn check_demo_versions(&mut self, now: Time) {
+        if self.observations.resources() == 0 {
+            return;
+        }
         for observable in DemoObservable::ALL {
             if let Some(resource) = self.observations.find_resource(&ObservableKey::Demo(observable)) {
                 let version = self.demo.observables().version(observable, now);

@@ -25,6 +25,7 @@ pub(super) use self::resources::{ObservableKey, ResourceId};
 use self::observers::Observers;
 use self::resources::ObservedResources;
 use super::limits::{OBSERVED_RESOURCES_MAX, OBSERVERS_MAX};
+use super::pending::PendingId;
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -85,10 +86,11 @@ impl Observations {
         now: Time,
     ) -> Option<ObserveSequence> {
         let version = self.resources.get(resource)?.version();
-        if let Some(slot) = self.observers.find(&registration.path, registration.token) {
-            self.remove(slot);
-        }
-        let (slot, sequence) = self.observers.insert(registration, resource, version, now)?;
+        let known = self.observers.find(&registration.path, registration.token);
+        let next = known.and_then(|slot| self.observers.next_sequence(slot, now));
+        known.into_iter().for_each(|slot| self.remove(slot));
+        let sequence = next.unwrap_or_else(|| self.observers.sequence_at(now));
+        let slot = self.observers.insert(registration, resource, (version, sequence), now)?;
         self.resources.get_mut(resource)?.observers.push(slot);
         Some(sequence)
     }
@@ -117,6 +119,67 @@ impl Observations {
     /// Sets the version of a resource's state. Its observers of another version are notified.
     pub(super) fn set_version(&mut self, resource: ResourceId, version: u64) {
         self.resources.set_version(resource, version);
+    }
+
+    /// Sets the state of a resource. Returns whether there was room for it.
+    pub(super) fn set_state(&mut self, resource: ResourceId, state: &[u8]) -> bool {
+        self.resources.set_state(resource, state)
+    }
+
+    /// Notes that a resource has every state up to now.
+    pub(super) fn set_complete(&mut self, resource: ResourceId) {
+        if let Some(resource) = self.resources.get_mut(resource) {
+            resource.is_complete = true;
+        }
+    }
+
+    /// Whether a resource has every state up to now.
+    pub(super) fn is_complete(&self, resource: ResourceId) -> bool {
+        self.resources.get(resource).is_some_and(|resource| resource.is_complete)
+    }
+
+    /// The state of a resource.
+    pub(super) fn state(&self, resource: ResourceId) -> Option<&[u8]> {
+        self.resources.get(resource)?.state.as_deref()
+    }
+
+    /// Makes a request wait for a resource.
+    pub(super) fn wait(&mut self, resource: ResourceId, exchange: PendingId) {
+        if let Some(resource) = self.resources.get_mut(resource) {
+            resource.waiting.push(exchange);
+        }
+    }
+
+    /// Takes the requests that wait for a resource.
+    pub(super) fn take_waiting(&mut self, resource: ResourceId) -> Vec<PendingId> {
+        self.resources.note_unused(resource);
+        self.resources
+            .get_mut(resource)
+            .map(|resource| std::mem::take(&mut resource.waiting))
+            .unwrap_or_default()
+    }
+
+    /// Notes that a request no longer waits for a resource.
+    pub(super) fn stop_waiting(&mut self, resource: ResourceId, exchange: PendingId) {
+        if let Some(found) = self.resources.get_mut(resource) {
+            found.waiting.retain(|waiting| *waiting != exchange);
+            self.resources.note_unused(resource);
+        }
+    }
+
+    /// The requests that wait for a resource.
+    pub(super) fn waiting(&self, resource: ResourceId) -> &[PendingId] {
+        self.resources.get(resource).map_or(&[], |resource| &resource.waiting)
+    }
+
+    /// Ends all observations of a resource, without a notification.
+    pub(super) fn remove_observers(&mut self, resource: ResourceId) {
+        let observers =
+            self.resources.get_mut(resource).map(|resource| std::mem::take(&mut resource.observers));
+        for slot in observers.into_iter().flatten() {
+            self.observers.remove(slot);
+        }
+        self.resources.note_unused(resource);
     }
 
     /// The next observer to be notified now. The caller calls [`notified`](Self::notified),

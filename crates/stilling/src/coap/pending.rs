@@ -7,6 +7,7 @@ use stilling_wire::coap::{BlockValue, MessageType, NoResponse, ObserveSequence};
 
 use super::exchange_cache::ExchangeKey;
 use super::limits::{PENDING_EXCHANGES_MAX, SEPARATE_AFTER};
+use super::observations::ResourceId;
 
 /// What an answer needs to know of its request.
 #[derive(Clone, Copy, Debug)]
@@ -38,6 +39,10 @@ pub(super) enum AwaitedAnswer {
     Demo(Time),
     /// A worker process, at most until this time.
     Worker(Time),
+    /// The outcome of a publication, at most until this time.
+    Publication(Time),
+    /// The newest message of a filter, which the client also observes if it `registers`.
+    State { resource: ResourceId, registers: bool, until: Time },
 }
 
 /// A pending request, for all time: slots are reused, with another generation.
@@ -51,7 +56,8 @@ pub(crate) struct PendingId {
 impl AwaitedAnswer {
     fn deadline(self) -> Time {
         match self {
-            AwaitedAnswer::Demo(at) | AwaitedAnswer::Worker(at) => at,
+            AwaitedAnswer::Demo(at) | AwaitedAnswer::Worker(at) | AwaitedAnswer::Publication(at) => at,
+            AwaitedAnswer::State { until, .. } => until,
         }
     }
 }

@@ -168,6 +168,11 @@ impl<'a> CoapRequest<'a> {
         self.block2.filter(|block| block.number() > 0)
     }
 
+    /// Whether it asks for a later block of an answer, or has a later block of its body.
+    pub(super) fn is_next_block(&self) -> bool {
+        self.later_block().is_some() || self.block1.is_some_and(|block| block.number() > 0)
+    }
+
     /// Whether it registers an observer (RFC 7641 §3.1). A request for a later block does not.
     pub(super) fn registers(&self) -> bool {
         self.observe == Some(ObserveSequence::REGISTER) && self.is_safe() && self.later_block().is_none()

@@ -47,6 +47,7 @@ pub(crate) use auction_page::auction_filters;
 pub use delegated_connection::DelegatedConnection;
 pub(crate) use parts::*;
 pub(crate) use pending_publication::refusal_status;
+pub(crate) use publish_admission::encode_conditions;
 pub use request::Request;
 pub use response::Response;
 pub use routes::Routes;

@@ -38,10 +38,10 @@ pub(super) struct PublishRequest<'a> {
 
 /// Why a publication is rejected.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct PublishRejection {
-    pub(super) status: Status,
+pub(crate) struct PublishRejection {
+    pub(crate) status: Status,
     /// The body of the response, without the line end.
-    pub(super) reason: Cow<'static, str>,
+    pub(crate) reason: Cow<'static, str>,
 }
 
 impl PublishRejection {
@@ -173,14 +173,23 @@ impl<'a> PublishRequest<'a> {
 
 /// The header block for the hub, in NATS format.
 fn conditions(head: &RequestHead<'_>, is_lines: bool) -> Result<Vec<u8>, PublishRejection> {
+    let is_condition = |name: &[u8]| {
+        let prefix = name.get(..NATS_HEADER_PREFIX.len());
+        prefix.is_some_and(|start| start.eq_ignore_ascii_case(NATS_HEADER_PREFIX.as_bytes()))
+    };
+    encode_conditions(head.headers().filter(|(name, _)| is_condition(name)), is_lines)
+}
+
+/// The header block of conditions, each with its name and value.
+///
+/// # Errors
+/// One of them is unknown or invalid.
+pub(crate) fn encode_conditions<'a>(
+    conditions: impl Iterator<Item = (&'a [u8], &'a [u8])>,
+    is_lines: bool,
+) -> Result<Vec<u8>, PublishRejection> {
     let mut fields: Vec<(&str, &str)> = Vec::new();
-    for (name, value) in head.headers() {
-        if !name
-            .get(..NATS_HEADER_PREFIX.len())
-            .is_some_and(|start| start.eq_ignore_ascii_case(NATS_HEADER_PREFIX.as_bytes()))
-        {
-            continue;
-        }
+    for (name, value) in conditions {
         let known = [MESSAGE_ID, EXPECTED_LAST_SEQUENCE, EXPECTED_STREAM];
         let Some(name) = known.into_iter().find(|known| name.eq_ignore_ascii_case(known.as_bytes())) else {
             // Rejected, because a client relies on its conditions: they must not be ignored.

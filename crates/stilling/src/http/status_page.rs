@@ -259,6 +259,7 @@ fn coap(page: &mut String, overview: &Overview) {
         row("dropped: answers without acknowledgement", overview.coap(|c| c.transmissions_timed_out.get())),
         row("dropped: refused with 5.03, table full", overview.coap(|c| c.refused_full.get())),
         row("dropped: observers refused, table full", overview.coap(|c| c.observers_refused.get())),
+        row("dropped: states too long for observers", overview.coap(|c| c.states_dropped.get())),
         row("dropped: observers that were gone", overview.coap(|c| c.observers_gone.get())),
         row(
             "dropped: by the kernel, receive buffer full",

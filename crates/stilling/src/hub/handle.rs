@@ -31,6 +31,8 @@ pub(crate) struct HubHandle {
     pub(crate) publisher_connections: u32,
     /// Publications by HTTP that wait for room or for their outcomes.
     pub(crate) pending_publications: u32,
+    /// The same by CoAP.
+    pub(crate) pending_coap_publications: u32,
     /// When the last bytes of a publication by HTTP arrived.
     pub(crate) last_publish_input: Time,
     closer: Option<HubCloser>,
@@ -47,14 +49,16 @@ pub struct HubHandleCounters {
     pub publications_invalid: Counter,
     /// Bytes of memory for undecoded input of NATS clients over WebSocket.
     pub nats_undecoded: Counter,
-    /// HTTP publications refused because the hub had no room for too long.
+    /// Publications by HTTP and CoAP refused because the hub had no room for too long.
     pub publications_shed: Counter,
-    /// HTTP publications without an outcome in time.
+    /// Publications by HTTP and CoAP without an outcome in time.
     pub publications_unanswered: Counter,
     /// Connections over SSE.
     pub sse: ProtocolCounters,
     /// Subscribers over WebSocket.
     pub websocket: ProtocolCounters,
+    /// Filters that clients observe over CoAP.
+    pub coap: ProtocolCounters,
 }
 
 /// Counters of one shard's connections of a protocol.
@@ -92,6 +96,7 @@ impl HubHandle {
             shard,
             publisher_connections: 0,
             pending_publications: 0,
+            pending_coap_publications: 0,
             last_publish_input: Time::ZERO,
             closer: None,
         }

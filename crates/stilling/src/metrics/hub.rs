@@ -6,7 +6,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Unit;
-use stilling_hub::{FeedTotals, HubCounters, Ingress, Loss, ShardCounters, StreamCounters};
+use stilling_hub::{FeedTotals, HubCounters, Ingress, Loss, StreamCounters, SubscriberProtocol};
 
 use super::{counter, counter_with_unit, gauge};
 use crate::hub::HubHandleCounters;
@@ -214,19 +214,25 @@ fn encode_subscribers(overview: &Overview, to: &mut DescriptorEncoder<'_>) -> fm
     let Some(hub) = overview.hub.get() else { return Ok(()) };
     let handles = &overview.hub_handles;
     let sum = |value: fn(&HubHandleCounters) -> u64| handles.iter().map(|handle| value(handle)).sum::<u64>();
-    let delivered = |value: fn(&ShardCounters) -> u64| hub.shards.iter().map(value).sum::<u64>();
+    let delivered = |protocol| hub.shards.iter().map(|shard| shard.delivered_by(protocol)).sum::<u64>();
     let protocols = [
         (
             "sse",
             sum(|handle| handle.sse.open()),
             sum(|handle| handle.sse.opened.get()),
-            delivered(|shard| shard.delivered_sse.get()),
+            delivered(SubscriberProtocol::Sse),
         ),
         (
             "websocket",
             sum(|handle| handle.websocket.open()),
             sum(|handle| handle.websocket.opened.get()),
-            delivered(|shard| shard.delivered_websocket.get()),
+            delivered(SubscriberProtocol::WebSocket),
+        ),
+        (
+            "coap",
+            sum(|handle| handle.coap.open()),
+            sum(|handle| handle.coap.opened.get()),
+            delivered(SubscriberProtocol::Coap),
         ),
     ];
     let kind = ConstGauge::new(0_i64).metric_type();

@@ -73,6 +73,7 @@ impl Server {
             coap: CoapSettings {
                 unproven: config.coap_unproven,
                 slow_time: config.coap_slow_time,
+                bridge: config.coap_access(),
                 ..CoapSettings::default()
             },
             exchanges,

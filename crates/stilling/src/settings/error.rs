@@ -33,7 +33,7 @@ pub struct SettingError {
 }
 
 impl SettingError {
-    pub(super) fn option(name: &'static str, reason: String) -> Self {
+    pub(crate) fn option(name: &'static str, reason: String) -> Self {
         SettingError { setting: SettingKey::Option(name), reason }
     }
 

@@ -44,6 +44,9 @@ pub const USER_FILTERS_MAX: usize = 64;
 /// Address ranges that may send syslog datagrams or open syslog connections. More: refused.
 pub const SYSLOG_SOURCES_MAX: usize = 256;
 
+/// Address ranges whose CoAP clients may publish and subscribe. More: refused.
+pub const COAP_SOURCES_MAX: usize = 256;
+
 /// Minimum bytes of a file of the packet log. Less: refused.
 pub const PACKET_LOG_FILE_SIZE_MIN: usize = 1024 * 1024;
 

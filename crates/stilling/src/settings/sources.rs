@@ -1,4 +1,4 @@
-//! Address ranges that may send syslog, which has no authentication.
+//! Address ranges that may use syslog and CoAP, which have no authentication.
 
 use std::fmt;
 use std::net::IpAddr;

@@ -23,7 +23,7 @@ use self::session::{MailKind, SessionKind};
 use super::hub_turn::{next_hub_mail, turn_hub};
 use crate::coap::limits::HANDED_EXCHANGES_SIZE_MAX;
 use crate::coap::{
-    CoapCall, CoapCounters, CoapEndpoint, CoapSettings, CoapShard, ExchangeHandover, UnprovenPeers,
+    CoapCall, CoapCounters, CoapEndpoint, CoapSettings, CoapShard, ExchangeHandover, HubBridge, UnprovenPeers,
 };
 use crate::http::{
     HttpConfig, HttpContext, HttpCounters, HttpEndpoint, HttpScope, HttpSession, HttpShard, JobOutcome,
@@ -77,6 +77,7 @@ pub struct ShardService {
     websocket: WebSocketShard,
     /// Only if the shard has a socket for CoAP.
     coap: Option<Box<CoapShard>>,
+    hub_bridge: HubBridge,
     pub(super) hub: Option<Box<HubHandle>>,
     /// There was a hub, which a successor has taken over.
     hub_handed_over: bool,
@@ -118,6 +119,7 @@ impl ShardService {
             syslog: SyslogShard::default(),
             websocket: WebSocketShard::default(),
             coap: None,
+            hub_bridge: HubBridge::default(),
             hub: None,
             hub_handed_over: false,
             upstream: None,
@@ -300,8 +302,17 @@ impl ShardService {
     }
 
     fn poll_hub_mail(&mut self) -> Option<(Recipient, MailKind)> {
-        let (token, mail) = next_hub_mail(self.hub.as_mut()?, &mut self.syslog)?;
-        Some((token.into(), MailKind::Hub(mail)))
+        let hub = self.hub.as_mut()?;
+        loop {
+            let (token, mail) = next_hub_mail(hub, &mut self.syslog)?;
+            if !HubBridge::is_own(token) {
+                return Some((token.into(), MailKind::Hub(mail)));
+            }
+            // It is no connection. What it causes leaves at the end of the turn.
+            if let Some(coap) = &mut self.coap {
+                self.hub_bridge.receive(token, mail, hub, coap);
+            }
+        }
     }
 
     fn poll_worker_mail(&mut self) -> Option<(Recipient, MailKind)> {
@@ -342,6 +353,10 @@ impl ShardService {
     fn run_coap_calls(&mut self, now: Time) {
         let Some(coap) = self.coap.as_mut() else { return };
         while let Some(call) = coap.next_call() {
+            if let CoapCall::Hub(call) = call {
+                self.hub_bridge.call(call, self.hub.as_deref_mut(), coap);
+                continue;
+            }
             let Some(mut upstream) = self.upstream.as_deref_mut().map(UpstreamHandle::new) else {
                 // Without pools no path has one.
                 continue;
@@ -365,6 +380,7 @@ impl ShardService {
                 CoapCall::Report { pool, line } => upstream.print_line(pool, line),
                 CoapCall::Continue(id) => upstream.send(id, ClientMessage::PieceWanted),
                 CoapCall::Abandon { request, is_late } => upstream.abandon(request, is_late),
+                CoapCall::Hub(_) => {}
             }
         }
     }
@@ -379,9 +395,8 @@ impl ShardService {
             coap.transmitted();
         }
         coap.publish_metrics(control.now);
-        let again = coap.next_deadline(control.now);
         self.run_coap_calls(control.now);
-        again
+        self.coap.as_ref()?.next_deadline(control.now)
     }
 
     /// Continues the drain, if there is one. Returns when to call again at the latest.
@@ -400,7 +415,10 @@ impl ShardService {
         if self.drain.datagrams_stopped() {
             self.release_datagrams(control.now);
         }
-        self.hub_handed_over |= had_hub && self.hub.is_none();
+        if had_hub && self.hub.is_none() {
+            self.hub_handed_over = true;
+            self.coap.iter_mut().for_each(|coap| self.hub_bridge.hub_left(coap));
+        }
         again
     }
 }

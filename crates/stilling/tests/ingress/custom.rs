@@ -155,7 +155,7 @@ fn refusals_of_a_stream_are_counted(driver: DriverChoice) {
     let metric = "stilling_hub_losses_total{ingress=\"custom\",reason=\"too_large\"}";
     eventually("the refusal is counted", || (hub_server.metric(metric) == 1).then_some(()));
     let page = hub_server.page("/status").into_text();
-    let row = "messages by NATS, syslog, WebSocket and custom protocols: refused, shed or lost<td>1";
+    let row = "messages by NATS, syslog, WebSocket, CoAP and custom protocols: refused, shed or lost<td>1";
     assert!(page.contains(row), "{page}");
     drop(peer);
     hub_server.finish();

@@ -1,5 +1,6 @@
 //! Exchanges of simulated clients with an endpoint, at times that the test chooses.
 
+mod bridge;
 mod observing;
 mod plugtests;
 mod plugtests_observe;

@@ -149,14 +149,14 @@ impl Observers {
         self.slots.get_mut(slot.0 as usize)?.as_mut()
     }
 
-    /// Adds an observer whose response has the state with this version. Returns the sequence of the response.
+    /// Adds an observer whose response has the state with this version, and this sequence.
     pub(super) fn insert(
         &mut self,
         registration: Registration,
         resource: ResourceId,
-        version: u64,
+        (version, sequence): (u64, ObserveSequence),
         now: Time,
-    ) -> Option<(ObserverSlot, ObserveSequence)> {
+    ) -> Option<ObserverSlot> {
         if self.len() >= self.capacity {
             return None;
         }
@@ -164,7 +164,6 @@ impl Observers {
             self.slots.push(None);
             self.slots.len() as u32 - 1
         });
-        let sequence = self.sequence_at(now);
         self.by_token.insert((registration.path, registration.token), slot);
         let observer = Observer {
             registration,
@@ -182,7 +181,7 @@ impl Observers {
         };
         self.wheel.set(slot, observer.next_at(version));
         self.slots[slot as usize] = Some(observer);
-        Some((ObserverSlot(slot), sequence))
+        Some(ObserverSlot(slot))
     }
 
     pub(super) fn remove(&mut self, slot: ObserverSlot) -> Option<Observer> {
@@ -293,7 +292,8 @@ impl Observers {
         self.wheel.next()
     }
 
-    fn sequence_at(&self, now: Time) -> ObserveSequence {
+    /// The sequence of a first response.
+    pub(super) fn sequence_at(&self, now: Time) -> ObserveSequence {
         let nanos = now.after(self.clock_offset).as_nanos();
         ObserveSequence::new((nanos >> SEQUENCE_TICK_BITS) as u32)
     }

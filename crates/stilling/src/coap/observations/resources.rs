@@ -5,12 +5,16 @@ use std::collections::{HashMap, VecDeque};
 use stilling_hub::HashKey;
 
 use super::super::demo_observables::DemoObservable;
+use super::super::limits::{OBSERVED_STATE_SIZE_MAX, OBSERVED_STATES_SIZE_MAX};
+use super::super::pending::PendingId;
 use super::observers::ObserverSlot;
 
 /// What can be observed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(in super::super) enum ObservableKey {
     Demo(DemoObservable),
+    /// The messages of a checked filter.
+    Filter(Box<[u8]>),
 }
 
 impl ObservableKey {
@@ -32,6 +36,10 @@ pub(super) struct ObservedResource {
     pub(super) key: ObservableKey,
     generation: u64,
     version: u64,
+    pub(super) state: Option<Vec<u8>>,
+    pub(super) is_complete: bool,
+    /// Requests that wait until it is complete.
+    pub(super) waiting: Vec<PendingId>,
     pub(super) observers: Vec<ObserverSlot>,
     has_changed: bool,
 }
@@ -55,6 +63,8 @@ pub(super) struct ObservedResources {
     changed: VecDeque<ResourceId>,
     /// Resources that may be without observers and requests.
     unused: Vec<ResourceId>,
+    /// Bytes of all states.
+    states_size: usize,
 }
 
 impl ObservedResources {
@@ -67,6 +77,7 @@ impl ObservedResources {
             generations: 0,
             changed: VecDeque::new(),
             unused: Vec::new(),
+            states_size: 0,
         }
     }
 
@@ -107,6 +118,9 @@ impl ObservedResources {
             key: key.clone(),
             generation: id.generation,
             version: 0,
+            state: None,
+            is_complete: false,
+            waiting: Vec::new(),
             observers: Vec::new(),
             has_changed: false,
         });
@@ -123,6 +137,26 @@ impl ObservedResources {
                 self.changed.push_back(id);
             }
         }
+    }
+
+    /// Replaces the state. A state without room is not stored, and the older one stays.
+    pub(super) fn set_state(&mut self, id: ResourceId, state: &[u8]) -> bool {
+        let states_size = self.states_size;
+        let Some(resource) = self.get_mut(id) else { return true };
+        let old = resource.state.as_ref().map_or(0, Vec::capacity);
+        if state.len() > OBSERVED_STATE_SIZE_MAX
+            || states_size - old + state.len().max(old) > OBSERVED_STATES_SIZE_MAX
+        {
+            return false;
+        }
+        let stored = resource.state.get_or_insert_default();
+        stored.clear();
+        stored.reserve_exact(state.len());
+        stored.extend_from_slice(state);
+        let (new, version) = (stored.capacity(), resource.version + 1);
+        self.states_size = states_size - old + new;
+        self.set_version(id, version);
+        true
     }
 
     /// The next resource with a new state.
@@ -146,8 +180,9 @@ impl ObservedResources {
     pub(super) fn remove_unused(&mut self) -> Option<(ResourceId, ObservableKey)> {
         while let Some(id) = self.unused.pop() {
             let Some(resource) = self.get(id) else { continue };
-            if resource.observers.is_empty() {
+            if resource.observers.is_empty() && resource.waiting.is_empty() {
                 let resource = self.slots[id.slot as usize].take()?;
+                self.states_size -= resource.state.as_ref().map_or(0, Vec::capacity);
                 self.by_key.remove(&resource.key);
                 self.free.push(id.slot);
                 return Some((id, resource.key));

@@ -1,1 +1,81 @@
+//! Resources and their states.
 
+use stilling_wire::coap::MessageType::{Confirmable, NonConfirmable};
+
+use super::super::limits::{OBSERVED_STATE_SIZE_MAX, OBSERVED_STATES_SIZE_MAX};
+use super::*;
+
+fn filter(number: usize) -> ObservableKey {
+    ObservableKey::Filter(number.to_string().into_bytes().into())
+}
+
+fn registration(token: u8) -> Registration {
+    Registration {
+        path: DatagramPath { socket: 0, peer: ([127, 0, 0, 1], 1).into(), local: None },
+        token: Token::new(&[token]).expect("a short token"),
+        block2: None,
+        format: None,
+        cache_key: Box::default(),
+    }
+}
+
+/// A state that is too long, or for which there is no room, leaves the older one in place.
+#[test]
+fn states_are_bounded() {
+    let mut all = Observations::new(HashKey(1, 2), Time::ZERO);
+    let long = vec![1; OBSERVED_STATE_SIZE_MAX];
+    let fitting = OBSERVED_STATES_SIZE_MAX / OBSERVED_STATE_SIZE_MAX;
+    for number in 0..fitting {
+        let resource = all.resource(&filter(number)).expect("there is room");
+        assert!(!all.set_state(resource, &vec![1; OBSERVED_STATE_SIZE_MAX + 1]));
+        assert!(all.set_state(resource, &long) && all.set_state(resource, &long), "{number}");
+    }
+    let last = all.resource(&filter(fitting)).expect("there is room");
+    assert!(!all.set_state(last, b"x"));
+    assert_eq!(all.state(last), None);
+    // A released resource returns its room.
+    while all.release().is_some() {}
+    let next = all.resource(&filter(0)).expect("there is room");
+    assert!(all.set_state(next, &long));
+}
+
+/// A resource stays while something needs it, and its slot gets another generation.
+#[test]
+fn a_resource_ends_with_its_last_observer() {
+    let mut all = Observations::new(HashKey(1, 2), Time::ZERO);
+    let resource = all.resource(&filter(1)).expect("there is room");
+    assert!(all.register(registration(1), resource, Time::ZERO).is_some());
+    assert!(all.register(registration(2), resource, Time::ZERO).is_some());
+    assert_eq!(all.release(), None);
+    all.deregister(&registration(1).path, registration(1).token);
+    assert_eq!((all.release(), all.len()), (None, 1));
+    all.deregister(&registration(2).path, registration(2).token);
+    assert_eq!(all.release(), Some((resource, filter(1))));
+    let next = all.resource(&filter(2)).expect("there is room");
+    assert!(next != resource && all.key(resource).is_none());
+    assert!(all.set_state(resource, b"late"), "a state of the released one is ignored");
+    assert_eq!(all.state(next), None);
+}
+
+/// A state for an observer that is being notified is sent after the acknowledgement.
+#[test]
+fn a_state_during_a_notification_follows_it() {
+    let mut all = Observations::new(HashKey(1, 2), Time::ZERO);
+    let resource = all.resource(&filter(1)).expect("there is room");
+    all.register(registration(1), resource, Time::ZERO);
+    assert_eq!(all.next_due(Time::ZERO), None, "the response has the state");
+    all.set_state(resource, b"1");
+    let slot = all.next_due(Time::ZERO).expect("it is due");
+    assert!(all.is_confirmable_due(slot, Time::ZERO));
+    all.notified(slot, Confirmable, 7, Time::ZERO);
+    all.set_state(resource, b"2");
+    assert_eq!(all.next_due(Time::ZERO), None);
+    let path = registration(1).path;
+    assert_eq!(all.outdated(&path, 7), Some(slot));
+    all.acknowledged(&path, 7, Time::ZERO);
+    assert_eq!(all.next_due(Time::ZERO), Some(slot));
+    assert!(!all.is_confirmable_due(slot, Time::ZERO));
+    all.notified(slot, NonConfirmable, 8, Time::ZERO);
+    assert_eq!((all.outdated(&path, 8), all.rejected(&path, 7)), (None, false), "an older message");
+    assert!(all.rejected(&path, 8));
+}

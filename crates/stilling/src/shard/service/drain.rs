@@ -193,7 +193,9 @@ impl ShardDrain {
         if !is_handed_over {
             return None;
         }
-        let is_done = syslog.has_published_all() && hub.has_sent_all();
+        // They come until the datagram sockets stop.
+        let is_answered = hub.pending_coap_publications == 0;
+        let is_done = syslog.has_published_all() && hub.has_sent_all() && is_answered;
         if !is_done && !is_late {
             return Some(now.after(RELEASE_CHECK_INTERVAL));
         }

@@ -4,7 +4,8 @@
 //! of plain state that borrows from it, so one thread can hold hundreds of thousands of decoders.
 //!
 //! [`http1`] is HTTP/1.1, [`nats`] the NATS client protocol, [`syslog`] both syslog formats and their framing,
-//! [`websocket`] WebSocket, [`sse`] server-sent events, and [`coap`] CoAP. [`pcapng`] writes captures. [`message_object`] is a message as subscribers
+//! [`websocket`] WebSocket, [`sse`] server-sent events, and [`coap`] CoAP. [`frames`] is the protocol of worker processes
+//! on standard input and output. [`pcapng`] writes captures. [`message_object`] is a message as subscribers
 //! over WebSocket and SSE receive it, [`resume_position`] the position from which they resume.
 //!
 //! ```
@@ -24,6 +25,7 @@
 #![forbid(unsafe_code)]
 
 pub mod coap;
+pub mod frames;
 pub mod http1;
 pub mod message_object;
 mod meter;

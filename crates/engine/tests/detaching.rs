@@ -484,6 +484,36 @@ fn connects_in_reserved_slots_leave_the_capacity_to_adoptions() {
     }
 }
 
+/// Row 4.9: an open socket that becomes an outgoing connection has a reserved slot, like a connect; without a slot it is
+/// closed.
+#[test]
+fn an_open_socket_becomes_an_outgoing_connection() {
+    thread_local!(static OPEN: RefCell<Vec<DetachedConnection>> = const { RefCell::new(Vec::new()) });
+    let act: DetachTurn = |control| {
+        for connection in OPEN.take() {
+            control.connect_open(connection.socket, DetachSession { received: detach_after_five });
+        }
+    };
+    let network = Network::new(1, NetworkOptions::default());
+    let mut shard = reserving_shard(&network, detach_after_five, 1);
+    let (mut connections, mut peers): (Vec<_>, Vec<_>) = (0..4).map(|_| open_connection(&network)).unzip();
+    let last = connections.pop().expect("there are four");
+    OPEN.set(vec![connections.pop().expect("there are three")]);
+    shard.service().turn = Some(act);
+    turns(&network, &mut shard);
+    for connection in connections {
+        assert!(shard.adopt(connection).is_ok(), "the capacity is free");
+    }
+    OPEN.set(vec![last]);
+    shard.service().turn = Some(act);
+    turns(&network, &mut shard);
+    assert_eq!(shard.open_connections(), 3);
+    assert_eq!(read(&mut peers[3]), (Vec::new(), true));
+    peers[2].write(b"hello").expect("there is room");
+    turns(&network, &mut shard);
+    assert_eq!(read(&mut peers[2]).0, b"bye");
+}
+
 /// Row 4.9: unread bytes that the shard cannot hold are returned with their connection.
 #[test]
 fn unread_bytes_without_room_come_back() {

@@ -309,6 +309,12 @@ pub trait Driver: Sized {
         readable_now: bool,
     ) -> io::Result<()>;
 
+    /// Declares that other descriptors of the source's socket may outlive its `close`: nothing is reported for it after
+    /// that.
+    fn set_shared(&mut self, token: Token) {
+        let _ = token;
+    }
+
     /// Creates a stream socket and connects it. An error means that no socket could be created; the token is then still
     /// free.
     fn connect(&mut self, token: Token, to: &Destination) -> io::Result<()>;

@@ -6,7 +6,7 @@ use super::datagram_io::DatagramSender;
 use super::output::TurnStage;
 use super::session::{AdoptContext, NO_FREE_SLOT, Service, Session, ShardCommand, ShardControl};
 use crate::close_reason::CloseReason;
-use crate::driver::{Destination, Driver};
+use crate::driver::{Destination, Driver, SourceKind};
 
 impl<D: Driver, V: Service> Shard<D, V> {
     /// `has_datagrams`: this turn has received some.
@@ -43,6 +43,10 @@ impl<D: Driver, V: Service> Shard<D, V> {
                 ShardCommand::Adopt(session, input) => {
                     let socket = self.adopted.pop_front().expect("one per command");
                     self.insert_adopted(socket, session, input);
+                }
+                ShardCommand::ConnectOpen(session) => {
+                    let socket = self.adopted.pop_front().expect("one per command");
+                    self.connect_open(socket, session);
                 }
                 ShardCommand::CloseListeners(backlog) => self.close_listeners(backlog),
                 ShardCommand::CloseDatagramSockets => self.close_datagram_sockets(),
@@ -86,11 +90,33 @@ impl<D: Driver, V: Service> Shard<D, V> {
         }
     }
 
-    fn start_connect(&mut self, to: &Destination, mut session: V::Session) {
+    /// Ends a session that gets no slot for its connect.
+    fn refuse_connect(&mut self, mut session: V::Session) {
+        self.counters.closed(CloseReason::ConnectFailed).add(1);
+        session.connect_failed(&NO_FREE_SLOT.into(), &mut self.service);
+        session.closed(CloseReason::ConnectFailed, &mut self.service);
+    }
+
+    fn connect_open(&mut self, socket: D::Socket, session: V::Session) {
         if self.slots.is_exhausted() || self.aborting.is_some() {
-            self.counters.closed(CloseReason::ConnectFailed).add(1);
-            session.connect_failed(&NO_FREE_SLOT.into(), &mut self.service);
-            return session.closed(CloseReason::ConnectFailed, &mut self.service);
+            return self.refuse_connect(session);
+        }
+        let token = self.slots.insert(session).expect("there is a free slot");
+        self.slots.mark_outgoing(token);
+        self.counters.connected.add(1);
+        self.update_open_counters();
+        match self.driver.attach(token, socket.into(), SourceKind::Stream, false) {
+            Ok(()) => {
+                self.driver.set_shared(token);
+                self.call(token, Session::opened);
+            }
+            Err(_) => self.free_unattached(token),
+        }
+    }
+
+    fn start_connect(&mut self, to: &Destination, session: V::Session) {
+        if self.slots.is_exhausted() || self.aborting.is_some() {
+            return self.refuse_connect(session);
         }
         let token = self.slots.insert(session).expect("there is a free slot");
         self.slots.mark_outgoing(token);

@@ -219,6 +219,8 @@ pub struct ShardControl<'a, V: Service> {
 
 pub(super) enum ShardCommand<V: Service> {
     Connect(Destination, V::Session),
+    /// Makes the next socket an outgoing connection with this session.
+    ConnectOpen(V::Session),
     /// Adopts the next socket with this session and its unread bytes.
     Adopt(V::Session, Stash),
     CloseListeners(BacklogPolicy),
@@ -247,10 +249,26 @@ impl<V: Service> ShardControl<'_, V> {
 
     /// Opens a connection; the session gets `opened`, or `closed` with `ConnectFailed`.
     pub fn connect(&mut self, to: Destination, session: V::Session) {
+        self.claim_slot_for_connect();
+        self.commands.push(ShardCommand::Connect(to, session));
+    }
+
+    /// Makes an open stream socket an outgoing connection: as [`connect`](Self::connect), but it is connected already.
+    /// Other descriptors of the socket may outlive the connection.
+    ///
+    /// # Panics
+    /// If the shard's driver uses another type of socket.
+    pub fn connect_open<S: 'static>(&mut self, socket: S, session: V::Session) {
+        self.claim_slot_for_connect();
+        let sockets = self.adopt_context.sockets.downcast_mut::<VecDeque<S>>();
+        sockets.expect("a socket of the driver's type").push_back(socket);
+        self.commands.push(ShardCommand::ConnectOpen(session));
+    }
+
+    fn claim_slot_for_connect(&mut self) {
         let AdoptContext { slots, reserved_slots, .. } = &mut self.adopt_context;
         let claimed = if *reserved_slots > 0 { reserved_slots } else { slots };
         *claimed = claimed.saturating_sub(1);
-        self.commands.push(ShardCommand::Connect(to, session));
     }
 
     /// Closes the listeners and the datagram sockets. Accepted connections are still served. Connections in a backlog

@@ -197,6 +197,12 @@ impl Driver for Poll {
         Ok(())
     }
 
+    fn set_shared(&mut self, token: Token) {
+        if let Some(source) = self.sources.get_mut(token) {
+            source.source_flags.set(SourceFlags::SHARED);
+        }
+    }
+
     fn connect(&mut self, token: Token, to: &Destination) -> io::Result<()> {
         let (socket, address) = net::outgoing_socket(to)?;
         // One call for the socket, one to connect it.

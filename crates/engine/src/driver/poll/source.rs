@@ -46,6 +46,8 @@ impl SourceFlags {
     /// A datagram socket with a fixed peer: errors may end a batch early.
     pub(super) const CONNECTED: SourceFlags = SourceFlags(1024);
     pub(super) const REPORTS_LOCAL: SourceFlags = SourceFlags(2048);
+    /// Other descriptors of the socket may outlive this one.
+    pub(super) const SHARED: SourceFlags = SourceFlags(4096);
 
     pub(super) fn has(self, flag: SourceFlags) -> bool {
         self.0 & flag.0 != 0

@@ -43,8 +43,11 @@ impl Poll {
 
     pub(super) fn close_now(&mut self, token: Token, events: &mut PollEvents) {
         let Some(mut source) = self.sources.remove(token) else { return };
-        // Closing ends the registration, unless another process holds the socket as well after a hand-over.
-        if matches!(source.role, SourceRole::Listener | SourceRole::Datagram) {
+        // Closing ends the registration, unless there are other descriptors of the socket: another process's after a
+        // hand-over, or other shards'.
+        if matches!(source.role, SourceRole::Listener | SourceRole::Datagram)
+            || source.source_flags.has(SourceFlags::SHARED)
+        {
             source.unwatch(self.poll.registry());
         }
         self.counters.system_calls += 1;

@@ -54,7 +54,7 @@ impl SocketProgram {
 }
 
 impl WorkerProgram for SocketProgram {
-    fn command(&mut self, number: usize) -> io::Result<Command> {
+    fn command(&mut self, number: usize, _generation: u64) -> io::Result<Command> {
         let path = self.sockets.path(number);
         match fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -71,11 +71,11 @@ impl WorkerProgram for SocketProgram {
         Some(self.sockets.folder.path().to_owned())
     }
 
-    fn is_ready(&mut self, number: usize) -> bool {
-        let Ok(address) = SocketAddrUnix::new(self.sockets.path(number)) else { return false };
+    fn is_ready(&mut self, number: usize) -> Result<bool, String> {
+        let Ok(address) = SocketAddrUnix::new(self.sockets.path(number)) else { return Ok(false) };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
-            .is_ok_and(|socket| connect(&socket, &address).is_ok())
+        Ok(socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+            .is_ok_and(|socket| connect(&socket, &address).is_ok()))
     }
 }
 

@@ -25,6 +25,10 @@ pub struct ProcessCounters {
     pub recycled: u64,
     /// Processes stopped because they exceeded `memory_max`.
     pub recycled_memory: u64,
+    /// Reloads that replaced all processes.
+    pub reloaded: u64,
+    /// Reloads whose processes did not become ready.
+    pub reloads_failed: u64,
 }
 
 #[derive(Debug, Default)]
@@ -37,6 +41,8 @@ pub(super) struct ProcessTally {
     pub(super) killed: AtomicU64,
     pub(super) recycled: AtomicU64,
     pub(super) recycled_memory: AtomicU64,
+    pub(super) reloaded: AtomicU64,
+    pub(super) reloads_failed: AtomicU64,
     is_finished: Mutex<bool>,
     finished_changed: Condvar,
 }
@@ -53,6 +59,8 @@ impl ProcessTally {
             killed: self.killed.load(Relaxed),
             recycled: self.recycled.load(Relaxed),
             recycled_memory: self.recycled_memory.load(Relaxed),
+            reloaded: self.reloaded.load(Relaxed),
+            reloads_failed: self.reloads_failed.load(Relaxed),
         }
     }
 

@@ -49,9 +49,20 @@ pub(super) struct RunningProcess {
     pub(super) pidfd: OwnedFd,
 }
 
+/// What follows the end of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum AfterEnd {
+    /// It is started again.
+    Restart,
+    /// Nothing: it has not proved its program yet, or retires.
+    Nothing,
+}
+
 /// Why a process is replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RecycleReason {
+    /// The program was reloaded.
+    Reload,
     /// It has reached its number of requests.
     Requests,
     /// It uses more memory than allowed; the resident bytes.
@@ -83,14 +94,51 @@ pub(super) struct ManagedProcess {
     /// Starts so far; identifies the current run.
     generation: u64,
     state: ProcessState,
+    after_end: AfterEnd,
     /// The generation that was last measured, and its resident bytes.
     resident: (u64, u64),
 }
 
 impl ManagedProcess {
-    pub(super) fn new(process_slots: Arc<ProcessSlots>, now: Instant) -> ManagedProcess {
-        let state = ProcessState::BackingOff { until: now, backoff: Duration::ZERO };
-        ManagedProcess { process_slots, backoff: Backoff::default(), generation: 0, state, resident: (0, 0) }
+    /// A process that is not started yet.
+    pub(super) fn new(process_slots: Arc<ProcessSlots>) -> ManagedProcess {
+        ManagedProcess {
+            process_slots,
+            backoff: Backoff::default(),
+            generation: 0,
+            state: ProcessState::Ended,
+            after_end: AfterEnd::Nothing,
+            resident: (0, 0),
+        }
+    }
+
+    /// Starts an ended process with the next step. It ends for good if it ends before [`keep`](Self::keep).
+    pub(super) fn start_once(&mut self, now: Instant) {
+        debug_assert!(self.is_ended(), "it has a state");
+        self.backoff = Backoff::default();
+        self.after_end = AfterEnd::Nothing;
+        self.state = ProcessState::BackingOff { until: now, backoff: Duration::ZERO };
+    }
+
+    /// Starts the process again from now on whenever it ends.
+    pub(super) fn keep(&mut self) {
+        self.after_end = AfterEnd::Restart;
+    }
+
+    /// Ends the process for good after its requests.
+    pub(super) fn retire(&mut self, now: Instant, limits: &ProcessLimits) {
+        self.after_end = AfterEnd::Nothing;
+        match std::mem::replace(&mut self.state, ProcessState::Ended) {
+            ProcessState::BackingOff { .. } => {}
+            ProcessState::Starting { running, .. } => {
+                running.signal(Signal::TERM);
+                self.state = ProcessState::Stopping { running, kill_at: now + limits.stop_timeout };
+            }
+            state => {
+                self.state = state;
+                self.replace(RecycleReason::Reload, now + limits.drain_timeout);
+            }
+        }
     }
 
     /// Performs all due transitions. Returns whether the process groups have changed.
@@ -196,9 +244,18 @@ impl ManagedProcess {
                 Some(ProcessState::Stopping { running, kill_at: context.kill_at.unwrap_or(now) })
             }
             ProcessState::Starting { running, ready_deadline, check_at, check_interval } => {
-                if now >= check_at && context.program.is_ready(self.process_slots.number) {
-                    self.process_slots.open(self.generation);
-                    return Some(ProcessState::Serving { running, since: now });
+                let is_ready = if now >= check_at {
+                    context.program.is_ready(self.process_slots.number)
+                } else {
+                    Ok(false)
+                };
+                match is_ready {
+                    Ok(true) => {
+                        self.process_slots.open(self.generation);
+                        return Some(ProcessState::Serving { running, since: now });
+                    }
+                    Ok(false) => {}
+                    Err(reason) => return Some(self.kill(running, Duration::ZERO, &reason, context)),
                 }
                 if now >= ready_deadline {
                     let late = format!("was not ready within {:?}", context.limits.start_timeout);
@@ -215,7 +272,7 @@ impl ManagedProcess {
                 if self.process_slots.is_kill_requested(self.generation) =>
             {
                 let uptime = now.saturating_duration_since(since);
-                Some(self.kill(running, uptime, "does not answer", context))
+                Some(self.kill(running, uptime, "is unusable", context))
             }
             ProcessState::Draining { running, drain_deadline, reason, .. }
                 if self.process_slots.is_empty() || now >= drain_deadline =>
@@ -238,6 +295,7 @@ impl ManagedProcess {
 
     fn count_recycled(&self, reason: RecycleReason, context: &SupervisionContext<'_>) {
         match reason {
+            RecycleReason::Reload => {}
             RecycleReason::Requests => count(&context.tally.recycled),
             RecycleReason::Memory(resident) => {
                 count(&context.tally.recycled_memory);
@@ -258,7 +316,7 @@ impl ManagedProcess {
 
     fn start_process(&mut self, context: &mut SupervisionContext<'_>) -> ProcessState {
         self.generation += 1;
-        match RunningProcess::start(self.process_slots.number, context) {
+        match RunningProcess::start(self.process_slots.number, self.generation, context) {
             Ok(running) => {
                 count(&context.tally.started);
                 ProcessState::Starting {
@@ -317,6 +375,10 @@ impl ManagedProcess {
         if context.kill_at.is_some() {
             return ProcessState::Ended;
         }
+        if self.after_end == AfterEnd::Nothing {
+            context.relay.notices().print_line(self.process_slots.number, how);
+            return ProcessState::Ended;
+        }
         let backoff = self.backoff.delay_after_exit(uptime);
         context
             .relay
@@ -327,10 +389,17 @@ impl ManagedProcess {
 }
 
 impl RunningProcess {
-    fn start(number: usize, context: &mut SupervisionContext<'_>) -> io::Result<RunningProcess> {
+    fn start(
+        number: usize,
+        generation: u64,
+        context: &mut SupervisionContext<'_>,
+    ) -> io::Result<RunningProcess> {
         let [out, err] = context.relay.streams(number)?;
-        let mut command = context.program.command(number)?;
-        command.stdin(Stdio::null()).stdout(out).stderr(err).process_group(0);
+        let mut command = context.program.command(number, generation)?;
+        if !context.program.sets_input_and_output() {
+            command.stdin(Stdio::null()).stdout(out);
+        }
+        command.stderr(err).process_group(0);
         let mut child = command.spawn()?;
         let group = Pid::from_child(&child);
         match pidfd_open(group, PidfdFlags::empty()) {

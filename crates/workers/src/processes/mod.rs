@@ -22,6 +22,7 @@
 //! - A hung process is detected by a slot with an overdue request, and killed; `process_slots.rs` defines the criteria.
 //! - A process that has reached its number of requests, or exceeds its memory, is replaced when it has no requests, one
 //!   process at a time; requests that do not end in time are lost ([`ProcessLimits::drain_timeout`]).
+//! - A reload starts a second set of processes beside the first, which retires when all of the second are ready.
 
 mod admission_queue;
 mod backoff;
@@ -31,6 +32,7 @@ mod managed_process;
 mod memory;
 mod output_relay;
 mod permit;
+mod process_set;
 mod process_slots;
 mod reaper;
 mod shard_queue;
@@ -63,14 +65,23 @@ use process_slots::ProcessSlots;
 use supervisor::Supervisor;
 use waker::SupervisorWaker;
 
+/// Sets of processes: the current one, and one that starts or ends during a reload.
+pub const PROCESS_SETS: usize = 2;
+
 /// Start command and readiness check of the processes. Called only by the supervisor's thread, which must not block.
 pub trait WorkerProgram: Send {
-    /// Returns the command that starts process `number`, after removing the remains of an earlier run. The supervisor
-    /// sets its standard streams and process group.
+    /// Returns the command that starts process `number` for the run `generation`, after removing the remains of an
+    /// earlier run. The supervisor sets its standard streams and process group.
     ///
     /// # Errors
     /// The process cannot be started now; it counts as exited.
-    fn command(&mut self, number: usize) -> io::Result<Command>;
+    fn command(&mut self, number: usize, generation: u64) -> io::Result<Command>;
+
+    /// Whether the command has standard input and output of its own. Otherwise the process has no input, and its output
+    /// goes to the log, as the standard error always does.
+    fn sets_input_and_output(&self) -> bool {
+        false
+    }
 
     /// A folder used by the processes alone: the reaper removes it with its contents if this process is killed.
     fn folder(&self) -> Option<PathBuf> {
@@ -78,7 +89,10 @@ pub trait WorkerProgram: Send {
     }
 
     /// Whether the process is ready. Called repeatedly after the start until it returns true.
-    fn is_ready(&mut self, number: usize) -> bool;
+    ///
+    /// # Errors
+    /// The process does not become ready: it is killed, and the reason printed.
+    fn is_ready(&mut self, number: usize) -> Result<bool, String>;
 }
 
 /// The owner's handle to the processes. Dropping it kills them without grace.
@@ -109,7 +123,8 @@ impl Processes {
             let (waker, admission_queue) = (Arc::clone(&waker), Arc::clone(&admission_queue));
             Arc::new(ProcessSlots::new(number, limits.slots, limits.requests_max, waker, admission_queue))
         };
-        let slots_by_process: Arc<[Arc<ProcessSlots>]> = (0..limits.processes).map(process_slots).collect();
+        let slots_by_process: Arc<[Arc<ProcessSlots>]> =
+            (0..PROCESS_SETS * limits.processes).map(process_slots).collect();
         let shard_queues = (0..shards)
             .map(|shard| ShardAdmissionQueue::new(&admission_queue, &slots_by_process, shard))
             .collect();
@@ -151,10 +166,17 @@ impl Processes {
         Ok(())
     }
 
+    /// Replaces all processes by those of `program`, without losing a request: they start beside the present ones, which
+    /// get no more requests once all new ones are ready, and then end. If a new one ends or is late before that, the
+    /// present ones remain. During a reload, only the latest further one is kept.
+    pub fn reload(&self, program: Box<dyn WorkerProgram>) {
+        self.waker.request_reload(program);
+    }
+
     /// Returns a snapshot of the counters.
     #[must_use]
     pub fn counters(&self) -> ProcessCounters {
-        self.tally.snapshot(self.slots_by_process.len())
+        self.tally.snapshot(self.limits.processes)
     }
 
     /// Returns a snapshot of the request counters. Its thread counts are zero.

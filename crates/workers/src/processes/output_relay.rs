@@ -59,6 +59,11 @@ impl Notices {
     fn write(&self, line: &str) {
         let _ = rustix::io::write(&self.pipe, line.as_bytes());
     }
+
+    /// The same about all processes.
+    pub(super) fn print_line_of_all(&self, text: &str) {
+        let _ = rustix::io::write(&self.pipe, format!("{}: {text}\n", self.name).as_bytes());
+    }
 }
 
 /// The writing ends: dropping them and all handles to the notices ends the relay.

@@ -123,6 +123,18 @@ impl SlotPermit {
     }
 }
 
+impl ConnectionPermit {
+    /// Requests that this run of the process is killed and started again.
+    pub fn request_kill(&self, generation: u64) {
+        self.process_slots.request_kill(generation);
+    }
+
+    /// Prints a line about the process, as [`SlotPermit::print_line`] does.
+    pub fn print_line(&self, text: &str) {
+        self.process_slots.print_line(text);
+    }
+}
+
 impl Drop for SlotPermit {
     fn drop(&mut self) {
         self.release_once();

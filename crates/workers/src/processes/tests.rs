@@ -26,15 +26,15 @@ struct ShellProgram {
 }
 
 impl WorkerProgram for ShellProgram {
-    fn command(&mut self, number: usize) -> io::Result<Command> {
+    fn command(&mut self, number: usize, _generation: u64) -> io::Result<Command> {
         let _ = std::fs::remove_file(self.folder.join(format!("ready.{number}")));
         let mut command = Command::new("/bin/sh");
         command.args(["-c", self.text]).env("DIR", &self.folder).env("N", number.to_string());
         Ok(command)
     }
 
-    fn is_ready(&mut self, number: usize) -> bool {
-        self.folder.join(format!("ready.{number}")).exists()
+    fn is_ready(&mut self, number: usize) -> Result<bool, String> {
+        Ok(self.folder.join(format!("ready.{number}")).exists())
     }
 }
 
@@ -432,4 +432,81 @@ fn a_stopped_reaper_blocks_nothing() {
     let refused = (0..100_000).any(|_| reaper.set_groups([group; 100].into_iter()).is_err());
     assert!(refused, "the full pipe is reported");
     reaper.detach();
+}
+
+impl ProcessFixture {
+    fn reload(&self, text: &'static str) {
+        self.processes.reload(Box::new(ShellProgram { folder: self.folder.path().to_owned(), text }));
+    }
+}
+
+/// Row 1.24: the present processes serve until all new ones are ready, and then finish their requests.
+#[test]
+fn a_reload_replaces_all_processes_and_loses_no_request() {
+    let fixture = ProcessFixture::new(GOOD, ProcessLimits { processes: 2, ..ProcessLimits::default() });
+    fixture.until("both serve", |counters| counters.ready == 2);
+    let long = fixture.acquire(0);
+    let (busy, idle) = (fixture.pid("pid.0"), fixture.pid("pid.1"));
+    fixture.reload(GOOD);
+    fixture.until("the new ones serve", |counters| counters.reloaded == 1);
+    assert!(fixture.try_acquire(0).is_none() && fixture.try_acquire(1).is_none());
+    drop((fixture.acquire(2), fixture.acquire(3)));
+    assert!(eventually("the idle one ends", || is_gone(idle).then_some(true)));
+    assert!(!is_gone(busy) && long.is_stale());
+    drop(long);
+    assert!(eventually("the other ends after its request", || is_gone(busy).then_some(true)));
+    // The next reload uses the numbers of the first processes again.
+    fixture.reload(GOOD);
+    assert_eq!(fixture.acquire(0).generation(), 2);
+    fixture.until("they have been replaced", |counters| counters.reloaded == 2 && counters.ready == 2);
+    let (counters, _) = fixture.finish(LONG_GRACE);
+    assert_eq!((counters.started, counters.exited, counters.killed, counters.reloads_failed), (6, 0, 0, 0));
+}
+
+/// A program that does not start costs nothing but a line.
+#[test]
+fn a_reload_whose_processes_do_not_start_leaves_the_present_ones() {
+    let fixture = ProcessFixture::new(GOOD, ProcessLimits { processes: 2, ..ProcessLimits::default() });
+    fixture.until("both serve", |counters| counters.ready == 2);
+    // One of the two becomes ready.
+    fixture.reload("if [ $N = 2 ]; then exit 7; fi; touch $DIR/ready.$N; exec sleep 1000");
+    fixture.until("it has failed", |counters| counters.reloads_failed == 1 && counters.ready == 2);
+    assert_eq!((fixture.acquire(0).generation(), fixture.acquire(1).generation()), (1, 1));
+    eventually("no new one serves", || {
+        (fixture.try_acquire(2).is_none() && fixture.try_acquire(3).is_none()).then_some(())
+    });
+    let (counters, printed) = fixture.finish(LONG_GRACE);
+    assert_eq!((counters.reloaded, counters.exited, counters.killed), (0, 1, 0));
+    let lines = |text: &str| printed.iter().filter(|(_, line)| line.contains(text)).count();
+    assert_eq!(lines("app: reload failed: "), 1, "{printed:?}");
+    assert_eq!((lines("app 2: ended (exit status: 7)\n"), lines("starts again")), (1, 0), "{printed:?}");
+}
+
+/// Several requests for a reload in a row lead to processes of the last program.
+#[test]
+fn a_reload_during_another_follows_it() {
+    let slow = "while ! [ -e $DIR/go ]; do sleep 0.01; done; touch $DIR/ready.$N; exec sleep 1000";
+    let fixture = ProcessFixture::new(GOOD, ProcessLimits::default());
+    fixture.until("it serves", |counters| counters.ready == 1);
+    fixture.reload(slow);
+    fixture.until("a new one starts", |counters| counters.started == 2);
+    fixture.reload("exit 1");
+    fixture.reload("echo last; touch $DIR/ready.$N; exec sleep 1000");
+    assert_eq!(fixture.acquire(0).generation(), 1);
+    std::fs::write(fixture.folder.path().join("go"), "").expect("a file");
+    fixture.until("the last one serves", |counters| counters.reloaded == 2 && counters.ready == 1);
+    let (counters, printed) = fixture.finish(LONG_GRACE);
+    assert_eq!((counters.started, counters.exited, counters.reloads_failed), (3, 0, 0));
+    assert!(printed.iter().any(|(_, line)| line == "app 0: last\n"), "{printed:?}");
+}
+
+/// A stop ends the processes of an unfinished reload, too.
+#[test]
+fn a_stop_during_a_reload_ends_both_sets() {
+    let fixture = ProcessFixture::new(GOOD, ProcessLimits::default());
+    fixture.until("it serves", |counters| counters.ready == 1);
+    fixture.reload("exec sleep 1000");
+    fixture.until("a new one starts", |counters| counters.started == 2);
+    let (counters, _) = fixture.finish(LONG_GRACE);
+    assert_eq!((counters.exited, counters.killed, counters.reloaded), (0, 0, 0));
 }

@@ -28,14 +28,14 @@ const CLIENT: Recipient = Recipient::Connection(Token::new(70, 1));
 struct SleepProgram;
 
 impl WorkerProgram for SleepProgram {
-    fn command(&mut self, _: usize) -> io::Result<Command> {
+    fn command(&mut self, _: usize, _: u64) -> io::Result<Command> {
         let mut command = Command::new("sleep");
         command.arg("1000");
         Ok(command)
     }
 
-    fn is_ready(&mut self, _: usize) -> bool {
-        true
+    fn is_ready(&mut self, _: usize) -> Result<bool, String> {
+        Ok(true)
     }
 }
 

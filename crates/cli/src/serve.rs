@@ -11,7 +11,7 @@ use clap::{ArgAction, Args, ValueEnum};
 use stilling::hand_over::{TakeOverConfig, are_listeners_passed};
 use stilling::http::{Routes, Timeouts};
 use stilling::settings::SourceRange;
-use stilling::upstream::AppConfig;
+use stilling::upstream::{AppConfig, AppProtocol};
 use stilling::{
     Admin, DriverChoice, PacketLogConfig, PoolScaling, QueueTarget, ServeConfig, Server, UnprovenPeers,
 };
@@ -225,9 +225,13 @@ impl ElasticArguments {
 #[command(next_help_heading = "Worker processes")]
 struct AppArguments {
     /// Start this command as worker processes that answer everything but /status, /metrics, /livez, /readyz, /publish/* and
-    /// /subscribe/*. It must serve HTTP/1.1 on the Unix socket at the path that replaces {socket} and is in STILLING_SOCKET
+    /// /subscribe/*. It must serve HTTP/1.1 on the Unix socket at the path that replaces {socket} and is in STILLING_SOCKET, or speak
+    /// frames (--app-speaks). SIGHUP replaces the processes by new ones
     #[arg(long, value_name = "COMMAND", conflicts_with_all = ["worker_threads", "demo", "accept_workers", "free_threshold"])]
     app: Option<String>,
+    /// Protocol of the worker processes
+    #[arg(long, value_enum, default_value_t = SpeaksChoice::Http, requires = "app")]
+    app_speaks: SpeaksChoice,
     /// Number of worker processes
     #[arg(long, value_name = "N", default_value_t = 1, requires = "app", value_parser = clap::value_parser!(u32).range(1..=1024))]
     processes: u32,
@@ -253,6 +257,14 @@ struct AppArguments {
     /// Maximum seconds for a worker process to exit after SIGTERM; then it is killed
     #[arg(long, value_name = "S", default_value_t = 10.0, requires = "app", value_parser = seconds())]
     app_stop_timeout: f64,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum SpeaksChoice {
+    /// HTTP/1.1 on a Unix socket
+    Http,
+    /// Length-prefixed messages on standard input and output, one request at a time
+    Frames,
 }
 
 /// Limits of requests, answers and buffers.
@@ -444,6 +456,10 @@ impl AppArguments {
     fn config(self) -> Option<AppConfig> {
         let span = Duration::from_secs_f64;
         let mut config = AppConfig::new(self.app?);
+        config.speaks = match self.app_speaks {
+            SpeaksChoice::Http => AppProtocol::Http,
+            SpeaksChoice::Frames => AppProtocol::Frames,
+        };
         config.timeout = span(self.app_timeout);
         config.processes.processes = self.processes as usize;
         config.processes.slots = self.app_concurrency as usize;

@@ -412,6 +412,14 @@ fn errors_in_pools_are_reported() {
             "stilling.toml:2: an app replaces the worker threads",
         ),
         ("[[app]]\nname = 'a b'\ncommand = 'c'\n", "`a b` is not a name of a pool"),
+        (
+            "[[app]]\nname = 'a'\ncommand = 'b'\nspeaks = 'fastcgi'\n",
+            "stilling.toml:4: speaks: `fastcgi` is not http or frames",
+        ),
+        (
+            "[[app]]\nname = 'a'\ncommand = 'b'\nspeaks = 'frames'\nconcurrency = 2\n",
+            "a process that speaks frames serves one request at a time",
+        ),
     ] {
         let actual = run(folder(settings).path(), "check", &[]);
         assert_eq!(actual.status, Some(1), "{settings}{}", actual.out);

@@ -23,8 +23,8 @@ use crate::settings::limits::{
     PACKET_LOG_FILES_MIN,
 };
 use crate::settings::{MessagingConfig, SettingError, SourceRange};
-use crate::upstream::AppConfig;
 use crate::upstream::limits::{POOL_NAME_SIZE_MAX, POOLS_MAX};
+use crate::upstream::{AppConfig, AppProtocol};
 
 /// Configuration of a server.
 #[derive(Clone, Debug)]
@@ -244,6 +244,11 @@ impl ServeConfig {
             let processes::ProcessLimits { processes, slots, .. } = app.processes;
             in_range("app.processes.processes", processes, 1, PROCESSES_MAX)?;
             in_range("app.processes.slots", slots, 1, SLOTS_MAX)?;
+            if app.speaks == AppProtocol::Frames && slots > 1 {
+                return Err(ServeError::Config(format!(
+                    "app.processes.slots is {slots}; a process that speaks frames serves one request at a time"
+                )));
+            }
             if app.timeout.is_zero() {
                 return Err(ServeError::Config("app.timeout is zero; it must be positive".into()));
             }
@@ -480,7 +485,7 @@ mod tests {
             config.protocols = addresses.iter().map(listener).collect();
         }
         assert!(check(|config| protocols(config, &["127.0.0.1:9001", "127.0.0.1:0"]), true).is_ok());
-        let wrong: [(ServeConfigChange, bool, &str); 19] = [
+        let wrong: [(ServeConfigChange, bool, &str); 20] = [
             (|config| app(config).name = "a b".to_owned(), false, "`a b` is not a name of a pool"),
             (
                 |config| config.apps = vec![AppConfig::new("true"); 2],
@@ -509,6 +514,11 @@ mod tests {
             (|config| app(config).processes.processes = PROCESSES_MAX + 1, false, "processes is 1025"),
             (|config| app(config).processes.slots = 0, false, "slots is 0"),
             (|config| app(config).processes.slots = SLOTS_MAX + 1, false, "slots is 1025"),
+            (
+                |config| (app(config).speaks, app(config).processes.slots) = (AppProtocol::Frames, 2),
+                false,
+                "slots is 2; a process that speaks frames serves one request at a time",
+            ),
             (|config| app(config).timeout = Duration::ZERO, false, "app.timeout is zero"),
             (|config| _ = app(config), true, "there are routes"),
             (|config| config.queue_max = 0, false, "queue_max is 0"),

@@ -2,6 +2,7 @@
 
 use stilling_engine::limits::{DIRECT_DESCRIPTORS_MAX, WAITING_ACCEPTS_MAX};
 use stilling_engine::net;
+use stilling_workers::processes::PROCESS_SETS;
 
 use crate::config::{ServeConfig, ServeError};
 use crate::upstream::AppConfig;
@@ -15,8 +16,8 @@ const DESCRIPTORS_RESERVED_PER_SHARD: u64 = 8;
 /// (counted as refused for lack of descriptors); the others wait in the backlog.
 const SLOTS_RESERVED: u64 = 64;
 
-/// Descriptors reserved per worker process, beside one per slot: two pipes and the process descriptor that reports
-/// its exit.
+/// Descriptors reserved per worker process, beside one per slot: two pipes, the process descriptor that reports its exit,
+/// and a socket pair if it speaks frames.
 const DESCRIPTORS_RESERVED_PER_PROCESS: u64 = 8;
 
 /// What the limit of open files leaves for connections.
@@ -38,7 +39,7 @@ impl DescriptorBudget {
     fn within(limit: u64, config: &mut ServeConfig, listeners: u64) -> Result<DescriptorBudget, ServeError> {
         let shards = config.shards as u64;
         let of_pool = |app: &AppConfig| {
-            DESCRIPTORS_RESERVED_PER_PROCESS * app.processes.processes as u64
+            DESCRIPTORS_RESERVED_PER_PROCESS * (PROCESS_SETS * app.processes.processes) as u64
                 + u64::from(app.reserved_connects())
         };
         let app_descriptors = config.apps.iter().map(of_pool).sum::<u64>();

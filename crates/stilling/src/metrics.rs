@@ -469,6 +469,8 @@ impl OverviewCollector {
                 ("killed", of.killed),
                 ("recycled", of.recycled),
                 ("recycled_memory", of.recycled_memory),
+                ("reloaded", of.reloaded),
+                ("reload_failed", of.reloads_failed),
             ] {
                 let labels = [("pool", pool), ("event", event)];
                 ConstCounter::new(value).encode(events.encode_family(&labels)?)?;

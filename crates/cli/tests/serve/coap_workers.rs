@@ -52,9 +52,16 @@ fn receive(socket: &UdpSocket) -> (u8, Vec<u8>) {
     }
 }
 
-const CONTENT: u8 = 0x45;
+/// Requests a path on a socket of its own. Returns the code of the response.
+pub(crate) fn code(server: &ServerUnderTest, segments: &[&str]) -> u8 {
+    let socket = socket(server);
+    socket.send(&get(1, segments)).expect("it can be sent");
+    receive(&socket).0
+}
+
+pub(crate) const CONTENT: u8 = 0x45;
 const TOO_MANY_REQUESTS: u8 = 0x9d;
-const BAD_GATEWAY: u8 = 0xa2;
+pub(crate) const BAD_GATEWAY: u8 = 0xa2;
 const SERVICE_UNAVAILABLE: u8 = 0xa3;
 
 /// RFC 8075: methods, path, query and the client's address reach the worker; HTTP and CoAP share the pool.

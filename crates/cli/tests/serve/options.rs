@@ -125,7 +125,9 @@ fn options_of_worker_processes_are_refused_out_of_range_and_without_an_app() {
         ("1.5", "is not a number of bytes"),
         ("many", "is not a number of bytes"),
     ];
+    let protocol: &[(&str, &str)] = &[("fastcgi", "it is one of http, frames")];
     let options = [
+        ("--app-speaks", "frames", "SPEAKS", protocol),
         ("--processes", "2", "N", count),
         ("--app-concurrency", "2", "N", count),
         ("--app-requests-max", "2", "N", number),

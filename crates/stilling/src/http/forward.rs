@@ -28,7 +28,7 @@ use crate::upstream::limits::{
 };
 use crate::upstream::{
     BodyFraming, ClientMessage, PoolIndex, RequestId, ResponsePiece, UpstreamEvent, UpstreamFailure,
-    UpstreamRequest, UpstreamResponse,
+    UpstreamHandle, UpstreamRequest, UpstreamResponse,
 };
 
 impl HttpSession {
@@ -84,7 +84,13 @@ impl HttpSession {
                 if !request.push(piece, max) {
                     self.shed(io, cx);
                 } else if !request.may_grow(max) {
-                    self.submit_buffered(io, cx);
+                    let needs_whole_body =
+                        |upstream: &mut UpstreamHandle<'_>| upstream.needs_whole_body(request);
+                    match cx.upstream.as_mut().is_some_and(needs_whole_body) {
+                        true if request.is_full() => self.refuse_forward(Status::ContentTooLarge, io, cx),
+                        true => self.shed(io, cx),
+                        false => self.submit_buffered(io, cx),
+                    }
                 }
             }
             None => {

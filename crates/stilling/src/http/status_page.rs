@@ -170,6 +170,8 @@ fn processes(page: &mut String, app: &App) {
         ("killed", counters.killed),
         ("recycled, requests", counters.recycled),
         ("recycled, memory", counters.recycled_memory),
+        ("reloads", counters.reloaded),
+        ("reloads failed", counters.reloads_failed),
         ("requests in processes now", requests.busy),
         ("requests queued now", requests.queued),
         ("most requests queued", requests.queued_max),
@@ -179,7 +181,14 @@ fn processes(page: &mut String, app: &App) {
     ];
     let title = format!("Worker processes: {} at {}", app.config().name, app.config().paths);
     table(page, &title, rows, |name| {
-        ["exited", "killed", "requests refused, queue full", "requests expired in the queue"].contains(&name)
+        [
+            "exited",
+            "killed",
+            "reloads failed",
+            "requests refused, queue full",
+            "requests expired in the queue",
+        ]
+        .contains(&name)
     });
 }
 

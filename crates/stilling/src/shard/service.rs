@@ -38,8 +38,8 @@ use crate::sse::SseContext;
 use crate::syslog::{SyslogContext, SyslogSession, SyslogShard, SyslogTransport};
 use crate::upstream::simulated::SimulatedPool;
 use crate::upstream::{
-    ClientMessage, PoolIndex, RequestId, UpstreamConnection, UpstreamContext, UpstreamDelivery,
-    UpstreamHandle, UpstreamPools,
+    ClientMessage, ConnectTarget, PoolIndex, RequestId, UpstreamConnection, UpstreamContext,
+    UpstreamDelivery, UpstreamHandle, UpstreamPools,
 };
 use crate::websocket::{WebSocketContext, WebSocketShard};
 
@@ -342,9 +342,12 @@ impl ShardService {
     fn turn_upstream(&mut self, control: &mut ShardControl<'_, Self>) -> Option<Time> {
         let pools = self.upstream.as_mut()?;
         let again = pools.turn(control.now);
-        for (path, attempt) in pools.connects() {
+        for (target, attempt) in pools.connects() {
             let session = ShardSession(SessionKind::Upstream(UpstreamConnection::new(attempt)));
-            control.connect(Destination::Unix(path), session);
+            match target {
+                ConnectTarget::Path(path) => control.connect(Destination::Unix(path), session),
+                ConnectTarget::Socket(socket) => control.connect_open(socket, session),
+            }
         }
         again
     }

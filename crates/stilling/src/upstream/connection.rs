@@ -10,6 +10,7 @@ use stilling_engine::counters::Counter;
 use stilling_engine::{CloseReason, Io, Token};
 use stilling_workers::processes::ConnectionPermit;
 
+use super::codec::AppProtocol;
 use super::message::ClientMessage;
 use super::outbox::ConnectionCommand;
 use super::pending_request::{AbandonedRequest, PendingRequest, ResponseProgress, UpstreamError};
@@ -26,6 +27,7 @@ pub(crate) struct UpstreamContext<'a> {
 
 pub(crate) struct UpstreamConnection {
     pool: PoolIndex,
+    protocol: AppProtocol,
     process: usize,
     generation: u64,
     /// It has carried a request, or was idle: the process may have closed it for good reason.
@@ -56,9 +58,11 @@ impl UpstreamConnection {
         let ConnectAttempt { request, connection_permit } = attempt;
         Box::new(UpstreamConnection {
             pool: request.id.pool,
+            protocol: request.protocol(),
             process: request.permit.process(),
             generation: request.permit.generation(),
-            was_used: false,
+            // A stream is as old as its process.
+            was_used: request.protocol() == AppProtocol::Frames,
             token: None,
             request: Some(request),
             abandoned: None,
@@ -99,7 +103,10 @@ impl UpstreamConnection {
                     None => self.end_abandoned(io, cx),
                 },
                 // No request expects these bytes.
-                None => self.close(CloseReason::ProtocolError, io, cx),
+                None => {
+                    self.replace_process("wrote to standard output without a request");
+                    self.close(CloseReason::ProtocolError, io, cx);
+                }
             }
             return bytes.len();
         };
@@ -229,6 +236,12 @@ impl UpstreamConnection {
 
     fn finish_request(&mut self, is_reusable: bool, io: &mut Io<'_>, cx: &mut UpstreamContext<'_>) {
         let request = self.request.take();
+        if std::mem::take(&mut self.is_counted) {
+            cx.pool.abandoned_request_closed();
+        }
+        if !is_reusable {
+            self.replace_process("answered before it had read the request, or wrote more than its answer");
+        }
         if is_reusable {
             self.become_idle(io, cx);
         } else {
@@ -242,6 +255,12 @@ impl UpstreamConnection {
 
     /// Handles that the client has left or received another response.
     fn abandon(&mut self, io: &mut Io<'_>, cx: &mut UpstreamContext<'_>) {
+        if self.protocol == AppProtocol::Frames
+            && let Some(request) = &mut self.request
+        {
+            request.discard_response(io);
+            return self.count_abandoned(cx);
+        }
         let Some(request) = self.request.take() else { return };
         if io.has_unsent() {
             // The process has only a part of the request, so it cannot work on it.
@@ -302,16 +321,33 @@ impl UpstreamConnection {
         let (now, token) = (io.now(), io.token());
         let is_kept = !cx.is_draining && cx.pool.retain_connection(self.process, self.generation, token, now);
         if !is_kept {
-            self.connection_permit = None;
+            self.release_connection_permit();
             io.abort(CloseReason::Done);
+        }
+    }
+
+    /// Requests that the process is replaced if it speaks frames: the next frame cannot be found.
+    fn replace_process(&self, reason: &str) {
+        if self.protocol == AppProtocol::Frames
+            && let Some(connection_permit) = &self.connection_permit
+        {
+            connection_permit.print_line(reason);
+            connection_permit.request_kill(self.generation);
+        }
+    }
+
+    /// Permits another connection at once, before this one is closed. A stream must be closed before another shard
+    /// receives from it.
+    fn release_connection_permit(&mut self) {
+        if self.protocol == AppProtocol::Http {
+            self.connection_permit = None;
         }
     }
 
     fn close(&mut self, reason: CloseReason, io: &mut Io<'_>, cx: &mut UpstreamContext<'_>) {
         let token = io.token();
         cx.pool.remove_idle(self.process, token);
-        // Released now, so that another connection can be opened at once.
-        self.connection_permit = None;
+        self.release_connection_permit();
         io.abort(reason);
     }
 }

@@ -3,6 +3,7 @@
 use stilling_engine::Recipient;
 use stilling_ring::Time;
 
+use super::codec::AppProtocol;
 use super::message::ClientMessage;
 use super::pools::UpstreamPools;
 use super::request::UpstreamRequest;
@@ -29,6 +30,11 @@ impl<'a> UpstreamHandle<'a> {
         now: Time,
     ) -> Result<RequestId, Box<UpstreamRequest>> {
         self.pools.get_mut(request.pool).submit(reply_to, request, now)
+    }
+
+    /// Whether the processes get only requests whose body has been received whole.
+    pub(crate) fn needs_whole_body(&mut self, request: &UpstreamRequest) -> bool {
+        self.pools.get_mut(request.pool).protocol() == AppProtocol::Frames
     }
 
     /// Whether the request still waits in the queue.

@@ -1,5 +1,5 @@
-//! Worker processes behind the server: any program that speaks HTTP/1.1 on a Unix socket. Stilling is its reverse proxy
-//! and protects it from overload.
+//! Worker processes behind the server: any program that speaks HTTP/1.1 on a Unix socket, or frames on its standard input
+//! and output. Stilling is its reverse proxy and protects it from overload.
 //!
 //! ```text
 //!   client's session            UpstreamPools (of a shard)           UpstreamConnection       process
@@ -27,6 +27,10 @@
 //! or answers, because it may work on the request until then. The same holds for a request that timed out, unless the
 //! process is killed for it.
 //!
+//! A process that speaks frames has one connection, its socket pair, for all its life: each shard that gets its slot uses
+//! a duplicate of the descriptor, one shard at a time. A request is sent whole and its response received whole, also
+//! after its client has left; after anything else the process is replaced, because the next frame could not be found.
+//!
 //! Stilling sets `X-Forwarded-Proto`, `X-Forwarded-Host` and `X-Forwarded-For` (the client's address; absent for
 //! connections in a ring's own descriptor table, `direct_descriptors`, for which the system reports no address). It
 //! drops the client's fields `X-Forwarded-*`, `X-Real-IP`, `Forwarded` and `Proxy`, and those with `_` in the name,
@@ -35,6 +39,7 @@
 //! Failures: 503 when no slot is free in time, 504 when a process does not answer in time (a process that hangs is
 //! killed and restarted), 502 when a process dies or its response is not HTTP.
 
+mod codec;
 mod connection;
 mod handle;
 mod hop_by_hop;
@@ -47,6 +52,7 @@ mod pending_request;
 mod pool;
 mod pools;
 mod process_sockets;
+mod process_streams;
 mod request;
 mod request_table;
 mod response;
@@ -61,9 +67,11 @@ use std::time::Duration;
 
 use stilling_ring::Wake;
 use stilling_workers::processes::{
-    self, ProcessCounters, Processes, QueueLimits, ShardAdmissionQueue, standard_streams,
+    self, PROCESS_SETS, ProcessCounters, Processes, QueueLimits, ShardAdmissionQueue, WorkerProgram,
+    standard_streams,
 };
 
+pub use codec::AppProtocol;
 pub(crate) use connection::{UpstreamConnection, UpstreamContext};
 pub(crate) use handle::UpstreamHandle;
 pub(crate) use hop_by_hop::has_too_many_connection_options;
@@ -72,12 +80,14 @@ pub(crate) use message::{
 };
 pub(crate) use outbox::{ConnectionCommand, UpstreamDelivery};
 pub use path_pattern::{AppRoutes, PathPattern};
-pub(crate) use pool::UpstreamPool;
+pub(crate) use pool::{ConnectTarget, UpstreamPool};
 pub(crate) use pools::UpstreamPools;
 pub(crate) use request::UpstreamRequest;
 pub(crate) use request_table::{PoolIndex, RequestId};
 
+use pool::ProcessEndpoints;
 use process_sockets::{ProcessSockets, SocketProgram};
+use process_streams::{ProcessStreams, StreamProgram};
 
 /// A pool of worker processes: their program, how they are run, and the paths that they answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,9 +97,11 @@ pub struct AppConfig {
     pub name: String,
     /// The paths that the pool answers. Of several pools the one with the longest pattern answers. Default: all.
     pub paths: PathPattern,
-    /// The command, for `/bin/sh`; `{socket}` in it, and `STILLING_SOCKET` in its environment, is the path of the
-    /// Unix socket to listen on.
+    /// The command, for `/bin/sh`. With [`AppProtocol::Http`], `{socket}` in it, and `STILLING_SOCKET` in its
+    /// environment, is the path of the Unix socket to listen on.
     pub command: String,
+    /// The protocol of the processes.
+    pub speaks: AppProtocol,
     /// The number of processes, their slots, restarts and recycling.
     pub processes: processes::ProcessLimits,
     /// How long a process may take to begin a response, or to continue reading a request's body or sending a response.
@@ -106,6 +118,7 @@ impl AppConfig {
             name: "app".to_owned(),
             paths: PathPattern::Everything,
             command: command.into(),
+            speaks: AppProtocol::Http,
             processes: processes::ProcessLimits::default(),
             timeout: limits::TIMEOUT,
         }
@@ -117,9 +130,9 @@ impl AppConfig {
     }
 
     /// Connection slots that each shard reserves for connections to the processes: for the maximum number of open ones,
-    /// and for as many that are being closed.
+    /// and for as many that are being closed; both also to the processes that a reload replaces.
     pub(crate) fn reserved_connects(&self) -> u32 {
-        u32::try_from(2 * self.slots()).unwrap_or(u32::MAX)
+        u32::try_from(2 * PROCESS_SETS * self.slots()).unwrap_or(u32::MAX)
     }
 }
 
@@ -127,9 +140,15 @@ impl AppConfig {
 pub struct App {
     config: AppConfig,
     processes: Processes,
-    sockets: ProcessSockets,
+    transport: Transport,
     /// Environment variables that the processes do not inherit.
     secrets: Vec<String>,
+}
+
+/// How the shards reach the processes.
+enum Transport {
+    Sockets(ProcessSockets),
+    Streams(ProcessStreams),
 }
 
 pub(crate) struct ShardQueues(Vec<ShardAdmissionQueue<RequestId>>);
@@ -147,22 +166,45 @@ impl App {
         wakes: Vec<Arc<Wake>>,
     ) -> io::Result<(App, ShardQueues)> {
         let (processes, queues) = Processes::new(config.processes.clone(), queue, wakes)?;
-        let sockets = ProcessSockets::new()?;
-        Ok((App { config, processes, sockets, secrets }, ShardQueues(queues)))
+        let transport = match config.speaks {
+            AppProtocol::Http => Transport::Sockets(ProcessSockets::new()?),
+            AppProtocol::Frames => {
+                Transport::Streams(ProcessStreams::new(PROCESS_SETS * config.processes.processes))
+            }
+        };
+        Ok((App { config, processes, transport, secrets }, ShardQueues(queues)))
     }
 
     /// The pool's part in each shard; `index` is its position in the configuration.
     pub(crate) fn pools(&self, index: PoolIndex, queues: ShardQueues) -> Vec<UpstreamPool> {
-        let path = |process| self.sockets.path(process);
-        let addresses: Vec<_> = (0..self.config.processes.processes).map(path).collect();
-        let pool = |queue| UpstreamPool::new(index, queue, addresses.clone(), self.config.timeout);
+        let endpoints = match &self.transport {
+            Transport::Sockets(sockets) => {
+                let numbers = 0..PROCESS_SETS * self.config.processes.processes;
+                ProcessEndpoints::Paths(numbers.map(|process| sockets.path(process)).collect())
+            }
+            Transport::Streams(streams) => ProcessEndpoints::Streams(streams.clone()),
+        };
+        let pool = |queue| UpstreamPool::new(index, queue, endpoints.clone(), self.config.timeout);
         queues.0.into_iter().map(pool).collect()
     }
 
     pub(crate) fn start(&self) -> io::Result<()> {
-        let program =
-            SocketProgram::new(self.config.command.clone(), self.secrets.clone(), self.sockets.clone());
-        self.processes.start(&self.config.name, Box::new(program), standard_streams())
+        let program = self.program(self.config.command.clone());
+        self.processes.start(&self.config.name, program, standard_streams())
+    }
+
+    fn program(&self, command: String) -> Box<dyn WorkerProgram> {
+        let secrets = self.secrets.clone();
+        match &self.transport {
+            Transport::Sockets(sockets) => Box::new(SocketProgram::new(command, secrets, sockets.clone())),
+            Transport::Streams(streams) => Box::new(StreamProgram::new(command, secrets, streams.clone())),
+        }
+    }
+
+    fn remove_sockets(&self) {
+        if let Transport::Sockets(sockets) = &self.transport {
+            sockets.remove();
+        }
     }
 
     /// Counters of the requests for the pool.
@@ -182,7 +224,7 @@ impl App {
                 self.processes.stop(Duration::ZERO);
             }
         }
-        self.sockets.remove();
+        self.remove_sockets();
     }
 
     /// Counters of the processes.
@@ -205,6 +247,6 @@ impl std::fmt::Debug for App {
 impl Drop for App {
     fn drop(&mut self) {
         self.processes.stop(Duration::ZERO);
-        self.sockets.remove();
+        self.remove_sockets();
     }
 }

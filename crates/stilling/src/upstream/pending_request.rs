@@ -7,25 +7,20 @@ use std::time::Duration;
 
 use stilling_engine::{Io, Recipient};
 use stilling_ring::Time;
+use stilling_wire::frames::FrameError;
 use stilling_wire::http1::{
-    AnsweredMethod, BodyLength, HttpDecodeError, HttpFault, HttpLimits, ResponseDecoder, ResponseEvent,
-    ResponseHead,
+    AnsweredMethod, BodyLength, HttpDecodeError, HttpFault, ResponseEvent, ResponseHead,
 };
 use stilling_workers::processes::{AdmissionTicket, SlotPermit};
 
+use super::codec::{AppProtocol, ResponseCodec};
 use super::hop_by_hop::has_too_many_connection_options;
-use super::limits::{
-    APP_HEAD_SIZE_MAX, APP_HEADERS_MAX, FLUSH_DELAY, INTERIM_MAX, OVERDUE_SLOT_MAX, PIECE_SIZE_MAX,
-};
+use super::limits::{FLUSH_DELAY, INTERIM_MAX, OVERDUE_SLOT_MAX, PIECE_SIZE_MAX};
 use super::message::{UpstreamEvent, UpstreamFailure};
 use super::outbox::Outbox;
 use super::request::UpstreamRequest;
 use super::request_table::RequestId;
 use super::response::ResponseBuilder;
-
-/// Limits of a response's head. Its body may have any length.
-const LIMITS: HttpLimits =
-    HttpLimits { head_size_max: APP_HEAD_SIZE_MAX, headers_max: APP_HEADERS_MAX, body_size_max: u64::MAX };
 
 /// Why a request failed.
 #[derive(Debug)]
@@ -39,6 +34,8 @@ pub(super) enum UpstreamError {
     Lost(ErrorKind),
     /// The process's bytes are not HTTP, or exceed the limits.
     Invalid(HttpDecodeError),
+    /// The process's bytes are no frame, or exceed the limits.
+    InvalidFrame(FrameError),
 }
 
 impl fmt::Display for UpstreamError {
@@ -49,6 +46,7 @@ impl fmt::Display for UpstreamError {
             UpstreamError::TimedOut => f.write_str("no answer in time"),
             UpstreamError::Lost(kind) => write!(f, "no answer: {kind}"),
             UpstreamError::Invalid(error) => write!(f, "the response is not HTTP: {error}"),
+            UpstreamError::InvalidFrame(error) => write!(f, "the response is no valid frame: {error}"),
         }
     }
 }
@@ -58,6 +56,15 @@ impl From<HttpDecodeError> for UpstreamError {
         match error.fault() {
             HttpFault::Truncated => UpstreamError::Lost(ErrorKind::UnexpectedEof),
             _ => UpstreamError::Invalid(error),
+        }
+    }
+}
+
+impl From<FrameError> for UpstreamError {
+    fn from(error: FrameError) -> UpstreamError {
+        match error {
+            FrameError::Truncated => UpstreamError::Lost(ErrorKind::UnexpectedEof),
+            error => UpstreamError::InvalidFrame(error),
         }
     }
 }
@@ -115,7 +122,7 @@ pub(super) struct PendingRequest {
     /// The piece of the body that is being sent, framed.
     piece: Vec<u8>,
     piece_is_last: bool,
-    decoder: ResponseDecoder,
+    decoder: ResponseCodec,
     has_received: bool,
     interims: u32,
     /// The response, once its head was received.
@@ -127,6 +134,8 @@ pub(super) struct PendingRequest {
     flush_at: Option<Time>,
     /// The client has received an event: the request cannot be sent again.
     client_notified: bool,
+    /// The client has left, and the response is discarded.
+    is_abandoned: bool,
 }
 
 impl PendingRequest {
@@ -140,6 +149,7 @@ impl PendingRequest {
         timeout: Duration,
     ) -> Box<PendingRequest> {
         let QueuedRequest { request, ticket } = queued;
+        let decoder = ResponseCodec::new(request.number);
         Box::new(PendingRequest {
             id,
             reply_to,
@@ -155,7 +165,7 @@ impl PendingRequest {
             has_sent: false,
             piece: Vec::new(),
             piece_is_last: false,
-            decoder: ResponseDecoder::default(),
+            decoder,
             has_received: false,
             interims: 0,
             response: None,
@@ -163,13 +173,14 @@ impl PendingRequest {
             client_is_busy: false,
             flush_at: None,
             client_notified: false,
+            is_abandoned: false,
         })
     }
 
     /// Begins to send the request over an open connection, possibly for the second time.
     pub(super) fn begin(&mut self, io: &mut Io<'_>, outbox: &mut Outbox) {
         self.upload = UploadState::First(0);
-        self.decoder = ResponseDecoder::default();
+        self.decoder = ResponseCodec::new(self.request.number);
         (self.has_sent, self.has_received, self.interims) = (false, false, 0);
         self.extend_deadline(io.now());
         self.send(io, outbox);
@@ -183,6 +194,21 @@ impl PendingRequest {
 
     pub(super) fn is_answered(&self) -> bool {
         self.response.is_some()
+    }
+
+    pub(super) fn protocol(&self) -> AppProtocol {
+        self.decoder.protocol()
+    }
+
+    /// Discards the response from now on, because the client has left. The request is still sent whole and the response
+    /// received whole: the process can then be used for the next request.
+    pub(super) fn discard_response(&mut self, io: &mut Io<'_>) {
+        if self.waits_for_client(io) {
+            self.extend_deadline(io.now());
+        }
+        (self.is_abandoned, self.client_is_busy, self.flush_at) = (true, false, None);
+        io.resume();
+        self.set_deadline(io);
     }
 
     /// The error of a request whose connection has ended. `was_used`: the connection had been open before the request.
@@ -345,7 +371,7 @@ impl PendingRequest {
             }
             let input = &bytes[at..];
             let input = &input[..input.len().min(if room == 0 { PIECE_SIZE_MAX } else { room })];
-            let step = self.decoder.decode(&LIMITS, answered, input)?;
+            let step = self.decoder.decode(answered, input)?;
             at += step.consumed;
             match step.event {
                 ResponseEvent::Head(head) => self.begin_response(&head, io.now())?,
@@ -356,6 +382,8 @@ impl PendingRequest {
                     }
                     continue;
                 }
+                // Only a frame that answers HEAD.
+                ResponseEvent::Body(_) if self.request.is_head => {}
                 ResponseEvent::Body(piece) => match &mut self.response {
                     Some(response) => response.push(piece),
                     None => return Err(UpstreamError::Lost(ErrorKind::InvalidData)),
@@ -435,14 +463,16 @@ impl PendingRequest {
             return false;
         }
         let event = response.take_piece(is_last);
-        (self.client_is_busy, self.flush_at) = (true, None);
+        (self.client_is_busy, self.flush_at) = (!self.is_abandoned, None);
         self.client_notified = true;
         self.send_event(event, outbox);
         true
     }
 
     fn send_event(&self, event: UpstreamEvent, outbox: &mut Outbox) {
-        outbox.send_event(self.reply_to, self.id, event);
+        if !self.is_abandoned {
+            outbox.send_event(self.reply_to, self.id, event);
+        }
     }
 }
 
@@ -456,7 +486,7 @@ pub(super) struct AbandonedRequest {
     /// The process's deadline, or the end of the time for which an overdue request keeps its slot.
     until: Time,
     /// Distinguishes interim responses from the final one, after which the process has finished.
-    decoder: ResponseDecoder,
+    decoder: ResponseCodec,
     interims: u32,
 }
 
@@ -471,7 +501,7 @@ impl AbandonedRequest {
         let mut at = 0;
         while !self.has_begun {
             // The bytes after a head do not matter.
-            let step = self.decoder.decode(&LIMITS, AnsweredMethod::Other, &bytes[at..]).ok()?;
+            let step = self.decoder.decode(AnsweredMethod::Other, &bytes[at..]).ok()?;
             at += step.consumed;
             match step.event {
                 ResponseEvent::Interim(_) if self.interims < INTERIM_MAX => self.interims += 1,

@@ -13,7 +13,8 @@
 //! A request is sent a second time only if the first attempt used an idle connection that turned out to be dead before
 //! any byte of a response arrived, and only if that is safe: none of the request was sent, or its method is idempotent.
 
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -23,11 +24,13 @@ use stilling_workers::processes::{
     AdmissionOutcome, ConnectionClaim, ConnectionPermit, ShardAdmissionQueue, SlotPermit,
 };
 
+use super::codec::AppProtocol;
 use super::idle_connections::{IdleConnection, IdleConnections};
 use super::limits::{CONNECT_REFUSED_MAX, CONNECT_RETRY_DELAY, EXIT_DETECTION_TIMEOUT, IDLE_REUSE_MAX};
 use super::message::{ClientMessage, UpstreamEvent, UpstreamFailure};
 use super::outbox::{ConnectionCommand, Outbox, UpstreamDelivery};
 use super::pending_request::{PendingRequest, QueuedRequest, UpstreamError};
+use super::process_streams::ProcessStreams;
 use super::request::UpstreamRequest;
 use super::request_table::{PoolIndex, RequestId, RequestTable};
 
@@ -63,10 +66,44 @@ pub(crate) struct ConnectAttempt {
     pub(super) connection_permit: ConnectionPermit,
 }
 
+/// What a connection to a process is opened with.
+pub(crate) enum ConnectTarget {
+    /// The path of a Unix socket.
+    Path(PathBuf),
+    /// A connected socket.
+    Socket(OwnedFd),
+}
+
+/// How connections to the processes of a pool are opened.
+#[derive(Clone, Debug)]
+pub(super) enum ProcessEndpoints {
+    /// By the paths of their Unix sockets.
+    Paths(Vec<PathBuf>),
+    Streams(ProcessStreams),
+}
+
+impl ProcessEndpoints {
+    fn protocol(&self) -> AppProtocol {
+        match self {
+            ProcessEndpoints::Paths(_) => AppProtocol::Http,
+            ProcessEndpoints::Streams(_) => AppProtocol::Frames,
+        }
+    }
+
+    fn target(&self, permit: &SlotPermit) -> io::Result<ConnectTarget> {
+        match self {
+            ProcessEndpoints::Paths(paths) => Ok(ConnectTarget::Path(paths[permit.process()].clone())),
+            ProcessEndpoints::Streams(streams) => {
+                streams.connect(permit.process(), permit.generation()).map(ConnectTarget::Socket)
+            }
+        }
+    }
+}
+
 /// The requests of one shard for worker processes.
 pub(crate) struct UpstreamPool {
     queue: ShardAdmissionQueue<RequestId>,
-    addresses: Vec<PathBuf>,
+    endpoints: ProcessEndpoints,
     timeout: Duration,
     requests: RequestTable<RequestEntry>,
     idle: IdleConnections,
@@ -87,15 +124,15 @@ impl UpstreamPool {
     pub(super) fn new(
         index: PoolIndex,
         queue: ShardAdmissionQueue<RequestId>,
-        addresses: Vec<PathBuf>,
+        endpoints: ProcessEndpoints,
         timeout: Duration,
     ) -> UpstreamPool {
         UpstreamPool {
+            idle: IdleConnections::new(queue.processes()),
             queue,
             timeout,
             requests: RequestTable::new(index),
-            idle: IdleConnections::new(addresses.len()),
-            addresses,
+            endpoints,
             assigned: Vec::new(),
             delayed: Vec::new(),
             connecting: Vec::new(),
@@ -133,10 +170,18 @@ impl UpstreamPool {
         let id = self.requests.next_id();
         let Ok(ticket) = self.queue.enqueue(now, id) else { return Err(request) };
         request.close_head();
+        if let ProcessEndpoints::Streams(streams) = &self.endpoints {
+            request.put_into_frame(streams.next_number());
+        }
         let state = RequestState::Queued(QueuedRequest { request, ticket });
         self.requests.insert(id, RequestEntry { reply_to, state });
         self.dispatch(now);
         Ok(id)
+    }
+
+    /// The protocol of the processes.
+    pub(super) fn protocol(&self) -> AppProtocol {
+        self.endpoints.protocol()
     }
 
     pub(crate) fn is_queued(&self, id: RequestId) -> bool {
@@ -189,7 +234,7 @@ impl UpstreamPool {
         }
         let is_notified = self.queue.take_notification();
         if !self.quarantined.is_empty() {
-            self.quarantined.retain(|(permit, until)| now < *until && !permit.is_stale());
+            self.check_quarantined(now);
         }
         if !self.delayed.is_empty() {
             self.resume_delayed(now);
@@ -202,6 +247,19 @@ impl UpstreamPool {
             self.dispatch(now);
         }
         self.next_due()
+    }
+
+    /// Frees the slots whose quarantine is over. A process that speaks frames cannot be used again: if it has not ended by
+    /// then, it is killed.
+    fn check_quarantined(&mut self, now: Time) {
+        let is_unusable = self.protocol() == AppProtocol::Frames;
+        self.quarantined.retain(|(permit, until)| {
+            let is_over = now >= *until || permit.is_stale();
+            if is_over && is_unusable {
+                permit.request_kill();
+            }
+            !is_over
+        });
     }
 
     /// When the next delayed or connecting request is due, or the next slot leaves quarantine.
@@ -218,9 +276,15 @@ impl UpstreamPool {
         requests.chain(self.quarantined.iter().map(|(_, until)| *until)).min()
     }
 
-    pub(crate) fn connects(&mut self) -> impl Iterator<Item = (PathBuf, ConnectAttempt)> + use<'_> {
-        let addresses = &self.addresses;
-        self.connects.drain(..).map(|attempt| (addresses[attempt.request.permit.process()].clone(), attempt))
+    pub(crate) fn connects(&mut self) -> impl Iterator<Item = (ConnectTarget, ConnectAttempt)> + use<'_> {
+        let (endpoints, failed) = (&self.endpoints, &mut self.failed);
+        self.connects.drain(..).filter_map(|attempt| match endpoints.target(&attempt.request.permit) {
+            Ok(target) => Some((target, attempt)),
+            Err(error) => {
+                failed.push((attempt.request, UpstreamError::ConnectFailed(error.kind())));
+                None
+            }
+        })
     }
 
     /// Records a failed request; it is handled in the next turn.
@@ -343,7 +407,9 @@ impl UpstreamPool {
         let (process, generation) = (pending.permit.process(), pending.permit.generation());
         while let Some(idle) = self.idle.pop(process) {
             let is_young = now.since(idle.since) < IDLE_REUSE_MAX;
-            let is_safe = pending.request.is_idempotent || is_young;
+            // A process that speaks frames never ends its only connection.
+            let is_permanent = self.protocol() == AppProtocol::Frames;
+            let is_safe = pending.request.is_idempotent || is_young || is_permanent;
             if idle.generation == generation && pending.may_repeat && is_safe {
                 return self.assign(pending, idle.token);
             }
@@ -424,6 +490,13 @@ impl UpstreamPool {
     }
 
     fn handle_failure(&mut self, mut pending: Box<PendingRequest>, error: UpstreamError, now: Time) {
+        let error = match error {
+            UpstreamError::ConnectFailed(_) => error,
+            error if self.protocol() == AppProtocol::Frames => {
+                return self.handle_stream_failure(pending, error, now);
+            }
+            error => error,
+        };
         if self.requests.get(pending.id).is_none() {
             // Its client has left, or was answered 504.
             if let UpstreamError::ConnectFailed(kind) = error
@@ -459,13 +532,35 @@ impl UpstreamPool {
                     .print_line("a response stopped in the middle for too long; its connection is closed");
                 self.fail_request(pending, UpstreamFailure::Timeout);
             }
-            error @ (UpstreamError::Stale { .. } | UpstreamError::Lost(_) | UpstreamError::Invalid(_)) => {
-                pending.permit.print_line(&error.to_string());
-                self.report_failure(&pending, UpstreamFailure::BadGateway);
-                // The next request must not go to a process that is about to die.
-                self.quarantined.push((pending.permit, now.after(EXIT_DETECTION_TIMEOUT)));
-            }
+            error => self.quarantine(pending, &error, now),
         }
+    }
+
+    /// Handles the failure of a process that speaks frames: its stream cannot be used again, so it is replaced.
+    fn handle_stream_failure(&mut self, pending: Box<PendingRequest>, error: UpstreamError, now: Time) {
+        let is_waiting = self.requests.get(pending.id).is_some();
+        match error {
+            // The process has closed its input and received nothing of the request.
+            UpstreamError::Stale { nothing_sent: true } if is_waiting && pending.is_repeatable() => {
+                self.handle_connect_failure(pending, ErrorKind::ConnectionRefused, now);
+            }
+            UpstreamError::TimedOut => {
+                self.report_timeout(&pending);
+                pending.permit.request_kill();
+            }
+            UpstreamError::Stale { .. } => {
+                self.quarantine(pending, &UpstreamError::Lost(ErrorKind::UnexpectedEof), now);
+            }
+            error => self.quarantine(pending, &error, now),
+        }
+    }
+
+    /// Answers a request whose process has died or violated the protocol. The next request must not go to a process that
+    /// is about to die.
+    fn quarantine(&mut self, pending: Box<PendingRequest>, error: &UpstreamError, now: Time) {
+        pending.permit.print_line(&error.to_string());
+        self.report_failure(&pending, UpstreamFailure::BadGateway);
+        self.quarantined.push((pending.permit, now.after(EXIT_DETECTION_TIMEOUT)));
     }
 
     /// Retries a failed connect, for a limited time: the process has ended unnoticed, or refuses connections.
@@ -495,9 +590,11 @@ impl UpstreamPool {
         self.report_failure(&pending, failure);
     }
 
+    /// Answers a failed request, unless its client has left.
     fn report_failure(&mut self, pending: &PendingRequest, failure: UpstreamFailure) {
-        self.requests.remove(pending.id);
-        self.outbox.send_event(pending.reply_to, pending.id, pending.failure_event(failure));
+        if self.requests.remove(pending.id).is_some() {
+            self.outbox.send_event(pending.reply_to, pending.id, pending.failure_event(failure));
+        }
     }
 
     /// Sends a command to the connection that has the request, if any.

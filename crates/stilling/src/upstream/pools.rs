@@ -1,11 +1,9 @@
 //! All pools of one shard.
 
-use std::path::PathBuf;
-
 use stilling_ring::Time;
 
 use super::outbox::UpstreamDelivery;
-use super::pool::{ConnectAttempt, UpstreamPool};
+use super::pool::{ConnectAttempt, ConnectTarget, UpstreamPool};
 use super::request_table::{PoolIndex, RequestId};
 
 /// The pools of one shard, in the order of the configuration.
@@ -51,7 +49,7 @@ impl UpstreamPools {
     }
 
     /// Connections to be opened.
-    pub(crate) fn connects(&mut self) -> impl Iterator<Item = (PathBuf, ConnectAttempt)> + use<'_> {
+    pub(crate) fn connects(&mut self) -> impl Iterator<Item = (ConnectTarget, ConnectAttempt)> + use<'_> {
         self.pools.iter_mut().flat_map(UpstreamPool::connects)
     }
 

@@ -61,9 +61,8 @@ impl WorkerProgram for SocketProgram {
             _ => {}
         }
         let text = self.command.replace("{socket}", &quoted(&path));
-        let mut command = Command::new("/bin/sh");
-        command.args(["-c", &text]).env(VARIABLE, &path).env_remove(USERS_VARIABLE);
-        self.secrets.iter().for_each(|secret| _ = command.env_remove(secret));
+        let mut command = shell_command(&text, &self.secrets);
+        command.env(VARIABLE, &path);
         Ok(command)
     }
 
@@ -77,6 +76,14 @@ impl WorkerProgram for SocketProgram {
         Ok(socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
             .is_ok_and(|socket| connect(&socket, &address).is_ok()))
     }
+}
+
+/// A command for the shell that does not inherit the environment variables `secrets`.
+pub(super) fn shell_command(text: &str, secrets: &[String]) -> Command {
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", text]).env_remove(USERS_VARIABLE);
+    secrets.iter().for_each(|secret| _ = command.env_remove(secret));
+    command
 }
 
 /// Quotes a path as one word for a shell.

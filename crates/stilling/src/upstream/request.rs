@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::net::IpAddr;
 
+use stilling_wire::frames;
 use stilling_wire::http1::{BodyLength, HttpVersion, Method, RequestHead};
 
 use super::hop_by_hop::HopByHopFields;
@@ -26,6 +27,8 @@ pub(crate) struct UpstreamRequest {
     /// May be sent twice (RFC 9110 §9.2.2).
     pub(super) is_idempotent: bool,
     pub(super) accepts_chunked: bool,
+    /// The number of its frame, if it has been put into one.
+    pub(super) number: Option<u32>,
     /// Memory for head and body.
     reservation: MemoryReservation,
 }
@@ -54,6 +57,7 @@ impl UpstreamRequest {
                 Method::Get | Method::Head | Method::Put | Method::Delete | Method::Options | Method::Trace
             ),
             accepts_chunked: head.version == HttpVersion::Http11,
+            number: None,
             reservation,
         })
     }
@@ -80,6 +84,7 @@ impl UpstreamRequest {
             is_head: false,
             is_idempotent,
             accepts_chunked: false,
+            number: None,
             reservation,
         })
     }
@@ -113,6 +118,19 @@ impl UpstreamRequest {
         let is_long = self.body.len() >= FIRST_BODY_MAX;
         let has_room = || self.reservation.has_room(PIECE_SIZE_MAX, max / MEMORY_RESERVE_DIVISOR);
         !is_long || self.body.len() < BODY_HELD_MAX && has_room()
+    }
+
+    /// Puts the request, with closed head, into a frame. Called once.
+    pub(super) fn put_into_frame(&mut self, number: u32) {
+        let size = self.head.len() + self.body.len();
+        let prefix = frames::prefix(size, number).expect("a body is held whole: some BODY_HELD_MAX bytes");
+        self.head.splice(0..0, prefix);
+        self.number = Some(number);
+    }
+
+    /// Whether the body is as long as one may be that is received before the request is queued.
+    pub(crate) fn is_full(&self) -> bool {
+        self.body.len() >= BODY_HELD_MAX
     }
 
     /// Appends the framing and the empty line to the head, and frames the body's beginning. Called once.

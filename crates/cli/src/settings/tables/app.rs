@@ -1,6 +1,6 @@
 //! `[[app]]`: pools of worker processes. Only the file has these tables; `--app` is one pool for all paths.
 
-use stilling::upstream::AppConfig;
+use stilling::upstream::{AppConfig, AppProtocol};
 
 use super::{ParsedTables, SettingTable, TableKey, fill};
 use crate::settings::Diagnostic;
@@ -14,7 +14,7 @@ impl Default for AppDraft {
     }
 }
 
-pub(in crate::settings) const APP_KEYS: [TableKey<AppDraft>; 11] = [
+pub(in crate::settings) const APP_KEYS: [TableKey<AppDraft>; 12] = [
     TableKey {
         name: "name",
         value: "NAME",
@@ -35,6 +35,20 @@ pub(in crate::settings) const APP_KEYS: [TableKey<AppDraft>; 11] = [
         default: "",
         description: "The program, as in --app",
         set: |AppDraft(app), entry| entry.one().map(|command| app.command = command.to_owned()),
+    },
+    TableKey {
+        name: "speaks",
+        value: "http|frames",
+        default: "http",
+        description: "As --app-speaks",
+        set: |AppDraft(app), entry| {
+            app.speaks = match entry.one()? {
+                "http" => AppProtocol::Http,
+                "frames" => AppProtocol::Frames,
+                other => return Err(format!("`{other}` is not http or frames")),
+            };
+            Ok(())
+        },
     },
     TableKey {
         name: "processes",

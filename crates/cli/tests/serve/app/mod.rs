@@ -3,6 +3,7 @@
 
 mod bodies;
 mod failing;
+mod frames;
 mod hot_restart;
 mod overload;
 mod pools;

@@ -16,6 +16,7 @@ use stilling_workers::processes::{self, Processes, QueueLimits, WorkerProgram};
 
 use super::super::outbox::UpstreamDelivery;
 use super::super::pending_request::{PendingRequest, UpstreamError};
+use super::super::pool::ProcessEndpoints;
 use super::super::{PoolIndex, RequestId, UpstreamEvent, UpstreamFailure, UpstreamPool, UpstreamRequest};
 use super::fixture::eventually;
 use crate::memory::MemoryReservation;
@@ -47,7 +48,8 @@ fn pool() -> (UpstreamPool, Processes) {
     processes.start("app", Box::new(SleepProgram), Box::new(|_, _| ())).expect("it starts");
     eventually("the process is ready", || processes.counters().ready == 1);
     let queue = queues.pop().expect("one for the shard");
-    (UpstreamPool::new(PoolIndex(0), queue, vec![PathBuf::from("nowhere")], TIMEOUT), processes)
+    let endpoints = ProcessEndpoints::Paths(vec![PathBuf::from("nowhere")]);
+    (UpstreamPool::new(PoolIndex(0), queue, endpoints, TIMEOUT), processes)
 }
 
 fn request() -> Box<UpstreamRequest> {

@@ -7,6 +7,7 @@ mod check;
 mod hub;
 mod journal;
 mod publish;
+mod reload;
 mod request;
 mod resolved;
 mod serve;

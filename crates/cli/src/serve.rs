@@ -19,6 +19,7 @@ use stilling::{
 use stilling_engine::DatagramDropPolicy;
 
 use crate::hub::HubArguments;
+use crate::reload;
 use crate::resolved::ResolvedSettings;
 use crate::settings::render::{self, ComputedDefaults};
 use crate::settings::tables;
@@ -481,12 +482,13 @@ impl ServeArguments {
             write!(std::io::stdout(), "{}", resolved.toml)?;
         }
         let _ = stilling_engine::driver::allocator::disable_fastbins();
-        let server = Server::bind(config, Routes::new())?;
+        let mut server = Server::bind(config, Routes::new())?;
         for warning in warnings(&resolved, server.exposures()) {
             log_line(&format!("warning: {warning}"));
         }
         // Before the banner: a reader of it may send a signal at once.
         server.watch_signals()?;
+        server.reload_on_hangup(reload::read_apps, log_line)?;
         let mut out = std::io::stdout().lock();
         let listeners = server.banner().iter().take_while(|line| line.starts_with("listening ")).count();
         let (listening, rest) = server.banner().split_at(listeners);

@@ -53,6 +53,7 @@ mod overview;
 mod packet_log;
 pub mod protocol;
 mod rates;
+mod reload;
 mod running_server;
 mod server;
 pub mod settings;

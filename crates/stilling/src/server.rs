@@ -2,7 +2,7 @@
 //!
 //! The calling thread becomes shard 0; the other shards and the workers get their own threads at the start: A shards
 //! and W workers create A + W − 1 threads. Further threads serve the parts in use: the hub and its journal, the log,
-//! the packet log, the volume monitor, the scaler of a pool that may grow, the hand-over, and the supervisor of worker processes.
+//! the packet log, the volume monitor, the scaler of a pool that may grow, the hand-over, the reload, and the supervisor of worker processes.
 //! `start` creates one more thread for shard 0.
 
 mod bind;
@@ -37,11 +37,12 @@ use crate::lifecycle::{DatagramReader, FailureGuard, HandoverStage, Lifecycle, L
 use crate::listeners::{self, ListenerProtocol, ListeningSocket};
 use crate::overview::Overview;
 use crate::packet_log::{PacketCapture, PacketLog, PacketLogThread};
+use crate::reload::{ReloadThread, Reloader};
 use crate::running_server::RunningServer;
 use crate::shard::{Endpoint, ShardHub, ShardService};
 use crate::socket_file::SocketFile;
 use crate::syslog::SyslogTransport;
-use crate::upstream::{App, UpstreamPools};
+use crate::upstream::{App, AppConfig, UpstreamPools};
 use crate::volume_monitor::VolumeMonitor;
 
 /// A server that listens but does not serve yet: clients wait in the backlog.
@@ -61,6 +62,7 @@ pub struct Server {
     clock: Clock,
     handover_thread: Option<HandoverThread>,
     packet_log: Option<PacketLog>,
+    reloader: Option<Reloader>,
     /// Removed with the server.
     files: Vec<SocketFile>,
 }
@@ -97,6 +99,24 @@ impl Server {
             .map_err(ServeError::Threads)
     }
 
+    /// Makes SIGHUP reload the worker processes: those of the pools that `read` returns, by name, replace the present ones
+    /// without the loss of a request. Only commands may differ from the present pools; `report` gets a line about
+    /// everything that prevents a reload or is not applied. Without pools the signal keeps its effect.
+    ///
+    /// # Errors
+    /// The system refuses the handler.
+    pub fn reload_on_hangup(
+        &mut self,
+        read: impl FnMut() -> Result<Vec<AppConfig>, String> + Send + 'static,
+        report: fn(&str),
+    ) -> Result<(), ServeError> {
+        if !self.overview.apps.is_empty() {
+            let reloader = Reloader::new(self.overview.apps.clone(), Box::new(read), report);
+            self.reloader = Some(reloader.map_err(ServeError::Threads)?);
+        }
+        Ok(())
+    }
+
     /// Serves on a separate thread, for a program with other work.
     ///
     /// # Errors
@@ -127,6 +147,7 @@ impl Server {
             clock,
             handover_thread,
             packet_log,
+            reloader,
             files,
             ..
         } = self;
@@ -141,6 +162,7 @@ impl Server {
             closing: None,
             handover_thread: None,
             packet_log: None,
+            reload: None,
             volumes: Arc::clone(&overview.volumes),
         };
         // Threads inherit the timer slack: sleeps end when they are due, not up to 50 us later (prctl(2),
@@ -149,6 +171,7 @@ impl Server {
         for app in &overview.apps {
             app.start().map_err(ServeError::App)?;
         }
+        thread_handles.reload = reloader.map(Reloader::start).transpose().map_err(ServeError::Threads)?;
         thread_handles.pool.start().map_err(ServeError::Threads)?;
         thread_handles.packet_log =
             packet_log.map(PacketLog::start).transpose().map_err(ServeError::Threads)?;
@@ -195,6 +218,7 @@ struct ThreadHandles {
     handover_thread: Option<(Arc<HandoverWaker>, HandoverJoinHandle)>,
     /// Ends after the shards.
     packet_log: Option<PacketLogThread>,
+    reload: Option<ReloadThread>,
     volumes: Arc<VolumeMonitor>,
 }
 
@@ -226,6 +250,8 @@ impl ThreadHandles {
             }
         }
         self.pool.close();
+        // Before the processes: none are started any more.
+        self.reload = None;
         let apps = std::mem::take(&mut self.apps);
         apps.iter().for_each(|app| app.begin_end());
         for app in &apps {

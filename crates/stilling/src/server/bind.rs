@@ -107,6 +107,7 @@ impl Server {
             clock,
             handover_thread,
             packet_log,
+            reloader: None,
             files,
         })
     }

@@ -193,6 +193,11 @@ impl App {
         self.processes.start(&self.config.name, program, standard_streams())
     }
 
+    /// Replaces the processes by those of another command, or of the same; see [`Processes::reload`].
+    pub(crate) fn reload(&self, command: String) {
+        self.processes.reload(self.program(command));
+    }
+
     fn program(&self, command: String) -> Box<dyn WorkerProgram> {
         let secrets = self.secrets.clone();
         match &self.transport {

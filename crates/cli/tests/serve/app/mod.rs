@@ -9,6 +9,7 @@ mod overload;
 mod pools;
 mod process_lifecycle;
 mod real_programs;
+mod reload;
 mod rewriting;
 
 use crate::support::{DriverUnderTest, MetricsClient, ServerUnderTest, TestPeer, binary};

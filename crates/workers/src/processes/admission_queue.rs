@@ -10,6 +10,8 @@ use stilling_ring::Wake;
 use crate::counters::{PoolCounters, PoolTally};
 use crate::queue_target::QueueTarget;
 
+use super::affinity::AffinityTally;
+
 pub(super) const NO_REQUEST: u64 = u64::MAX;
 
 /// Bounds of the requests that wait for a slot.
@@ -36,6 +38,7 @@ pub(super) struct AdmissionQueue {
     pub(super) shard_heads: Vec<ShardHead>,
     pub(super) queued: AtomicU64,
     pub(super) tally: PoolTally,
+    pub(super) affinity: AffinityTally,
 }
 
 #[derive(Debug)]
@@ -53,7 +56,13 @@ impl AdmissionQueue {
         let head =
             |wake| ShardHead { oldest: AtomicU64::new(NO_REQUEST), notified: AtomicBool::new(false), wake };
         let shard_heads = wakes.into_iter().map(head).collect();
-        AdmissionQueue { limits, shard_heads, queued: AtomicU64::new(0), tally: PoolTally::default() }
+        AdmissionQueue {
+            limits,
+            shard_heads,
+            queued: AtomicU64::new(0),
+            tally: PoolTally::default(),
+            affinity: AffinityTally::default(),
+        }
     }
 
     pub(super) fn notify_all_shards(&self) {

@@ -16,6 +16,8 @@
 //! [`SlotPermit`], without ever blocking the shard. The shard defines the protocol to the process; a [`WorkerProgram`]
 //! defines how a process is started and checked for readiness.
 //!
+//! With an [`AffinityQueue`] in place of it, each client has a process of its own.
+//!
 //! - Each process leads its own process group. When it exits or is killed, the whole group is killed.
 //! - An exited process is started again, with a growing delay if it keeps exiting ([`limits`]), at once after a stable
 //!   uptime.
@@ -25,6 +27,7 @@
 //! - A reload starts a second set of processes beside the first, which retires when all of the second are ready.
 
 mod admission_queue;
+mod affinity;
 mod backoff;
 mod counters;
 pub mod limits;
@@ -52,6 +55,7 @@ use std::time::Duration;
 use stilling_ring::Wake;
 
 pub use admission_queue::QueueLimits;
+pub use affinity::{AffinityCounters, AffinityQueue};
 pub use counters::ProcessCounters;
 pub use limits::ProcessLimits;
 pub use output_relay::{OutputSink, StandardStream, standard_streams};
@@ -183,6 +187,12 @@ impl Processes {
     #[must_use]
     pub fn requests(&self) -> crate::PoolCounters {
         self.admission_queue.counters()
+    }
+
+    /// Returns a snapshot of the counters of affinity: zero without an [`AffinityQueue`].
+    #[must_use]
+    pub fn affinity(&self) -> AffinityCounters {
+        self.admission_queue.affinity.snapshot()
     }
 
     /// Stops all processes (`SIGTERM`), kills the remaining ones after `grace`, and restarts none. A second call may

@@ -13,7 +13,7 @@
 //! Marking and releasing overdue requests is rare and takes a lock for a few instructions, under which nothing is
 //! notified; no other operation locks.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use stilling_ring::Time;
@@ -30,6 +30,8 @@ pub(super) struct ProcessSlots {
     /// The generation that accepts requests; 0: closed.
     open_for: AtomicU64,
     in_use: AtomicU32,
+    /// With affinity: 1 + the shard whose client has the process; 0: none. Only this shard acquires slots.
+    owner: AtomicUsize,
     /// Connections, including those being established.
     connections: AtomicU32,
     /// Slots in use that wait for a connection.
@@ -96,6 +98,7 @@ impl ProcessSlots {
             requests_max,
             open_for: AtomicU64::new(0),
             in_use: AtomicU32::new(0),
+            owner: AtomicUsize::new(0),
             connections: AtomicU32::new(0),
             claims: AtomicU32::new(0),
             served: ServedCount::default(),
@@ -201,7 +204,35 @@ impl ProcessSlots {
         if is_last && self.generation() == 0 {
             self.waker.wake();
         }
-        self.admission_queue.notify_oldest();
+        match self.owner.load(SeqCst).checked_sub(1) {
+            Some(shard) => self.admission_queue.shard_heads[shard].notify(),
+            None => self.admission_queue.notify_oldest(),
+        }
+    }
+
+    /// With affinity: makes a shard the owner of a process without one. Returns the generation that it serves; `None`:
+    /// another shard owns it, or it accepts no requests.
+    pub(super) fn try_own(&self, shard: usize) -> Option<u64> {
+        self.owner.compare_exchange(0, shard + 1, SeqCst, SeqCst).ok()?;
+        match self.generation() {
+            0 => {
+                // Not `disown`: nothing has changed for the other shards, and the opening notifies all.
+                self.owner.store(0, SeqCst);
+                None
+            }
+            generation => Some(generation),
+        }
+    }
+
+    /// With affinity: ends the ownership; the caller is the owner, and no slot is in use.
+    pub(super) fn disown(&self) {
+        debug_assert!(self.is_empty(), "a process changes its owner between requests");
+        self.owner.store(0, SeqCst);
+        self.admission_queue.notify_all_shards();
+    }
+
+    pub(super) fn is_owned(&self) -> bool {
+        self.owner.load(SeqCst) != 0
     }
 
     pub(super) fn try_connect(&self) -> bool {

@@ -38,8 +38,8 @@ pub struct AdmissionTicket {
 
 /// A request in the queue, and since when it is there: later than its ticket if it was requeued.
 #[derive(Debug)]
-struct WaitingRequest<Q> {
-    request: Q,
+pub(super) struct WaitingRequest<Q> {
+    pub(super) request: Q,
     queued_at: Time,
 }
 
@@ -50,17 +50,19 @@ pub enum AdmissionOutcome<Q> {
     Admitted(SlotPermit, Q),
     /// The request has waited too long, or too long in a standing queue.
     Expired(Q),
+    /// With affinity: all processes belong to other clients, or the client has too many requests that wait.
+    Refused(Q),
 }
 
 /// A shard's access to the slots, and the queue before them.
 #[derive(Debug)]
 pub struct ShardAdmissionQueue<Q> {
-    admission_queue: Arc<AdmissionQueue>,
-    slots_by_process: Arc<[Arc<ProcessSlots>]>,
-    number: usize,
-    waiting: BTreeMap<AdmissionTicket, WaitingRequest<Q>>,
+    pub(super) admission_queue: Arc<AdmissionQueue>,
+    pub(super) slots_by_process: Arc<[Arc<ProcessSlots>]>,
+    pub(super) number: usize,
+    pub(super) waiting: BTreeMap<AdmissionTicket, WaitingRequest<Q>>,
     count: u64,
-    standing: Option<StandingQueueDetector>,
+    pub(super) standing: Option<StandingQueueDetector>,
 }
 
 impl<Q> ShardAdmissionQueue<Q> {
@@ -111,6 +113,14 @@ impl<Q> ShardAdmissionQueue<Q> {
     /// Removes a request from the queue. `is_late`: counts as expired, otherwise as cancelled.
     pub fn withdraw(&mut self, ticket: AdmissionTicket, is_late: bool) -> Option<Q> {
         let WaitingRequest { request, .. } = self.waiting.remove(&ticket)?;
+        self.count_withdrawn(is_late);
+        self.publish_oldest();
+        self.notify_next_shard();
+        Some(request)
+    }
+
+    /// Counts a request that was removed from the queue.
+    pub(super) fn count_withdrawn(&self, is_late: bool) {
         self.admission_queue.queued.fetch_sub(1, Relaxed);
         if is_late {
             count(&self.admission_queue.tally.taken);
@@ -118,9 +128,6 @@ impl<Q> ShardAdmissionQueue<Q> {
         } else {
             count(&self.admission_queue.tally.cancelled);
         }
-        self.publish_oldest();
-        self.notify_next_shard();
-        Some(request)
     }
 
     /// Returns this shard's next request if it is its turn. `has_connection` reports whether the shard has a usable
@@ -130,22 +137,39 @@ impl<Q> ShardAdmissionQueue<Q> {
         now: Time,
         has_connection: impl Fn(usize) -> bool,
     ) -> Option<AdmissionOutcome<Q>> {
-        let (ticket, _) = self.waiting.first_key_value()?;
-        let since = ticket.since;
+        if self.waiting.is_empty() {
+            return None;
+        }
         if self.admission_queue.oldest_shard() != Some(self.number) {
             self.notify_next_shard();
             return None;
         }
-        let (process, generation) = self.acquire_slot(has_connection)?;
-        let (_, WaitingRequest { request, queued_at }) = self.waiting.pop_first()?;
-        self.admission_queue.queued.fetch_sub(1, Relaxed);
+        let slot = self.acquire_slot(has_connection)?;
+        let (ticket, waiting) = self.waiting.pop_first()?;
         self.publish_oldest();
+        let outcome = self.admit(slot, ticket, waiting, now);
+        if matches!(outcome, AdmissionOutcome::Admitted(..)) {
+            self.notify_next_shard();
+        }
+        Some(outcome)
+    }
+
+    /// Decides about a request that waits no longer, and whose slot is acquired.
+    pub(super) fn admit(
+        &mut self,
+        (process, generation): (usize, u64),
+        ticket: AdmissionTicket,
+        waiting: WaitingRequest<Q>,
+        now: Time,
+    ) -> AdmissionOutcome<Q> {
+        let WaitingRequest { request, queued_at } = waiting;
+        self.admission_queue.queued.fetch_sub(1, Relaxed);
         let tally = &self.admission_queue.tally;
         count(&tally.taken);
         let wait_nanos = u64::try_from(now.since(queued_at).as_nanos()).unwrap_or(u64::MAX);
         tally.wait_nanos.fetch_add(wait_nanos, Relaxed);
         // Its age includes the time with a slot.
-        let waited = now.since(since);
+        let waited = now.since(ticket.since);
         let service = tally.service_mean();
         let is_shed =
             self.standing.as_mut().is_some_and(|standing| standing.should_shed(now, waited, service));
@@ -156,13 +180,12 @@ impl<Q> ShardAdmissionQueue<Q> {
             count(&tally.expired);
             // The resulting notification admits the next request.
             self.slots_by_process[process].release_unused();
-            return Some(AdmissionOutcome::Expired(request));
+            return AdmissionOutcome::Expired(request);
         }
-        self.notify_next_shard();
-        Some(AdmissionOutcome::Admitted(
+        AdmissionOutcome::Admitted(
             SlotPermit::new(Arc::clone(&self.slots_by_process[process]), generation, now),
             request,
-        ))
+        )
     }
 
     /// Whether a notification arrived since the last [`take_notification`](Self::take_notification): the final check
@@ -227,7 +250,7 @@ impl<Q> ShardAdmissionQueue<Q> {
         Some(SlotPermit::new(Arc::clone(process_slots), generation, now))
     }
 
-    fn publish_oldest(&self) {
+    pub(super) fn publish_oldest(&self) {
         let oldest = self.waiting.first_key_value().map_or(NO_REQUEST, |(ticket, _)| ticket.since.as_nanos());
         let head = &self.admission_queue.shard_heads[self.number];
         // Only this shard writes it.

@@ -1,0 +1,297 @@
+//! Affinity: each client has a process of its own, until it leaves, is idle for a time, or the process ends.
+//!
+//! ```text
+//!                       process free                     slot free
+//!   request ─► unassigned ─────────► waiting of the client ─────────► admitted
+//!                │   ▲                        │
+//!                │   └────────────────────────┘ the process has ended
+//!                └─► refused: every process serves another client
+//! ```
+//!
+//! A client's requests always come from the same shard, so each shard has the assignments of its clients. A process is
+//! owned by one shard ([`ProcessSlots`](super::process_slots::ProcessSlots)), which alone acquires its slots: the
+//! requests of different shards never compete for one slot. An assignment that has ended keeps its process until no
+//! slot is in use.
+//!
+//! A request waits for a process only while one is starting, stopping or being replaced. No notification is lost: the
+//! opening of a process and the end of an ownership notify all shards, the release of a slot notifies the owner, and
+//! [`next_deadline`](AffinityQueue::next_deadline) is the time at which a client will have been idle for too long.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use stilling_ring::Time;
+
+use super::shard_queue::{AdmissionOutcome, AdmissionTicket, ShardAdmissionQueue, WaitingRequest};
+use crate::counters::count;
+
+/// A snapshot of the counters of a pool with affinity.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AffinityCounters {
+    /// Processes that belong to a client, now.
+    pub assigned: u64,
+    /// Requests refused because every process belonged to another client, or too many of the client waited.
+    pub no_worker: u64,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct AffinityTally {
+    assigned: AtomicU64,
+    no_worker: AtomicU64,
+}
+
+impl AffinityTally {
+    pub(super) fn snapshot(&self) -> AffinityCounters {
+        AffinityCounters { assigned: self.assigned.load(Relaxed), no_worker: self.no_worker.load(Relaxed) }
+    }
+}
+
+/// A shard's access to the slots of a pool with affinity, and its requests that wait. `C` identifies a client.
+#[derive(Debug)]
+pub struct AffinityQueue<C, Q> {
+    /// The requests of clients without a process.
+    unassigned: ShardAdmissionQueue<(C, Q)>,
+    idle_timeout: Duration,
+    /// Requests of one client that may wait.
+    waiting_max: usize,
+    /// At most one for each process.
+    assignments: Vec<Assignment<C, Q>>,
+    refused: Vec<Q>,
+}
+
+/// A process of a client.
+#[derive(Debug)]
+struct Assignment<C, Q> {
+    client: C,
+    process: usize,
+    generation: u64,
+    is_busy: bool,
+    /// When it was busy for the last time.
+    last_used: Time,
+    /// The client has left or was idle for too long, or the process has ended.
+    has_ended: bool,
+    waiting: BTreeMap<AdmissionTicket, WaitingRequest<(C, Q)>>,
+}
+
+impl<C: Copy + Eq, Q> AffinityQueue<C, Q> {
+    /// Makes a queue of an empty one. A client without requests for `idle_timeout` loses its process.
+    #[must_use]
+    pub fn new(mut unassigned: ShardAdmissionQueue<(C, Q)>, idle_timeout: Duration) -> AffinityQueue<C, Q> {
+        // The queue of a client stands for no other client's sake: its age is bounded, and its length.
+        unassigned.standing = None;
+        let processes = unassigned.slots_by_process.len().max(1);
+        AffinityQueue {
+            waiting_max: (unassigned.admission_queue.limits.queue_max / processes).max(1),
+            idle_timeout,
+            unassigned,
+            assignments: Vec::new(),
+            refused: Vec::new(),
+        }
+    }
+
+    /// The shard's notifications and its view of the processes.
+    #[must_use]
+    pub fn shard_queue(&self) -> &ShardAdmissionQueue<(C, Q)> {
+        &self.unassigned
+    }
+
+    /// Queues a request; [`poll_admission`](Self::poll_admission) returns it when its turn has come.
+    ///
+    /// # Errors
+    /// The request, when the queue of all shards is full.
+    pub fn enqueue(&mut self, now: Time, client: C, request: Q) -> Result<AdmissionTicket, Q> {
+        let ticket = self.unassigned.enqueue(now, (client, request)).map_err(|(_, request)| request)?;
+        self.move_to_assignment(client, Some(ticket));
+        Ok(ticket)
+    }
+
+    /// Queues an admitted request again at its old position, whatever the queue's length.
+    pub fn requeue(&mut self, now: Time, ticket: AdmissionTicket, client: C, request: Q) {
+        self.unassigned.requeue(now, ticket, (client, request));
+        self.move_to_assignment(client, Some(ticket));
+    }
+
+    /// Removes a request from the queue. `is_late`: counts as expired, otherwise as cancelled.
+    pub fn withdraw(&mut self, ticket: AdmissionTicket, is_late: bool) -> Option<Q> {
+        if let Some((_, request)) = self.unassigned.withdraw(ticket, is_late) {
+            return Some(request);
+        }
+        let mut queues = self.assignments.iter_mut().map(|assignment| &mut assignment.waiting);
+        let WaitingRequest { request: (_, request), .. } = queues.find_map(|queue| queue.remove(&ticket))?;
+        self.unassigned.count_withdrawn(is_late);
+        Some(request)
+    }
+
+    /// Ends the assignment of a client, which makes no more requests.
+    pub fn client_left(&mut self, client: C) {
+        if let Some(at) = self.find(client) {
+            self.assignments[at].has_ended = true;
+            self.unassigned.admission_queue.shard_heads[self.unassigned.number].notify();
+        }
+    }
+
+    /// Returns the next request that can be sent or must be refused.
+    pub fn poll_admission(&mut self, now: Time) -> Option<AdmissionOutcome<Q>> {
+        self.update_assignments(now);
+        self.assign_processes(now);
+        if let Some(request) = self.refused.pop() {
+            return Some(AdmissionOutcome::Refused(request));
+        }
+        self.admit_next(now)
+    }
+
+    /// When a client will have been idle for too long, at the earliest.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Time> {
+        let idle = self.assignments.iter().filter(|assignment| !assignment.is_busy && !assignment.has_ended);
+        idle.map(|assignment| assignment.last_used.after(self.idle_timeout)).min()
+    }
+
+    fn find(&self, client: C) -> Option<usize> {
+        self.assignments.iter().position(|assignment| !assignment.has_ended && assignment.client == client)
+    }
+
+    /// Ends assignments, and frees the processes of those that have no requests.
+    fn update_assignments(&mut self, now: Time) {
+        let mut at = 0;
+        while let Some(assignment) = self.assignments.get_mut(at) {
+            let process_slots = &self.unassigned.slots_by_process[assignment.process];
+            let is_empty = process_slots.is_empty();
+            let is_busy = !is_empty || !assignment.waiting.is_empty();
+            if is_busy || assignment.is_busy {
+                (assignment.is_busy, assignment.last_used) = (is_busy, now);
+            }
+            assignment.has_ended |= process_slots.generation() != assignment.generation
+                || !is_busy && now.since(assignment.last_used) >= self.idle_timeout;
+            if assignment.has_ended && !assignment.waiting.is_empty() {
+                self.unassigned.waiting.append(&mut assignment.waiting);
+                self.unassigned.publish_oldest();
+            }
+            if assignment.has_ended && is_empty {
+                self.unassigned.admission_queue.affinity.assigned.fetch_sub(1, Relaxed);
+                process_slots.disown();
+                self.assignments.swap_remove(at);
+            } else {
+                at += 1;
+            }
+        }
+    }
+
+    /// Assigns processes to clients that have none, or refuses their requests.
+    fn assign_processes(&mut self, now: Time) {
+        while let Some((ticket, waiting)) = self.unassigned.waiting.first_key_value() {
+            let (ticket, client) = (*ticket, waiting.request.0);
+            if self.find(client).is_some() || self.assign(client, now) {
+                self.move_to_assignment(client, None);
+            } else if self.is_any_process_changing() {
+                return;
+            } else {
+                self.refuse(ticket);
+            }
+        }
+    }
+
+    /// Whether a process may become free soon: it starts, stops or is being replaced.
+    fn is_any_process_changing(&self) -> bool {
+        let mut slots = self.unassigned.slots_by_process.iter();
+        slots.any(|process_slots| !process_slots.is_owned() || process_slots.generation() == 0)
+    }
+
+    /// Assigns a free process to a client, if there is one.
+    fn assign(&mut self, client: C, now: Time) -> bool {
+        let shard = self.unassigned.number;
+        let mut slots = self.unassigned.slots_by_process.iter().enumerate();
+        let owned = slots.find_map(|(process, slots)| Some((process, slots.try_own(shard)?)));
+        let Some((process, generation)) = owned else { return false };
+        self.unassigned.admission_queue.affinity.assigned.fetch_add(1, Relaxed);
+        self.assignments.push(Assignment {
+            client,
+            process,
+            generation,
+            is_busy: false,
+            last_used: now,
+            has_ended: false,
+            waiting: BTreeMap::new(),
+        });
+        true
+    }
+
+    /// Moves the request with this ticket, or all, of a client to its assignment, if it has one. Refuses those beyond
+    /// the client's share of the queue.
+    fn move_to_assignment(&mut self, client: C, ticket: Option<AdmissionTicket>) {
+        let Some(at) = self.find(client) else { return };
+        let tickets = match ticket {
+            Some(ticket) => vec![ticket],
+            None => {
+                let of_client =
+                    self.unassigned.waiting.iter().filter(|(_, waiting)| waiting.request.0 == client);
+                of_client.map(|(ticket, _)| *ticket).collect()
+            }
+        };
+        for ticket in tickets {
+            if self.assignments[at].waiting.len() >= self.waiting_max {
+                self.refuse(ticket);
+            } else if let Some(waiting) = self.unassigned.waiting.remove(&ticket) {
+                self.assignments[at].waiting.insert(ticket, waiting);
+            }
+        }
+        self.unassigned.publish_oldest();
+    }
+
+    fn refuse(&mut self, ticket: AdmissionTicket) {
+        let Some(WaitingRequest { request: (_, request), .. }) = self.unassigned.waiting.remove(&ticket)
+        else {
+            return;
+        };
+        let admission_queue = &self.unassigned.admission_queue;
+        admission_queue.queued.fetch_sub(1, Relaxed);
+        count(&admission_queue.tally.rejected);
+        count(&admission_queue.affinity.no_worker);
+        self.unassigned.publish_oldest();
+        self.refused.push(request);
+    }
+
+    /// Admits a request to a free slot of its client's process.
+    fn admit_next(&mut self, now: Time) -> Option<AdmissionOutcome<Q>> {
+        for assignment in &mut self.assignments {
+            if assignment.has_ended || assignment.waiting.is_empty() {
+                continue;
+            }
+            let process_slots = &self.unassigned.slots_by_process[assignment.process];
+            let Some(generation) = process_slots.try_acquire() else { continue };
+            if generation != assignment.generation {
+                // The process has been replaced since. The resulting notification ends the assignment.
+                process_slots.release_unused();
+                continue;
+            }
+            let (ticket, waiting) = assignment.waiting.pop_first()?;
+            let slot = (assignment.process, generation);
+            return Some(match self.unassigned.admit(slot, ticket, waiting, now) {
+                AdmissionOutcome::Admitted(permit, (_, request)) => {
+                    AdmissionOutcome::Admitted(permit, request)
+                }
+                AdmissionOutcome::Expired((_, request)) => AdmissionOutcome::Expired(request),
+                AdmissionOutcome::Refused((_, request)) => AdmissionOutcome::Refused(request),
+            });
+        }
+        None
+    }
+}
+
+impl<C, Q> Drop for AffinityQueue<C, Q> {
+    /// Processes of an ended shard can serve other clients.
+    fn drop(&mut self) {
+        for assignment in &mut self.assignments {
+            self.unassigned.waiting.append(&mut assignment.waiting);
+            let process_slots = &self.unassigned.slots_by_process[assignment.process];
+            if process_slots.is_empty() {
+                process_slots.disown();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,316 @@
+//! The assignment of processes to clients: exhaustively over short histories, and at random over long ones.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use stilling_ring::{Time, Wake};
+
+use super::super::admission_queue::{AdmissionQueue, QueueLimits};
+use super::super::permit::SlotPermit;
+use super::super::process_slots::ProcessSlots;
+use super::super::waker::SupervisorWaker;
+use super::*;
+
+const IDLE: Duration = Duration::from_secs(60);
+const PROCESSES: usize = 2;
+const CLIENTS: u8 = 3;
+const SHARDS: usize = 2;
+
+/// A pool without processes: the test opens and closes the slots, as the supervisor does.
+struct Pool {
+    slots: Arc<[Arc<ProcessSlots>]>,
+    generation: u64,
+    queues: Vec<AffinityQueue<u8, u32>>,
+    /// Admitted requests: client, request, permit.
+    running: Vec<(u8, u32, SlotPermit)>,
+    refused: Vec<u32>,
+    asked: u32,
+    now: Time,
+}
+
+fn shard_of(client: u8) -> usize {
+    usize::from(client) % SHARDS
+}
+
+impl Pool {
+    fn new(slots_each: usize, queue_max: usize) -> Pool {
+        let wakes = (0..SHARDS).map(|_| Arc::new(Wake::new(|| ()))).collect();
+        let limits = QueueLimits { queue_max, ..QueueLimits::default() };
+        let admission_queue = Arc::new(AdmissionQueue::new(limits, wakes));
+        let waker = Arc::new(SupervisorWaker::new().expect("an eventfd"));
+        let slots: Arc<[_]> = (0..PROCESSES)
+            .map(|number| {
+                let (waker, admission_queue) = (Arc::clone(&waker), Arc::clone(&admission_queue));
+                Arc::new(ProcessSlots::new(number, slots_each, 0, waker, admission_queue))
+            })
+            .collect();
+        let queue =
+            |shard| AffinityQueue::new(ShardAdmissionQueue::new(&admission_queue, &slots, shard), IDLE);
+        let queues = (0..SHARDS).map(queue).collect();
+        let now = Time::ZERO.after(Duration::from_secs(1000));
+        Pool { slots, generation: 0, queues, running: Vec::new(), refused: Vec::new(), asked: 0, now }
+    }
+
+    fn open(&mut self, process: usize) {
+        if self.slots[process].generation() == 0 {
+            self.generation += 1;
+            self.slots[process].open(self.generation);
+        }
+        self.turn();
+    }
+
+    /// The process dies; the requests that it had fail after the supervisor has noticed it.
+    fn die(&mut self, process: usize) {
+        self.slots[process].close();
+        self.turn();
+        self.running.retain(|(.., permit)| permit.process() != process);
+        self.turn();
+    }
+
+    fn ask(&mut self, client: u8) -> u32 {
+        self.asked += 1;
+        let (now, request) = (self.now, self.asked);
+        if let Err(request) = self.queues[shard_of(client)].enqueue(now, client, request) {
+            self.refused.push(request);
+        }
+        self.poll(shard_of(client));
+        self.turn();
+        request
+    }
+
+    fn finish(&mut self, client: u8) {
+        if let Some(at) = self.running.iter().position(|(of, ..)| *of == client) {
+            let (.., permit) = self.running.remove(at);
+            permit.release(self.now);
+            self.turn();
+        }
+    }
+
+    fn leave(&mut self, client: u8) {
+        self.queues[shard_of(client)].client_left(client);
+        self.turn();
+    }
+
+    fn wait(&mut self, span: Duration) {
+        self.now = self.now.after(span);
+        self.turn();
+    }
+
+    /// Shards run only if they are notified or a deadline has passed, until none is.
+    fn turn(&mut self) {
+        let mut turns = 0;
+        loop {
+            let is_due = |queue: &AffinityQueue<u8, u32>| {
+                queue.shard_queue().take_notification()
+                    || queue.next_deadline().is_some_and(|at| at <= self.now)
+            };
+            let due: Vec<_> = (0..SHARDS).filter(|shard| is_due(&self.queues[*shard])).collect();
+            if due.is_empty() {
+                break;
+            }
+            due.into_iter().for_each(|shard| self.poll(shard));
+            turns += 1;
+            assert!(turns < 100, "the shards notify each other for ever");
+        }
+        self.check();
+    }
+
+    fn poll(&mut self, shard: usize) {
+        let client_of = |queue: &AffinityQueue<u8, u32>, process| {
+            let of = queue.assignments.iter().find(|assignment| assignment.process == process);
+            of.expect("an admitted request has a process").client
+        };
+        while let Some(outcome) = self.queues[shard].poll_admission(self.now) {
+            match outcome {
+                AdmissionOutcome::Admitted(permit, request) => {
+                    let client = client_of(&self.queues[shard], permit.process());
+                    self.running.push((client, request, permit));
+                }
+                AdmissionOutcome::Refused(request) | AdmissionOutcome::Expired(request) => {
+                    self.refused.push(request);
+                }
+            }
+        }
+    }
+
+    fn waiting(&self) -> usize {
+        let of = |queue: &AffinityQueue<u8, u32>| {
+            let assigned = queue.assignments.iter().map(|assignment| assignment.waiting.len());
+            queue.unassigned.waiting.len() + assigned.sum::<usize>()
+        };
+        self.queues.iter().map(of).sum()
+    }
+
+    fn process_of(&self, client: u8) -> Option<usize> {
+        let queue = &self.queues[shard_of(client)];
+        queue.find(client).map(|at| queue.assignments[at].process)
+    }
+
+    /// What must hold after every event.
+    fn check(&self) {
+        let assigned: Vec<_> = self.queues.iter().flat_map(|queue| &queue.assignments).collect();
+        for (at, one) in assigned.iter().enumerate() {
+            assert!(self.slots[one.process].is_owned());
+            for other in &assigned[at + 1..] {
+                assert_ne!(one.process, other.process, "a process belongs to one client");
+                let are_current = !one.has_ended && !other.has_ended;
+                assert!(!are_current || one.client != other.client, "a client has one process");
+            }
+        }
+        for (client, _, permit) in self.running.iter().filter(|(.., permit)| !permit.is_stale()) {
+            let of = assigned.iter().find(|assignment| assignment.process == permit.process());
+            assert_eq!(
+                of.map(|assignment| assignment.client),
+                Some(*client),
+                "only its client uses a process"
+            );
+        }
+        let counters = self.slots[0].admission_queue().affinity.snapshot();
+        assert_eq!(counters.assigned, assigned.len() as u64);
+        let queued = self.slots[0].admission_queue().counters().queued;
+        assert_eq!(queued, self.waiting() as u64);
+    }
+
+    /// Whatever happened before: when the processes run, the requests end and the clients are idle, other clients get
+    /// the processes.
+    fn check_that_it_never_sticks(&mut self) {
+        (0..PROCESSES).for_each(|process| self.open(process));
+        while let Some((client, ..)) = self.running.first() {
+            self.finish(*client);
+        }
+        assert_eq!(self.waiting(), 0, "no request waits while its process is free");
+        self.wait(IDLE);
+        let fresh: Vec<_> = (100..100 + PROCESSES as u8).map(|client| (client, self.ask(client))).collect();
+        for (client, request) in fresh {
+            let is_running = self.running.iter().any(|(_, running, _)| *running == request);
+            assert!(is_running, "client {client} has no process: {:?}", self.queues);
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    Ask(u8),
+    Finish(u8),
+    Leave(u8),
+    Die(usize),
+    Open(usize),
+    Wait,
+}
+
+fn apply(pool: &mut Pool, event: Event) {
+    match event {
+        Event::Ask(client) => _ = pool.ask(client),
+        Event::Finish(client) => pool.finish(client),
+        Event::Leave(client) => pool.leave(client),
+        Event::Die(process) => pool.die(process),
+        Event::Open(process) => pool.open(process),
+        Event::Wait => pool.wait(IDLE),
+    }
+}
+
+fn events() -> Vec<Event> {
+    let clients =
+        (0..CLIENTS).flat_map(|client| [Event::Ask(client), Event::Finish(client), Event::Leave(client)]);
+    let processes = (0..PROCESSES).flat_map(|process| [Event::Die(process), Event::Open(process)]);
+    clients.chain(processes).chain([Event::Wait]).collect()
+}
+
+/// Row 1.4: after every history of up to four events, begun with no process and with all, the pool serves other clients
+/// again.
+#[test]
+fn no_history_makes_an_assignment_stick() {
+    let events = events();
+    let count = events.len();
+    for opened in [0, PROCESSES] {
+        for history in 0..count.pow(4) {
+            let mut pool = Pool::new(1, 100);
+            (0..opened).for_each(|process| pool.open(process));
+            let mut rest = history;
+            for _ in 0..4 {
+                apply(&mut pool, events[rest % count]);
+                rest /= count;
+            }
+            pool.check_that_it_never_sticks();
+        }
+    }
+}
+
+proptest! {
+    /// Row 1.4: long histories, also with several slots and a short queue.
+    #[test]
+    fn no_long_history_makes_an_assignment_stick(
+        slots in 1..3_usize,
+        queue_max in 1..6_usize,
+        history in proptest::collection::vec(0..14_usize, 0..200),
+    ) {
+        let events = events();
+        let mut pool = Pool::new(slots, queue_max);
+        history.into_iter().for_each(|at| apply(&mut pool, events[at]));
+        pool.check_that_it_never_sticks();
+    }
+}
+
+/// Row 1.4: a client keeps its process, others are refused, and get it when its client is idle or has left.
+#[test]
+fn a_process_serves_its_client_only() {
+    let mut pool = Pool::new(1, 100);
+    (0..PROCESSES).for_each(|process| pool.open(process));
+    let [first, second] = [0, 1].map(|client| {
+        pool.ask(client);
+        pool.finish(client);
+        pool.process_of(client).expect("it has a process")
+    });
+    assert_ne!(first, second);
+    let refused = pool.ask(2);
+    assert_eq!(pool.refused, [refused]);
+    assert_eq!(pool.slots[0].admission_queue().affinity.snapshot().no_worker, 1);
+    // Time without requests counts from the end of the last one.
+    pool.wait(IDLE / 2);
+    pool.ask(0);
+    pool.wait(IDLE);
+    assert_eq!(pool.process_of(0), Some(first));
+    assert_eq!(pool.process_of(1), None, "it was idle");
+    pool.ask(2);
+    assert_eq!(pool.process_of(2), Some(second));
+    pool.finish(0);
+    pool.leave(0);
+    pool.ask(1);
+    assert_eq!(pool.process_of(1), Some(first));
+}
+
+/// Row 1.4: a request that waits for its dead process gets another one, or the next run of the same.
+#[test]
+fn a_dead_process_frees_its_client() {
+    let mut pool = Pool::new(1, 100);
+    pool.open(0);
+    pool.ask(0);
+    let waiting = pool.ask(0);
+    pool.open(1);
+    pool.die(0);
+    assert_eq!(pool.process_of(0), Some(1));
+    assert_eq!(pool.running.iter().map(|(_, request, _)| *request).collect::<Vec<_>>(), [waiting]);
+    pool.die(1);
+    let waiting = pool.ask(0);
+    assert_eq!((pool.waiting(), pool.refused.len()), (1, 0), "it waits for a process that starts");
+    pool.open(1);
+    assert_eq!(pool.running.iter().map(|(_, request, _)| *request).collect::<Vec<_>>(), [waiting]);
+}
+
+/// Row 1.4: requests of one client are served in order, and a client that floods has its share of the queue.
+#[test]
+fn a_client_has_its_share_of_the_queue() {
+    let mut pool = Pool::new(1, 8);
+    (0..PROCESSES).for_each(|process| pool.open(process));
+    let flood: Vec<_> = (0..10).map(|_| pool.ask(0)).collect();
+    assert_eq!(pool.refused, flood[5..], "one runs and four wait");
+    let other = [pool.ask(1), pool.ask(1)];
+    assert_eq!(pool.refused.len(), 5);
+    for request in &flood[..5] {
+        assert!(pool.running.iter().any(|(client, running, _)| (*client, running) == (0, request)));
+        pool.finish(0);
+    }
+    assert!(pool.running.iter().any(|(_, request, _)| *request == other[0]));
+    assert_eq!(pool.waiting(), 1);
+}

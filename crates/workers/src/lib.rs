@@ -98,6 +98,8 @@ pub mod processes;
 mod queue_target;
 mod scaler;
 mod scaling;
+#[cfg(not(loom))]
+pub mod sessions;
 mod submitter;
 mod threads;
 

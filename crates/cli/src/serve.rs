@@ -245,6 +245,20 @@ struct AppArguments {
     /// Resident bytes of a worker process and its descendants beyond which it is replaced; 0: no bound
     #[arg(long, value_name = "BYTES", default_value_t = 0, requires = "app", value_parser = bytes(0..))]
     app_memory_max: u64,
+    /// Give each client a worker process of its own: a connection over HTTP, an address with its port over CoAP. Without a
+    /// free one, requests are answered 503
+    #[arg(long, requires = "app")]
+    app_affinity: bool,
+    /// Seconds without requests after which a client loses its own worker process
+    #[arg(long, value_name = "S", default_value_t = 60.0, requires = "app", value_parser = seconds())]
+    app_affinity_idle: f64,
+    /// Sessions whose state the server keeps for the worker processes; 0: none. When full, the client with the most loses
+    /// the one that it has used least recently
+    #[arg(long, value_name = "N", default_value_t = 10_000, requires = "app", value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
+    app_sessions: u32,
+    /// Seconds without a request after which a session ends
+    #[arg(long, value_name = "S", default_value_t = 1800.0, requires = "app", value_parser = seconds())]
+    app_session_idle: f64,
     /// Maximum seconds for a worker process to answer a request or to continue its answer; then the answer is 504 or
     /// breaks off, and a hung process is killed and restarted
     #[arg(long, value_name = "S", default_value_t = 60.0, requires = "app", value_parser = seconds())]
@@ -466,6 +480,10 @@ impl AppArguments {
         config.processes.slots = self.app_concurrency as usize;
         config.processes.requests_max = self.app_requests_max;
         config.processes.memory_max = self.app_memory_max;
+        config.affinity = self.app_affinity;
+        config.affinity_idle = span(self.app_affinity_idle);
+        config.sessions_max = self.app_sessions as usize;
+        config.session_idle = span(self.app_session_idle);
         config.processes.start_timeout = span(self.app_start_timeout);
         config.processes.drain_timeout = span(self.app_drain_timeout);
         config.processes.stop_timeout = span(self.app_stop_timeout);

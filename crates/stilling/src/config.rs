@@ -23,8 +23,9 @@ use crate::settings::limits::{
     PACKET_LOG_FILES_MIN,
 };
 use crate::settings::{MessagingConfig, SettingError, SourceRange};
-use crate::upstream::limits::{POOL_NAME_SIZE_MAX, POOLS_MAX};
+use crate::upstream::limits::{AFFINITY_IDLE_MAX, POOL_NAME_SIZE_MAX, POOLS_MAX};
 use crate::upstream::{AppConfig, AppProtocol};
+use stilling_workers::sessions::limits::{SESSION_IDLE_MAX, SESSIONS_MAX_LIMIT};
 
 /// Configuration of a server.
 #[derive(Clone, Debug)]
@@ -251,6 +252,19 @@ impl ServeConfig {
             }
             if app.timeout.is_zero() {
                 return Err(ServeError::Config("app.timeout is zero; it must be positive".into()));
+            }
+            if app.affinity_idle.is_zero() || app.affinity_idle > AFFINITY_IDLE_MAX {
+                return Err(ServeError::Config(format!(
+                    "app.affinity_idle is {:?}; it must be positive, and at most {AFFINITY_IDLE_MAX:?}",
+                    app.affinity_idle
+                )));
+            }
+            in_range("app.sessions_max", app.sessions_max, 0, SESSIONS_MAX_LIMIT)?;
+            if app.session_idle.is_zero() || app.session_idle > SESSION_IDLE_MAX {
+                return Err(ServeError::Config(format!(
+                    "app.session_idle is {:?}; it must be positive, and at most {SESSION_IDLE_MAX:?}",
+                    app.session_idle
+                )));
             }
             let name = &app.name;
             let is_word = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
@@ -485,7 +499,7 @@ mod tests {
             config.protocols = addresses.iter().map(listener).collect();
         }
         assert!(check(|config| protocols(config, &["127.0.0.1:9001", "127.0.0.1:0"]), true).is_ok());
-        let wrong: [(ServeConfigChange, bool, &str); 20] = [
+        let wrong: [(ServeConfigChange, bool, &str); 25] = [
             (|config| app(config).name = "a b".to_owned(), false, "`a b` is not a name of a pool"),
             (
                 |config| config.apps = vec![AppConfig::new("true"); 2],
@@ -520,6 +534,11 @@ mod tests {
                 "slots is 2; a process that speaks frames serves one request at a time",
             ),
             (|config| app(config).timeout = Duration::ZERO, false, "app.timeout is zero"),
+            (|config| app(config).affinity_idle = Duration::ZERO, false, "app.affinity_idle is 0ns"),
+            (|config| app(config).affinity_idle = Duration::MAX, false, "at most 86400s"),
+            (|config| app(config).session_idle = Duration::ZERO, false, "app.session_idle is 0ns"),
+            (|config| app(config).session_idle = Duration::MAX, false, "at most 604800s"),
+            (|config| app(config).sessions_max = 1_000_001, false, "app.sessions_max is 1000001"),
             (|config| _ = app(config), true, "there are routes"),
             (|config| config.queue_max = 0, false, "queue_max is 0"),
             (

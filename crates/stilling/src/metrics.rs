@@ -423,6 +423,7 @@ impl OverviewCollector {
         }
         self.encode_processes(to)?;
         self.encode_pool_requests(to)?;
+        self.encode_sessions(to)?;
         counter(
             to,
             "app_responses_other",
@@ -488,6 +489,7 @@ impl OverviewCollector {
 
     /// Requests for worker processes, by pool; the sums over all pools are `jobs` and `jobs_queued`.
     fn encode_pool_requests(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let pools = || self.0.apps.iter().map(|app| (app.config().name.as_str(), app.affinity()));
         let apps = || self.0.apps.iter().map(|app| (app.config().name.as_str(), app.requests()));
         let kind = ConstGauge::new(0_i64).metric_type();
         let help = "Requests for worker processes now, by pool and state";
@@ -507,16 +509,60 @@ impl OverviewCollector {
         let kind = ConstCounter::new(0_u64).metric_type();
         let help = "Requests for worker processes, by pool and outcome in the queue";
         let mut outcomes = to.encode_descriptor("app_requests", help, None, kind)?;
-        for (pool, of) in apps() {
+        for ((pool, of), (_, affinity)) in apps().zip(pools()) {
             for (outcome, value) in [
                 ("done", of.done),
                 ("expired", of.expired.saturating_sub(of.shed)),
                 ("shed", of.shed),
                 ("cancelled", of.cancelled),
-                ("refused", of.rejected),
+                ("refused", of.rejected.saturating_sub(affinity.no_worker)),
+                ("no_worker", affinity.no_worker),
             ] {
                 let labels = [("pool", pool), ("outcome", outcome)];
                 ConstCounter::new(value).encode(outcomes.encode_family(&labels)?)?;
+            }
+        }
+        let kind = ConstGauge::new(0_i64).metric_type();
+        let help = "Clients with a worker process of their own now, by pool";
+        let mut assigned = to.encode_descriptor("app_clients_assigned", help, None, kind)?;
+        for (pool, affinity) in pools() {
+            let value = ConstGauge::new(i64::try_from(affinity.assigned).unwrap_or(i64::MAX));
+            value.encode(assigned.encode_family(&[("pool", pool)])?)?;
+        }
+        Ok(())
+    }
+
+    /// Session state of worker processes, by pool.
+    fn encode_sessions(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let pools = || self.0.apps.iter().map(|app| (app.config().name.as_str(), app.sessions()));
+        let kind = ConstGauge::new(0_i64).metric_type();
+        let help = "Sessions whose state the server keeps now, by pool";
+        let mut sessions = to.encode_descriptor("app_sessions", help, None, kind)?;
+        for (pool, of) in pools() {
+            let value = ConstGauge::new(i64::try_from(of.sessions).unwrap_or(i64::MAX));
+            value.encode(sessions.encode_family(&[("pool", pool)])?)?;
+        }
+        let help = "Memory of sessions now, by pool";
+        let mut bytes = to.encode_descriptor("app_sessions_held", help, Some(&Unit::Bytes), kind)?;
+        for (pool, of) in pools() {
+            let value = ConstGauge::new(i64::try_from(of.bytes).unwrap_or(i64::MAX));
+            value.encode(bytes.encode_family(&[("pool", pool)])?)?;
+        }
+        let kind = ConstCounter::new(0_u64).metric_type();
+        let help = "Changes of sessions, lookups of unknown ones, and states that were not stored, by pool";
+        let mut events = to.encode_descriptor("app_session_events", help, None, kind)?;
+        for (pool, of) in pools() {
+            for (event, value) in [
+                ("created", of.created),
+                ("deleted", of.deleted),
+                ("expired", of.expired),
+                ("evicted", of.evicted),
+                ("unknown", of.unknown),
+                ("too_large", of.too_large),
+                ("lost", of.lost),
+            ] {
+                let labels = [("pool", pool), ("event", event)];
+                ConstCounter::new(value).encode(events.encode_family(&labels)?)?;
             }
         }
         Ok(())

@@ -133,7 +133,7 @@ impl<'a> SettingDefinition<'a> {
     }
 }
 
-fn switch(value: &str) -> Result<bool, String> {
+pub(super) fn switch(value: &str) -> Result<bool, String> {
     match value {
         "true" | "1" => Ok(true),
         "false" | "0" => Ok(false),

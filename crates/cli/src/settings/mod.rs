@@ -69,6 +69,10 @@ impl SettingEntry {
         }
     }
 
+    fn switch(&self) -> Result<bool, String> {
+        definitions::switch(self.one()?)
+    }
+
     fn number<N: TryFrom<u64>>(&self) -> Result<N, String> {
         let text = self.one()?;
         let most = [u64::MAX, u32::MAX.into()]

@@ -23,7 +23,7 @@ pub(crate) fn ask(server: &ServerUnderTest, options: &str, path: &str) -> String
     response.strip_suffix('\n').unwrap_or(&response).to_owned()
 }
 
-fn socket(server: &ServerUnderTest) -> UdpSocket {
+pub(crate) fn socket(server: &ServerUnderTest) -> UdpSocket {
     let socket = UdpSocket::bind("127.0.0.1:0").expect("a free port");
     socket.connect(server.banner_line("listening coap://")).expect("a valid address");
     socket.set_read_timeout(Some(Duration::from_secs(60))).expect("it can be set");
@@ -31,7 +31,7 @@ fn socket(server: &ServerUnderTest) -> UdpSocket {
 }
 
 /// A confirmable GET with a message id, without a token; segments are shorter than 13 bytes (RFC 7252 §3.1).
-fn get(id: u16, segments: &[&str]) -> Vec<u8> {
+pub(crate) fn get(id: u16, segments: &[&str]) -> Vec<u8> {
     let mut datagram = vec![0x40, 1];
     datagram.extend_from_slice(&id.to_be_bytes());
     for (at, segment) in segments.iter().enumerate() {
@@ -42,7 +42,7 @@ fn get(id: u16, segments: &[&str]) -> Vec<u8> {
 }
 
 /// The code and the whole of the next message that is no empty acknowledgement.
-fn receive(socket: &UdpSocket) -> (u8, Vec<u8>) {
+pub(crate) fn receive(socket: &UdpSocket) -> (u8, Vec<u8>) {
     let mut message = [0; 2048];
     loop {
         let size = socket.recv(&mut message).expect("a message");
@@ -62,7 +62,7 @@ pub(crate) fn code(server: &ServerUnderTest, segments: &[&str]) -> u8 {
 pub(crate) const CONTENT: u8 = 0x45;
 const TOO_MANY_REQUESTS: u8 = 0x9d;
 pub(crate) const BAD_GATEWAY: u8 = 0xa2;
-const SERVICE_UNAVAILABLE: u8 = 0xa3;
+pub(crate) const SERVICE_UNAVAILABLE: u8 = 0xa3;
 
 /// RFC 8075: methods, path, query and the client's address reach the worker; HTTP and CoAP share the pool.
 fn a_worker_answers_every_method(driver: DriverUnderTest) {

@@ -126,19 +126,26 @@ fn options_of_worker_processes_are_refused_out_of_range_and_without_an_app() {
         ("many", "is not a number of bytes"),
     ];
     let protocol: &[(&str, &str)] = &[("fastcgi", "it is one of http, frames")];
+    let sessions: &[(&str, &str)] =
+        &[("1000001", "1000001 is not in the range 0 to 1000000"), ("many", "not a whole number")];
     let options = [
         ("--app-speaks", "frames", "SPEAKS", protocol),
         ("--processes", "2", "N", count),
         ("--app-concurrency", "2", "N", count),
         ("--app-requests-max", "2", "N", number),
         ("--app-memory-max", "1GiB", "BYTES", bytes),
+        ("--app-affinity-idle", "2", "S", seconds),
+        ("--app-sessions", "2", "N", sessions),
+        ("--app-session-idle", "2", "S", seconds),
         ("--app-timeout", "2", "S", seconds),
         ("--app-start-timeout", "2", "S", seconds),
         ("--app-drain-timeout", "2", "S", seconds),
         ("--app-stop-timeout", "2", "S", seconds),
     ];
     let help = String::from_utf8(run("serve --help").stdout).expect("help is text");
-    let is_documented = |name: &str| name == "--app" || options.iter().any(|(option, ..)| *option == name);
+    let is_documented = |name: &str| {
+        ["--app", "--app-affinity"].contains(&name) || options.iter().any(|(option, ..)| *option == name)
+    };
     let of_processes = |word: &str| word == "--processes" || word.starts_with("--app");
     for word in help.split_whitespace().filter(|word| of_processes(word)) {
         assert!(is_documented(word), "{word} is not in this table");
@@ -161,6 +168,7 @@ fn options_of_worker_processes_are_refused_out_of_range_and_without_an_app() {
         refused(&format!("serve --app true {option}"), &format!("{option}: it needs a value"));
     }
     refused("serve --app", "--app: it needs a value");
+    refused("serve --app-affinity", "--app <COMMAND>");
     for option in ["--worker-threads 1", "--demo", "--accept-workers 1", "--free-threshold 1"] {
         let name = option.split(' ').next().expect("a name");
         refused(&format!("serve --app true {option}"), "'--app <COMMAND>' cannot be used with");

@@ -19,6 +19,7 @@ use super::overload::{Admission, Overload, OverloadReports, OverloadState, ShedR
 use super::pending::PendingId;
 use super::request::CoapRequest;
 use crate::memory::{MemoryReservation, MemoryUsage};
+use crate::upstream::session_state::RequestSession;
 use crate::upstream::{
     AppRoutes, PoolIndex, RequestId, ResponsePiece, UpstreamEvent, UpstreamFailure, UpstreamRequest,
 };
@@ -189,7 +190,11 @@ impl Forwarding {
             return Err(Code::SERVICE_UNAVAILABLE);
         }
         let is_idempotent = http_mapping::is_idempotent(request.code);
-        Ok(UpstreamRequest::translated(pool, head, request.payload.to_vec(), is_idempotent, reservation))
+        let body = request.payload.to_vec();
+        let mut upstream_request = UpstreamRequest::translated(pool, head, body, is_idempotent, reservation);
+        let name = http_mapping::session_name(request)?;
+        upstream_request.set_session(RequestSession::named(name, path.peer.ip().to_canonical()));
+        Ok(upstream_request)
     }
 
     /// Calls for a request to be submitted.
@@ -275,7 +280,9 @@ impl Forwarding {
             }
             // The whole body is in the request.
             UpstreamEvent::BodyWanted => {}
-            UpstreamEvent::Expired | UpstreamEvent::Failed(UpstreamFailure::Unavailable) => {
+            UpstreamEvent::Expired
+            | UpstreamEvent::Refused
+            | UpstreamEvent::Failed(UpstreamFailure::Unavailable) => {
                 self.fail(exchange, ForwardFailure::NoWorker, now);
             }
             UpstreamEvent::Failed(UpstreamFailure::BadGateway) | UpstreamEvent::Aborted => {

@@ -6,6 +6,7 @@ use std::io::Write;
 use percent_encoding::percent_decode;
 use stilling_engine::DatagramPath;
 use stilling_wire::coap::{Code, ContentFormat, OptionNumber};
+use stilling_workers::sessions::SessionName;
 
 use super::answer::Answer;
 use super::body_cache::ETag;
@@ -129,6 +130,18 @@ fn method_name(method: Code) -> Option<&'static [u8]> {
 /// Whether a request with this method may be sent to a process twice.
 pub(super) fn is_idempotent(method: Code) -> bool {
     matches!(method, Code::GET | Code::PUT | Code::DELETE | Code::FETCH)
+}
+
+/// The name of the session, in the first argument `session=` of the query.
+///
+/// # Errors
+/// 4.00 for one that is empty or too long.
+pub(super) fn session_name(request: &CoapRequest<'_>) -> Result<Option<SessionName>, Code> {
+    let mut arguments = request.values(OptionNumber::URI_QUERY);
+    let Some(name) = arguments.find_map(|argument| argument.strip_prefix(b"session=")) else {
+        return Ok(None);
+    };
+    SessionName::new(name).map(Some).ok_or(Code::BAD_REQUEST)
 }
 
 /// Writes request line and fields, without framing and without the empty line.

@@ -23,7 +23,7 @@ pub(super) use self::observers::{Observer, ObserverSlot, Registration};
 pub(super) use self::resources::{ObservableKey, ResourceId};
 
 use self::observers::Observers;
-use self::resources::ObservedResources;
+use self::resources::{ObservedResource, ObservedResources};
 use super::limits::{OBSERVED_RESOURCES_MAX, OBSERVERS_MAX};
 use super::pending::PendingId;
 
@@ -190,7 +190,7 @@ impl Observations {
             resource.observers.iter().for_each(|slot| self.observers.make_due(*slot));
         }
         let resources = &self.resources;
-        let version = |resource| resources.get(resource).map_or(0, |resource| resource.version());
+        let version = |resource| resources.get(resource).map_or(0, ObservedResource::version);
         self.observers.next_due(now, version)
     }
 
@@ -215,7 +215,7 @@ impl Observations {
     /// A notification with the current state has been sent, or passed to the transmissions.
     pub(super) fn notified(&mut self, slot: ObserverSlot, kind: MessageType, id: MessageId, now: Time) {
         let Some(resource) = self.observers.get_mut(slot).map(|observer| observer.resource()) else { return };
-        let version = self.resources.get(resource).map_or(0, |resource| resource.version());
+        let version = self.resources.get(resource).map_or(0, ObservedResource::version);
         self.observers.notified(slot, (kind, id), version, now);
     }
 

@@ -26,6 +26,7 @@ use crate::memory::MemoryReservation;
 use crate::upstream::limits::{
     CLIENT_CHECK_INTERVAL, MEMORY_RESERVE_DIVISOR, PIECE_SIZE_MAX, RESPONSE_HELD_MAX, SLOT_RATE_MIN,
 };
+use crate::upstream::session_state::RequestSession;
 use crate::upstream::{
     BodyFraming, ClientMessage, PoolIndex, RequestId, ResponsePiece, UpstreamEvent, UpstreamFailure,
     UpstreamHandle, UpstreamRequest, UpstreamResponse,
@@ -73,7 +74,12 @@ impl HttpSession {
         cx: &mut HttpContext<'_>,
     ) -> Box<UpstreamRequest> {
         let reservation = cx.http.counters.reserve_for_request();
-        UpstreamRequest::new(pool, head, self.peer.as_deref().copied(), cx.http.take_buffer(), reservation)
+        let peer = self.peer_address();
+        let mut request = UpstreamRequest::new(pool, head, peer, cx.http.take_buffer(), reservation);
+        if let Some(cookie) = cx.upstream.as_mut().and_then(|upstream| upstream.session_cookie(pool)) {
+            request.set_session(RequestSession::of_cookies(head.headers(), &cookie, peer));
+        }
+        request
     }
 
     pub(super) fn forward_body(&mut self, piece: &[u8], io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
@@ -141,6 +147,9 @@ impl HttpSession {
             return self.refuse_forward(Status::ServiceUnavailable, io, cx);
         };
         self.since = now;
+        if let Some(peer) = &mut self.peer {
+            peer.upstream_client = Some(io.token());
+        }
         match &mut self.active_request {
             ActiveRequest::Forwarded(forwarded) => forwarded.id = Some(id),
             active_request => *active_request = ActiveRequest::Submitted(id),
@@ -224,6 +233,10 @@ impl HttpSession {
             UpstreamEvent::BodyWanted => self.resume_body(io, cx),
             UpstreamEvent::Expired => {
                 cx.http.counters.jobs_expired.add(1);
+                self.refuse_forward(Status::ServiceUnavailable, io, cx);
+            }
+            UpstreamEvent::Refused => {
+                cx.http.counters.jobs_refused.add(1);
                 self.refuse_forward(Status::ServiceUnavailable, io, cx);
             }
             UpstreamEvent::Failed(failure) => {

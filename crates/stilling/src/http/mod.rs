@@ -25,6 +25,7 @@ mod job_input;
 mod method_set;
 mod pages;
 mod patterns;
+mod peer;
 mod pending_publication;
 pub(crate) mod publish;
 mod publish_admission;

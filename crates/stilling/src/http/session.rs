@@ -17,6 +17,7 @@ use super::active_request::ActiveRequest;
 use super::buffered_request::BufferedRequest;
 use super::job_input::{CancellableInput, JobInput};
 use super::pages;
+use super::peer::HttpPeer;
 use super::request::Request;
 use super::response::{Response, TEXT};
 use super::response_writer::{self, RESPONSE_ROOM_MIN, ResponseTerms};
@@ -82,7 +83,7 @@ pub(crate) struct HttpSession {
     /// The index of its listener.
     pub(super) listener: u16,
     /// The client's address, if worker processes or handlers need it.
-    pub(super) peer: Option<Box<IpAddr>>,
+    pub(super) peer: Option<Box<HttpPeer>>,
 }
 
 const _: () = assert!(size_of::<HttpSession>() <= 136, "the HTTP session has grown");
@@ -106,7 +107,7 @@ impl HttpSession {
     }
 
     pub(crate) fn set_peer(&mut self, peer: Option<IpAddr>) {
-        self.peer = peer.map(Box::new);
+        self.peer = peer.map(HttpPeer::new);
     }
 
     fn handle_head(&mut self, head: &RequestHead<'_>, raw: &[u8], io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
@@ -173,7 +174,7 @@ impl HttpSession {
         if let Route::Handler(number) = self.terms.route {
             let routes = &cx.http.config.routes;
             if let Handler::Inline(answer) = routes.handler(number) {
-                let request = Request::new(*head, b"", routes.patterns(), self.peer.as_deref().copied());
+                let request = Request::new(*head, b"", routes.patterns(), self.peer_address());
                 let response = catch_panic(&request, |request| answer(request));
                 return self.respond_inline(response, io, cx);
             }
@@ -188,7 +189,7 @@ impl HttpSession {
     /// Buffers the request for its handler. Without memory for it, answers 503 and returns false.
     fn buffer_request(&mut self, head: &[u8], io: &mut Io<'_>, cx: &mut HttpContext<'_>) -> bool {
         let http = &*cx.http;
-        let peer = self.peer.as_deref().copied();
+        let peer = self.peer_address();
         match BufferedRequest::new(head, peer, &http.counters, http.config.requests_held_max) {
             Some(request) => {
                 self.active_request = ActiveRequest::Request(request);
@@ -607,6 +608,7 @@ impl HttpSession {
         if reason != CloseReason::Detached {
             self.discard_request(cx);
         }
+        self.leave_upstream(cx);
     }
 
     /// Discards the data of the current request. A queued job is cancelled; a request that a process has is

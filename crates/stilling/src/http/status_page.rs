@@ -161,6 +161,7 @@ fn work(page: &mut String, overview: &Overview) {
 
 fn processes(page: &mut String, app: &App) {
     let (counters, requests) = (app.counters(), app.requests());
+    let (affinity, sessions) = (app.affinity(), app.sessions());
     let rows = [
         ("ready now", counters.ready),
         ("configured", counters.configured),
@@ -176,19 +177,21 @@ fn processes(page: &mut String, app: &App) {
         ("requests queued now", requests.queued),
         ("most requests queued", requests.queued_max),
         ("requests done", requests.done),
-        ("requests refused, queue full", requests.rejected),
+        ("requests refused, queue full", requests.rejected.saturating_sub(affinity.no_worker)),
+        ("requests refused, no worker", affinity.no_worker),
+        ("clients with a process now", affinity.assigned),
         ("requests expired in the queue", requests.expired),
+        ("sessions now", sessions.sessions),
+        ("sessions evicted", sessions.evicted),
+        ("session states refused, too large", sessions.too_large),
+        ("session states lost", sessions.lost),
     ];
     let title = format!("Worker processes: {} at {}", app.config().name, app.config().paths);
     table(page, &title, rows, |name| {
-        [
-            "exited",
-            "killed",
-            "reloads failed",
-            "requests refused, queue full",
-            "requests expired in the queue",
-        ]
-        .contains(&name)
+        name.starts_with("requests refused")
+            || name.starts_with("session states")
+            || ["exited", "killed", "reloads failed", "requests expired in the queue", "sessions evicted"]
+                .contains(&name)
     });
 }
 

@@ -136,7 +136,7 @@ impl HttpSession {
         if let Err(rejection) = admit_nats(head, hub, self.endpoint) {
             return self.refuse_switch(head, rejection.into(), io, cx);
         }
-        let (listener, peer) = (self.listener, self.peer.as_deref().copied());
+        let (listener, peer) = (self.listener, self.peer_address());
         self.upgrade(head, ProtocolSwitch::Nats { listener, peer }, io, cx);
     }
 

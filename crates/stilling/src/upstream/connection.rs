@@ -111,7 +111,7 @@ impl UpstreamConnection {
             return bytes.len();
         };
         request.send(io, &mut cx.pool.outbox);
-        match request.receive(bytes, io, &mut cx.pool.outbox) {
+        match request.receive(bytes, io, &mut cx.pool.outbox, cx.pool.sessions.as_mut()) {
             Ok((consumed, ResponseProgress::Continues)) => consumed,
             Ok((_, ResponseProgress::Done { is_reusable })) => {
                 self.finish_request(is_reusable, io, cx);

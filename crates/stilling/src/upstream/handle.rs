@@ -1,5 +1,7 @@
 //! The interface of the pool for client sessions of any protocol.
 
+use std::sync::Arc;
+
 use stilling_engine::Recipient;
 use stilling_ring::Time;
 
@@ -37,6 +39,11 @@ impl<'a> UpstreamHandle<'a> {
         self.pools.get_mut(request.pool).protocol() == AppProtocol::Frames
     }
 
+    /// The name of the cookie of a pool's sessions; `None`: it has no sessions.
+    pub(crate) fn session_cookie(&mut self, pool: PoolIndex) -> Option<Arc<str>> {
+        self.pools.get_mut(pool).session_cookie()
+    }
+
     /// Whether the request still waits in the queue.
     pub(crate) fn is_queued(&self, id: RequestId) -> bool {
         self.pools.is_queued(id)
@@ -51,6 +58,11 @@ impl<'a> UpstreamHandle<'a> {
     /// engine reports no deadline to a connection while its output is blocked.
     pub(crate) fn check_timeout(&mut self, id: RequestId) {
         self.pools.get_mut(id.pool).check_timeout(id);
+    }
+
+    /// A client makes no more requests: pools with affinity free its processes.
+    pub(crate) fn client_left(&mut self, client: Recipient) {
+        self.pools.client_left(client);
     }
 
     pub(crate) fn send(&mut self, id: RequestId, message: ClientMessage) {

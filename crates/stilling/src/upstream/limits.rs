@@ -10,6 +10,10 @@ pub const POOL_NAME_SIZE_MAX: usize = 32;
 /// How long a process may take to answer, by default. Reached: 504, and the process is killed if it hangs. Also the
 /// maximum pause within a response. Reached: the response is cut off.
 pub const TIMEOUT: Duration = Duration::from_secs(60);
+/// Time without requests after which a client loses its own process, by default. Reached: another client may get it.
+pub const AFFINITY_IDLE: Duration = Duration::from_secs(60);
+/// Longest time without requests for which a client may keep its own process. More: rejected as an invalid setting.
+pub const AFFINITY_IDLE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 /// Bytes of a request's body that may use all of the memory for requests that wait. Further bytes may use half of it,
 /// so that long uploads leave room for other requests.
 pub const FIRST_BODY_MAX: usize = 64 * 1024;

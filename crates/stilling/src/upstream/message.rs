@@ -1,14 +1,16 @@
 //! Messages between client sessions and the pool: plain data, independent of the client's protocol.
 
 /// An event that the pool sends to the client of a request. These end the request: [`Response`](Self::Response) and
-/// [`Piece`](Self::Piece) with `is_last`, [`Expired`](Self::Expired), [`Failed`](Self::Failed),
-/// [`Aborted`](Self::Aborted).
+/// [`Piece`](Self::Piece) with `is_last`, [`Expired`](Self::Expired), [`Refused`](Self::Refused),
+/// [`Failed`](Self::Failed), [`Aborted`](Self::Aborted).
 #[derive(Debug)]
 pub(crate) enum UpstreamEvent {
     Response(UpstreamResponse),
     Piece(ResponsePiece),
     BodyWanted,
     Expired,
+    /// With affinity: no process is free for this client.
+    Refused,
     Failed(UpstreamFailure),
     /// The response has begun and cannot be completed.
     Aborted,

@@ -36,6 +36,8 @@
 //! drops the client's fields `X-Forwarded-*`, `X-Real-IP`, `Forwarded` and `Proxy`, and those with `_` in the name,
 //! which many programs confuse with `-`.
 //!
+//! With affinity ([`AppConfig::affinity`]) a client has a process of its own, in place of the common queue.
+//!
 //! Failures: 503 when no slot is free in time, 504 when a process does not answer in time (a process that hangs is
 //! killed and restarted), 502 when a process dies or its response is not HTTP.
 
@@ -54,8 +56,10 @@ mod pools;
 mod process_sockets;
 mod process_streams;
 mod request;
+mod request_queue;
 mod request_table;
 mod response;
+pub(crate) mod session_state;
 pub(crate) mod simulated;
 mod socket_folder;
 #[cfg(test)]
@@ -67,9 +71,11 @@ use std::time::Duration;
 
 use stilling_ring::Wake;
 use stilling_workers::processes::{
-    self, PROCESS_SETS, ProcessCounters, Processes, QueueLimits, ShardAdmissionQueue, WorkerProgram,
+    self, AffinityCounters, PROCESS_SETS, ProcessCounters, Processes, QueueLimits, WorkerProgram,
     standard_streams,
 };
+use stilling_workers::sessions::limits::{SESSION_IDLE_TIMEOUT, SESSIONS_MAX};
+use stilling_workers::sessions::{SessionCounters, SessionLimits, SessionPort, SessionStore};
 
 pub use codec::AppProtocol;
 pub(crate) use connection::{UpstreamConnection, UpstreamContext};
@@ -88,6 +94,8 @@ pub(crate) use request_table::{PoolIndex, RequestId};
 use pool::ProcessEndpoints;
 use process_sockets::{ProcessSockets, SocketProgram};
 use process_streams::{ProcessStreams, StreamProgram};
+use request_queue::RequestQueue;
+use session_state::PoolSessions;
 
 /// A pool of worker processes: their program, how they are run, and the paths that they answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -109,6 +117,18 @@ pub struct AppConfig {
     /// ([`SlotPermit::mark_overdue`](processes::SlotPermit::mark_overdue)). Reached after that: the response is cut
     /// off, and the process continues to run.
     pub timeout: Duration,
+    /// Whether each client has a process of its own: a connection over HTTP, an address with its port over CoAP. Without
+    /// a free one its requests are refused. Default: false.
+    pub affinity: bool,
+    /// Time without requests after which a client loses its process, up to
+    /// [`AFFINITY_IDLE_MAX`](limits::AFFINITY_IDLE_MAX).
+    pub affinity_idle: Duration,
+    /// Sessions whose state the server keeps for the processes; 0: none. Up to
+    /// [`SESSIONS_MAX_LIMIT`](stilling_workers::sessions::limits::SESSIONS_MAX_LIMIT).
+    pub sessions_max: usize,
+    /// Time without a request after which a session ends, up to
+    /// [`SESSION_IDLE_MAX`](stilling_workers::sessions::limits::SESSION_IDLE_MAX).
+    pub session_idle: Duration,
 }
 
 impl AppConfig {
@@ -121,6 +141,10 @@ impl AppConfig {
             speaks: AppProtocol::Http,
             processes: processes::ProcessLimits::default(),
             timeout: limits::TIMEOUT,
+            affinity: false,
+            affinity_idle: limits::AFFINITY_IDLE,
+            sessions_max: SESSIONS_MAX,
+            session_idle: SESSION_IDLE_TIMEOUT,
         }
     }
 
@@ -141,6 +165,7 @@ pub struct App {
     config: AppConfig,
     processes: Processes,
     transport: Transport,
+    sessions: SessionStore,
     /// Environment variables that the processes do not inherit.
     secrets: Vec<String>,
 }
@@ -151,7 +176,11 @@ enum Transport {
     Streams(ProcessStreams),
 }
 
-pub(crate) struct ShardQueues(Vec<ShardAdmissionQueue<RequestId>>);
+/// What each shard has of a pool.
+pub(crate) struct ShardQueues {
+    queues: Vec<RequestQueue>,
+    sessions: Vec<SessionPort>,
+}
 
 impl App {
     /// Sets up the processes without starting them, and a queue for each shard; `wakes` has one entry per shard. The
@@ -165,14 +194,26 @@ impl App {
         queue: QueueLimits,
         wakes: Vec<Arc<Wake>>,
     ) -> io::Result<(App, ShardQueues)> {
-        let (processes, queues) = Processes::new(config.processes.clone(), queue, wakes)?;
+        let limits = SessionLimits::new(config.sessions_max, config.session_idle);
+        let (sessions, session_ports) = SessionStore::new(limits, wakes.len());
+        let limits = config.processes.clone();
+        let (processes, queues) = if config.affinity {
+            let (processes, queues) = Processes::new(limits, queue, wakes)?;
+            let serving = config.processes.processes;
+            let by_client = |queue| RequestQueue::by_client(queue, serving, config.affinity_idle);
+            (processes, queues.into_iter().map(by_client).collect())
+        } else {
+            let (processes, queues) = Processes::new(limits, queue, wakes)?;
+            (processes, queues.into_iter().map(RequestQueue::Common).collect())
+        };
         let transport = match config.speaks {
             AppProtocol::Http => Transport::Sockets(ProcessSockets::new()?),
             AppProtocol::Frames => {
                 Transport::Streams(ProcessStreams::new(PROCESS_SETS * config.processes.processes))
             }
         };
-        Ok((App { config, processes, transport, secrets }, ShardQueues(queues)))
+        let shard_queues = ShardQueues { queues, sessions: session_ports };
+        Ok((App { config, processes, transport, sessions, secrets }, shard_queues))
     }
 
     /// The pool's part in each shard; `index` is its position in the configuration.
@@ -184,8 +225,12 @@ impl App {
             }
             Transport::Streams(streams) => ProcessEndpoints::Streams(streams.clone()),
         };
-        let pool = |queue| UpstreamPool::new(index, queue, endpoints.clone(), self.config.timeout);
-        queues.0.into_iter().map(pool).collect()
+        let AppConfig { name, timeout, sessions_max, .. } = &self.config;
+        let pool = |(queue, port)| {
+            let sessions = (*sessions_max > 0).then(|| PoolSessions::new(port, name));
+            UpstreamPool::new(index, queue, sessions, endpoints.clone(), *timeout)
+        };
+        queues.queues.into_iter().zip(queues.sessions).map(pool).collect()
     }
 
     pub(crate) fn start(&self) -> io::Result<()> {
@@ -215,6 +260,16 @@ impl App {
     /// Counters of the requests for the pool.
     pub fn requests(&self) -> stilling_workers::PoolCounters {
         self.processes.requests()
+    }
+
+    /// Counters of the sessions.
+    pub fn sessions(&self) -> SessionCounters {
+        self.sessions.counters()
+    }
+
+    /// Counters of affinity.
+    pub fn affinity(&self) -> AffinityCounters {
+        self.processes.affinity()
     }
 
     /// Begins to stop the processes.

@@ -21,6 +21,7 @@ use super::outbox::Outbox;
 use super::request::UpstreamRequest;
 use super::request_table::RequestId;
 use super::response::ResponseBuilder;
+use super::session_state::PoolSessions;
 
 /// Why a request failed.
 #[derive(Debug)]
@@ -333,7 +334,12 @@ impl PendingRequest {
     }
 
     /// Handles the head of the final response. An incomplete upload is cut short.
-    fn begin_response(&mut self, head: &ResponseHead<'_>, now: Time) -> Result<(), UpstreamError> {
+    fn begin_response(
+        &mut self,
+        head: &ResponseHead<'_>,
+        sessions: Option<&mut PoolSessions>,
+        now: Time,
+    ) -> Result<(), UpstreamError> {
         if head.status == 101 || has_too_many_connection_options(head.headers()) {
             // No client requested another protocol.
             return Err(UpstreamError::Lost(ErrorKind::InvalidData));
@@ -345,7 +351,9 @@ impl PendingRequest {
         }
         let out = std::mem::take(&mut self.request.head);
         let UpstreamRequest { is_head, accepts_chunked, .. } = *self.request;
-        self.response = Some(ResponseBuilder::new(head, is_head, accepts_chunked, out));
+        let session_field = sessions.and_then(|sessions| sessions.store(&self.request.session, head, now));
+        let fields = session_field.as_deref().unwrap_or_default();
+        self.response = Some(ResponseBuilder::new(head, fields, is_head, accepts_chunked, out));
         self.extend_deadline(now);
         Ok(())
     }
@@ -356,6 +364,7 @@ impl PendingRequest {
         bytes: &[u8],
         io: &mut Io<'_>,
         outbox: &mut Outbox,
+        mut sessions: Option<&mut PoolSessions>,
     ) -> Result<(usize, ResponseProgress), UpstreamError> {
         let answered = if self.request.is_head { AnsweredMethod::Head } else { AnsweredMethod::Other };
         let mut at = 0;
@@ -374,7 +383,9 @@ impl PendingRequest {
             let step = self.decoder.decode(answered, input)?;
             at += step.consumed;
             match step.event {
-                ResponseEvent::Head(head) => self.begin_response(&head, io.now())?,
+                ResponseEvent::Head(head) => {
+                    self.begin_response(&head, sessions.as_deref_mut(), io.now())?;
+                }
                 ResponseEvent::Interim(_) => {
                     self.interims += 1;
                     if self.interims > INTERIM_MAX {

@@ -16,13 +16,12 @@
 use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use stilling_engine::{NO_FREE_SLOT, Recipient, Token};
 use stilling_ring::Time;
-use stilling_workers::processes::{
-    AdmissionOutcome, ConnectionClaim, ConnectionPermit, ShardAdmissionQueue, SlotPermit,
-};
+use stilling_workers::processes::{AdmissionOutcome, ConnectionClaim, ConnectionPermit, SlotPermit};
 
 use super::codec::AppProtocol;
 use super::idle_connections::{IdleConnection, IdleConnections};
@@ -32,7 +31,9 @@ use super::outbox::{ConnectionCommand, Outbox, UpstreamDelivery};
 use super::pending_request::{PendingRequest, QueuedRequest, UpstreamError};
 use super::process_streams::ProcessStreams;
 use super::request::UpstreamRequest;
+use super::request_queue::RequestQueue;
 use super::request_table::{PoolIndex, RequestId, RequestTable};
+use super::session_state::PoolSessions;
 
 enum RequestState {
     Queued(QueuedRequest),
@@ -47,7 +48,7 @@ enum RequestState {
 
 /// What a request with a slot waits for.
 enum DelayReason {
-    /// A retry of the connect, at that time.
+    /// A retry of the connect, at that time; at once if another shard had the sessions.
     ConnectRetry(Time),
     /// A free connection: another shard has to close one.
     NoConnection(ConnectionClaim),
@@ -102,9 +103,10 @@ impl ProcessEndpoints {
 
 /// The requests of one shard for worker processes.
 pub(crate) struct UpstreamPool {
-    queue: ShardAdmissionQueue<RequestId>,
+    queue: RequestQueue,
     endpoints: ProcessEndpoints,
     timeout: Duration,
+    pub(super) sessions: Option<PoolSessions>,
     requests: RequestTable<RequestEntry>,
     idle: IdleConnections,
     /// Requests assigned to idle connections that have not begun them yet.
@@ -123,13 +125,15 @@ pub(crate) struct UpstreamPool {
 impl UpstreamPool {
     pub(super) fn new(
         index: PoolIndex,
-        queue: ShardAdmissionQueue<RequestId>,
+        queue: RequestQueue,
+        sessions: Option<PoolSessions>,
         endpoints: ProcessEndpoints,
         timeout: Duration,
     ) -> UpstreamPool {
         UpstreamPool {
             idle: IdleConnections::new(queue.processes()),
             queue,
+            sessions,
             timeout,
             requests: RequestTable::new(index),
             endpoints,
@@ -168,7 +172,7 @@ impl UpstreamPool {
         now: Time,
     ) -> Result<RequestId, Box<UpstreamRequest>> {
         let id = self.requests.next_id();
-        let Ok(ticket) = self.queue.enqueue(now, id) else { return Err(request) };
+        let Some(ticket) = self.queue.enqueue(now, reply_to, id) else { return Err(request) };
         request.close_head();
         if let ProcessEndpoints::Streams(streams) = &self.endpoints {
             request.put_into_frame(streams.next_number());
@@ -218,6 +222,16 @@ impl UpstreamPool {
         }
     }
 
+    /// The name of the cookie of its sessions; `None`: it has no sessions.
+    pub(super) fn session_cookie(&self) -> Option<Arc<str>> {
+        self.sessions.as_ref().map(|sessions| Arc::clone(sessions.cookie()))
+    }
+
+    /// See [`UpstreamHandle::client_left`](super::UpstreamHandle::client_left).
+    pub(super) fn client_left(&mut self, client: Recipient) {
+        self.queue.client_left(client);
+    }
+
     pub(crate) fn next_delivery(&mut self) -> Option<UpstreamDelivery> {
         self.outbox.pop()
     }
@@ -244,6 +258,8 @@ impl UpstreamPool {
         }
         if is_notified {
             self.close_unneeded();
+        }
+        if is_notified || self.queue.next_deadline().is_some_and(|due| due <= now) {
             self.dispatch(now);
         }
         self.next_due()
@@ -262,7 +278,7 @@ impl UpstreamPool {
         });
     }
 
-    /// When the next delayed or connecting request is due, or the next slot leaves quarantine.
+    /// When the next delayed or connecting request is due, the next slot leaves quarantine, or the queue has work.
     fn next_due(&self) -> Option<Time> {
         let due = |id: &RequestId| match &self.requests.get(*id)?.state {
             RequestState::Connecting(until)
@@ -273,7 +289,8 @@ impl UpstreamPool {
             RequestState::Queued(_) | RequestState::InTransition | RequestState::Active(_) => None,
         };
         let requests = self.delayed.iter().chain(&self.connecting).filter_map(due);
-        requests.chain(self.quarantined.iter().map(|(_, until)| *until)).min()
+        let quarantined = self.quarantined.iter().map(|(_, until)| *until);
+        requests.chain(quarantined).chain(self.queue.next_deadline()).min()
     }
 
     pub(crate) fn connects(&mut self) -> impl Iterator<Item = (ConnectTarget, ConnectAttempt)> + use<'_> {
@@ -385,6 +402,11 @@ impl UpstreamPool {
                         self.outbox.send_event(entry.reply_to, id, UpstreamEvent::Expired);
                     }
                 }
+                AdmissionOutcome::Refused(id) => {
+                    if let Some(entry) = self.requests.remove(id) {
+                        self.outbox.send_event(entry.reply_to, id, UpstreamEvent::Refused);
+                    }
+                }
                 AdmissionOutcome::Admitted(permit, id) => {
                     let Some(entry) = self.requests.get_mut(id) else { continue };
                     let reply_to = entry.reply_to;
@@ -401,9 +423,12 @@ impl UpstreamPool {
         }
     }
 
-    /// Finds a connection for a request: an idle one that is safe for it, or a new one. The second attempt of a request
+    /// Attaches the state of its session to a request, and finds a connection for it: an idle one that is safe for it, or a new one. The second attempt of a request
     /// always uses a new one, since other idle connections may be dead as well.
-    fn connect(&mut self, pending: Box<PendingRequest>, now: Time) {
+    fn connect(&mut self, mut pending: Box<PendingRequest>, now: Time) {
+        if !pending.request.attach_session_state(self.sessions.as_ref(), now) {
+            return self.delay(pending, DelayReason::ConnectRetry(now));
+        }
         let (process, generation) = (pending.permit.process(), pending.permit.generation());
         while let Some(idle) = self.idle.pop(process) {
             let is_young = now.since(idle.since) < IDLE_REUSE_MAX;
@@ -483,9 +508,9 @@ impl UpstreamPool {
 
     /// Returns a request that no process has received to its position in the queue.
     fn requeue(&mut self, pending: Box<PendingRequest>, now: Time) {
-        let PendingRequest { id, request, ticket, permit, .. } = *pending;
+        let PendingRequest { id, reply_to, request, ticket, permit, .. } = *pending;
         self.set_state(id, RequestState::Queued(QueuedRequest { request, ticket }));
-        self.queue.requeue(now, ticket, id);
+        self.queue.requeue(now, ticket, reply_to, id);
         permit.release_unused();
     }
 

@@ -1,5 +1,6 @@
 //! All pools of one shard.
 
+use stilling_engine::Recipient;
 use stilling_ring::Time;
 
 use super::outbox::UpstreamDelivery;
@@ -26,6 +27,10 @@ impl UpstreamPools {
 
     pub(crate) fn is_queued(&self, id: RequestId) -> bool {
         self.pools[usize::from(id.pool.0)].is_queued(id)
+    }
+
+    pub(crate) fn client_left(&mut self, client: Recipient) {
+        self.pools.iter_mut().for_each(|pool| pool.client_left(client));
     }
 
     pub(crate) fn next_delivery(&mut self) -> Option<UpstreamDelivery> {

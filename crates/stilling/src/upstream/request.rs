@@ -2,13 +2,16 @@
 
 use std::io::Write;
 use std::net::IpAddr;
+use std::ops::Range;
 
+use stilling_ring::Time;
 use stilling_wire::frames;
 use stilling_wire::http1::{BodyLength, HttpVersion, Method, RequestHead};
 
 use super::hop_by_hop::HopByHopFields;
 use super::limits::{BODY_HELD_MAX, FIRST_BODY_MAX, MEMORY_RESERVE_DIVISOR, PIECE_SIZE_MAX};
 use super::request_table::PoolIndex;
+use super::session_state::{PoolSessions, RequestSession, STATE_FIELD, is_state_field};
 use crate::memory::MemoryReservation;
 
 /// A request, kept until a process has it.
@@ -29,6 +32,9 @@ pub(crate) struct UpstreamRequest {
     pub(super) accepts_chunked: bool,
     /// The number of its frame, if it has been put into one.
     pub(super) number: Option<u32>,
+    pub(super) session: RequestSession,
+    /// The part of the head with the state of the session.
+    state_field: Range<usize>,
     /// Memory for head and body.
     reservation: MemoryReservation,
 }
@@ -58,6 +64,8 @@ impl UpstreamRequest {
             ),
             accepts_chunked: head.version == HttpVersion::Http11,
             number: None,
+            session: RequestSession::default(),
+            state_field: 0..0,
             reservation,
         })
     }
@@ -85,8 +93,47 @@ impl UpstreamRequest {
             is_idempotent,
             accepts_chunked: false,
             number: None,
+            session: RequestSession::default(),
+            state_field: 0..0,
             reservation,
         })
+    }
+
+    /// Sets the session of the request. Without it, its state is none.
+    pub(crate) fn set_session(&mut self, session: RequestSession) {
+        self.session = session;
+    }
+
+    /// Replaces the state of the session in the head. Returns false if it must be called again in the next turn,
+    /// because another shard has the sessions.
+    pub(super) fn attach_session_state(&mut self, sessions: Option<&PoolSessions>, now: Time) -> bool {
+        let Some(sessions) = sessions else { return true };
+        let Some(state) = sessions.state(&mut self.session, now) else { return false };
+        self.set_state_field(state.as_deref());
+        true
+    }
+
+    fn set_state_field(&mut self, state: Option<&[u8]>) {
+        let mut field = Vec::new();
+        if let Some(state) = state {
+            for part in [STATE_FIELD.as_bytes(), b": ", state, b"\r\n"] {
+                field.extend_from_slice(part);
+            }
+        }
+        if self.state_field.is_empty() && !field.is_empty() {
+            // Behind the request line.
+            let prefix = if self.number.is_some() { frames::PREFIX_SIZE } else { 0 };
+            let line_end = self.head[prefix..].iter().position(|byte| *byte == b'\n');
+            let line_end = line_end.map_or(prefix, |at| prefix + at + 1);
+            self.state_field = line_end..line_end;
+        }
+        let start = self.state_field.start;
+        let end = start + field.len();
+        self.head.splice(std::mem::replace(&mut self.state_field, start..end), field);
+        if let Some(number) = self.number {
+            self.head.drain(..frames::PREFIX_SIZE);
+            self.put_prefix(number);
+        }
     }
 
     /// The bytes of a translated request, for tests.
@@ -122,10 +169,14 @@ impl UpstreamRequest {
 
     /// Puts the request, with closed head, into a frame. Called once.
     pub(super) fn put_into_frame(&mut self, number: u32) {
+        self.put_prefix(number);
+        self.number = Some(number);
+    }
+
+    fn put_prefix(&mut self, number: u32) {
         let size = self.head.len() + self.body.len();
         let prefix = frames::prefix(size, number).expect("a body is held whole: some BODY_HELD_MAX bytes");
         self.head.splice(0..0, prefix);
-        self.number = Some(number);
     }
 
     /// Whether the body is as long as one may be that is received before the request is queued.
@@ -200,11 +251,12 @@ fn write_head(head: &RequestHead<'_>, peer: Option<IpAddr>, out: &mut Vec<u8>) {
 
 /// Fields that the server writes itself, or that a program must not see: `Proxy` becomes the CGI variable `HTTP_PROXY`,
 /// which some programs use as their own proxy; `X-Forwarded-*`, `X-Real-IP` and `Forwarded` (RFC 7239) are unverified;
-/// a name with `_` becomes the same CGI variable as the one with `-` (RFC 3875 §4.1.18).
+/// the state of a session is the server's; a name with `_` becomes the same CGI variable as the one with `-` (RFC 3875 §4.1.18).
 fn is_dropped(name: &[u8]) -> bool {
     const NAMES: [&[u8]; 5] = [b"host", b"proxy", b"via", b"forwarded", b"x-real-ip"];
     const PREFIX: &[u8] = b"x-forwarded-";
     name.contains(&b'_')
+        || is_state_field(name)
         || NAMES.iter().any(|dropped| name.eq_ignore_ascii_case(dropped))
         || name.get(..PREFIX.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(PREFIX))
 }
@@ -227,6 +279,33 @@ mod tests {
         String::from_utf8(request.head).expect("it is text")
     }
 
+    /// Row 1.5: a request that is sent again has the state that the session has then, and nothing else changes.
+    #[test]
+    fn the_state_of_a_session_is_replaced() {
+        let reservation = MemoryReservation::new(&Arc::default());
+        let head = b"GET /a HTTP/1.1\r\nHost: a\r\n".to_vec();
+        let mut request =
+            UpstreamRequest::translated(PoolIndex(0), head, b"body".to_vec(), true, reservation);
+        request.close_head();
+        let field = |state: &str| format!("Stilling-Session-State: {state}\r\n");
+        for state in [None, Some("first"), Some("1"), None, Some("longer than before"), None] {
+            request.set_state_field(state.map(str::as_bytes));
+            let line = state.map(field).unwrap_or_default();
+            let expected = format!("GET /a HTTP/1.1\r\n{line}Host: a\r\nContent-Length: 4\r\n\r\n");
+            assert_eq!(String::from_utf8_lossy(&request.head), expected);
+        }
+        // A frame whose length and number contain the byte of a line feed.
+        request.put_into_frame(0x0a0a);
+        let padding = "x".repeat(0x0a00);
+        for state in [Some(padding.as_str()), None, Some("1")] {
+            request.set_state_field(state.map(str::as_bytes));
+            let line = state.map(field).unwrap_or_default();
+            let head = format!("GET /a HTTP/1.1\r\n{line}Host: a\r\nContent-Length: 4\r\n\r\n");
+            let prefix = frames::prefix(head.len() + "body".len(), 0x0a0a).expect("it is short");
+            assert_eq!(request.head, [&prefix, head.as_bytes()].concat());
+        }
+    }
+
     /// Row 1.3.
     #[test]
     fn forwarding_fields_of_the_client_are_dropped() {
@@ -238,6 +317,9 @@ mod tests {
             "x-forwarded-proto: https\r\nX-FORWARDED-PROTO: https",
             "X-Forwarded-Host: evil.example",
             "Connection: X-Forwarded-Proto, X-Forwarded-Host\r\nX-Forwarded-Proto: https",
+            "Stilling-Session-State: injected",
+            "stilling-session-STATE: injected",
+            "Stilling_Session_State: injected",
             "Forwarded: for=192.0.2.1;proto=https;host=evil.example",
             "X_Forwarded_Proto: https\r\nX_Forwarded-For: 192.0.2.1",
             "Remote_User: admin",

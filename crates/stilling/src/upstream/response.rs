@@ -13,6 +13,7 @@ use stilling_wire::http1::{ResponseBodyLength, ResponseHead};
 
 use super::hop_by_hop::HopByHopFields;
 use super::message::{BodyFraming, ResponsePiece, UpstreamEvent, UpstreamResponse};
+use super::session_state::is_state_field;
 
 /// Bytes before a chunk: eight hex digits and CRLF; CRLF also follows it (RFC 9112 §7.1). Leading zeros are legal, so
 /// the size of the frame does not depend on that of the chunk.
@@ -34,10 +35,11 @@ pub(super) struct ResponseBuilder {
 }
 
 impl ResponseBuilder {
-    /// Rewrites a head into `out`, a buffer with any content. `is_head`: it answers a HEAD request.
+    /// Rewrites a head into `out`, a buffer with any content, and adds `fields` of the server. `is_head`: it answers a HEAD request.
     /// `accepts_chunked`: the client understands chunks.
     pub(super) fn new(
         head: &ResponseHead<'_>,
+        fields: &str,
         is_head: bool,
         accepts_chunked: bool,
         mut out: Vec<u8>,
@@ -54,7 +56,7 @@ impl ResponseBuilder {
         let mut has_date = false;
         for (name, value) in head.headers() {
             let is_length = name.eq_ignore_ascii_case(b"content-length");
-            if hop_by_hop.contains(name) && !(is_length && keeps_length) {
+            if is_state_field(name) || hop_by_hop.contains(name) && !(is_length && keeps_length) {
                 continue;
             }
             has_date |= name.eq_ignore_ascii_case(b"date");
@@ -62,6 +64,7 @@ impl ResponseBuilder {
                 out.extend_from_slice(part);
             }
         }
+        out.extend_from_slice(fields.as_bytes());
         let announced_len = match head.body {
             ResponseBodyLength::None => Some(0),
             ResponseBodyLength::Sized(length) => Some(length),

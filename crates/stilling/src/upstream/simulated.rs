@@ -8,6 +8,8 @@ use std::time::Duration;
 use stilling_ring::Wake;
 use stilling_workers::processes::{ProcessLimits, QueueLimits, SimulatedProcesses};
 
+use super::pool::ProcessEndpoints;
+use super::request_queue::RequestQueue;
 use super::{AppRoutes, PathPattern, PoolIndex, UpstreamPool, UpstreamPools};
 
 /// The pool of a server with one shard.
@@ -33,8 +35,12 @@ impl SimulatedPool {
         let limits = ProcessLimits { processes, slots, ..ProcessLimits::default() };
         let (handle, queues) = SimulatedProcesses::new(limits, queue, vec![wake])?;
         let routes = AppRoutes::new(std::iter::once(paths));
-        let pool =
-            |queue| PoolIndex::all().next().map(|i| UpstreamPool::new(i, queue, addresses.clone(), timeout));
+        let pool = |queue| {
+            let (queue, endpoints) =
+                (RequestQueue::Common(queue), ProcessEndpoints::Paths(addresses.clone()));
+            let index = PoolIndex::all().next()?;
+            Some(UpstreamPool::new(index, queue, None, endpoints, timeout))
+        };
         let pools = UpstreamPools::new(queues.into_iter().filter_map(pool).collect());
         Ok((SimulatedPool { pools, routes, slots: processes * slots }, handle))
     }

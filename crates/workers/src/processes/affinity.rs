@@ -57,6 +57,8 @@ pub struct AffinityQueue<C, Q> {
     /// Requests of one client that may wait.
     waiting_max: usize,
     /// At most one for each process.
+    /// Processes that serve at a time.
+    processes: usize,
     assignments: Vec<Assignment<C, Q>>,
     refused: Vec<Q>,
 }
@@ -76,14 +78,19 @@ struct Assignment<C, Q> {
 }
 
 impl<C: Copy + Eq, Q> AffinityQueue<C, Q> {
-    /// Makes a queue of an empty one. A client without requests for `idle_timeout` loses its process.
+    /// Makes a queue of an empty one, for a pool of `processes`; a reload replaces all of them at once. A client without
+    /// requests for `idle_timeout` loses its process.
     #[must_use]
-    pub fn new(mut unassigned: ShardAdmissionQueue<(C, Q)>, idle_timeout: Duration) -> AffinityQueue<C, Q> {
-        // The queue of a client stands for no other client's sake: its age is bounded, and its length.
+    pub fn new(
+        mut unassigned: ShardAdmissionQueue<(C, Q)>,
+        processes: usize,
+        idle_timeout: Duration,
+    ) -> AffinityQueue<C, Q> {
+        // Without a target wait: requests wait only behind others of their client, which are bounded in number and age.
         unassigned.standing = None;
-        let processes = unassigned.slots_by_process.len().max(1);
         AffinityQueue {
-            waiting_max: (unassigned.admission_queue.limits.queue_max / processes).max(1),
+            waiting_max: (unassigned.admission_queue.limits.queue_max / processes.max(1)).max(1),
+            processes,
             idle_timeout,
             unassigned,
             assignments: Vec::new(),
@@ -195,8 +202,10 @@ impl<C: Copy + Eq, Q> AffinityQueue<C, Q> {
 
     /// Whether a process may become free soon: it starts, stops or is being replaced.
     fn is_any_process_changing(&self) -> bool {
-        let mut slots = self.unassigned.slots_by_process.iter();
-        slots.any(|process_slots| !process_slots.is_owned() || process_slots.generation() == 0)
+        let slots = self.unassigned.slots_by_process.iter();
+        let serving =
+            slots.filter(|process_slots| process_slots.is_owned() && process_slots.generation() != 0);
+        serving.count() < self.processes
     }
 
     /// Assigns a free process to a client, if there is one.

@@ -40,7 +40,7 @@ pub enum SessionKey {
     Name(IpAddr, SessionName),
 }
 
-/// Hides the identity: whoever reads an id in a log would have the session.
+/// Hides the identity: an id in a log would give its readers the session.
 impl fmt::Debug for SessionKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("SessionKey(…)")

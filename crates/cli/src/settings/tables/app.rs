@@ -14,7 +14,7 @@ impl Default for AppDraft {
     }
 }
 
-pub(in crate::settings) const APP_KEYS: [TableKey<AppDraft>; 12] = [
+pub(in crate::settings) const APP_KEYS: [TableKey<AppDraft>; 16] = [
     TableKey {
         name: "name",
         value: "NAME",
@@ -86,6 +86,34 @@ pub(in crate::settings) const APP_KEYS: [TableKey<AppDraft>; 12] = [
         default: "60s",
         description: "As --app-timeout",
         set: |AppDraft(app), entry| read_duration(entry.one()?).map(|time| app.timeout = time),
+    },
+    TableKey {
+        name: "affinity",
+        value: "true or false",
+        default: "false",
+        description: "As --app-affinity",
+        set: |AppDraft(app), entry| entry.switch().map(|affinity| app.affinity = affinity),
+    },
+    TableKey {
+        name: "affinity-idle",
+        value: "TIME",
+        default: "60s",
+        description: "As --app-affinity-idle",
+        set: |AppDraft(app), entry| read_duration(entry.one()?).map(|time| app.affinity_idle = time),
+    },
+    TableKey {
+        name: "sessions",
+        value: "N",
+        default: "10000",
+        description: "As --app-sessions, 0 to 1000000",
+        set: |AppDraft(app), entry| entry.number::<u32>().map(|number| app.sessions_max = number as usize),
+    },
+    TableKey {
+        name: "session-idle",
+        value: "TIME",
+        default: "30m",
+        description: "As --app-session-idle",
+        set: |AppDraft(app), entry| read_duration(entry.one()?).map(|time| app.session_idle = time),
     },
     TableKey {
         name: "start-timeout",

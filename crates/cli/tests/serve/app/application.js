@@ -10,6 +10,10 @@ const server = http.createServer((request, response) => {
     let length = 0;
     request.on("data", (piece) => (length += piece.length));
     request.on("end", () => response.end(String(length)));
+  } else if (url.pathname === "/count") {
+    const count = String(Number(request.headers["stilling-session-state"] || 0) + 1);
+    response.setHeader("Stilling-Session-State", count);
+    response.end(count);
   } else if (url.pathname === "/stream") {
     for (let at = 0; at < 100; at += 1) response.write("s".repeat(7000));
     response.end();

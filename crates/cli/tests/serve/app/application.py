@@ -9,6 +9,10 @@ def answer(environ, start_response):
         body, status = [text.encode()], "200 OK"
     elif path == "/length":
         body, status = [b"%d" % len(environ["wsgi.input"].read())], "200 OK"
+    elif path == "/count":
+        count = str(int(environ.get("HTTP_STILLING_SESSION_STATE", "0")) + 1)
+        start_response("200 OK", [("Stilling-Session-State", count), ("Content-Length", str(len(count)))])
+        return [count.encode()]
     elif path == "/stream":
         start_response("200 OK", [("Content-Type", "text/plain")])
         return (b"s" * 7000 for _ in range(100))

@@ -104,6 +104,13 @@ class Connection:
             self.answer(" ".join(os.environ).encode())
         elif word == "pid":
             self.answer(b"%d" % os.getpid())
+        elif word == "visit":
+            number = int(fields.get("stilling-session-state", "0")) + 1
+            self.answer(b"%d %d" % (number, os.getpid()), b"Stilling-Session-State: %d\r\n" % number)
+        elif word == "state":
+            self.answer(fields.get("stilling-session-state", "none").encode())
+        elif word == "keep":
+            self.answer(b"x", b"stilling-session-state: %s\r\n" % (b"s" * size))
         elif word == "grow":
             HELD.append(b"x" * (size << 20))
             self.answer(b"%d" % os.getpid())

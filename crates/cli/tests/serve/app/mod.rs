@@ -1,6 +1,7 @@
 //! `--app`: worker processes behind the server, tested from outside. The processes are `fake.py`, which behaves as the
 //! path selects, and real programs.
 
+mod affinity;
 mod bodies;
 mod failing;
 mod frames;
@@ -11,6 +12,8 @@ mod process_lifecycle;
 mod real_programs;
 mod reload;
 mod rewriting;
+mod sessions;
+mod shared_pool;
 
 use crate::support::{DriverUnderTest, MetricsClient, ServerUnderTest, TestPeer, binary};
 

@@ -55,6 +55,10 @@ fn check_coap(server: &ServerUnderTest) {
     let hello = coap_workers::ask(server, "-m get", "/hello?name=x");
     assert_eq!(hello, "hello name=x for 127.0.0.1 at localhost");
     assert_eq!(coap_workers::ask(server, "-m post -e 12345", "/length"), "5");
+    // Row 1.5.
+    for count in ["1", "2", "3"] {
+        assert_eq!(coap_workers::ask(server, "-m get", "/count?session=a"), count);
+    }
     let stream = coap_workers::ask(server, "-m get", "/stream");
     assert!(stream.len() == 700_000 && stream.bytes().all(|byte| byte == b's'));
 }

@@ -17,6 +17,7 @@ use stilling_workers::processes::{self, Processes, QueueLimits, WorkerProgram};
 use super::super::outbox::UpstreamDelivery;
 use super::super::pending_request::{PendingRequest, UpstreamError};
 use super::super::pool::ProcessEndpoints;
+use super::super::request_queue::RequestQueue;
 use super::super::{PoolIndex, RequestId, UpstreamEvent, UpstreamFailure, UpstreamPool, UpstreamRequest};
 use super::fixture::eventually;
 use crate::memory::MemoryReservation;
@@ -49,7 +50,8 @@ fn pool() -> (UpstreamPool, Processes) {
     eventually("the process is ready", || processes.counters().ready == 1);
     let queue = queues.pop().expect("one for the shard");
     let endpoints = ProcessEndpoints::Paths(vec![PathBuf::from("nowhere")]);
-    (UpstreamPool::new(PoolIndex(0), queue, endpoints, TIMEOUT), processes)
+    let queue = RequestQueue::Common(queue);
+    (UpstreamPool::new(PoolIndex(0), queue, None, endpoints, TIMEOUT), processes)
 }
 
 fn request() -> Box<UpstreamRequest> {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use stilling_ring::{Time, Wake};
 
+use super::super::PROCESS_SETS;
 use super::super::admission_queue::{AdmissionQueue, QueueLimits};
 use super::super::permit::SlotPermit;
 use super::super::process_slots::ProcessSlots;
@@ -39,14 +40,16 @@ impl Pool {
         let limits = QueueLimits { queue_max, ..QueueLimits::default() };
         let admission_queue = Arc::new(AdmissionQueue::new(limits, wakes));
         let waker = Arc::new(SupervisorWaker::new().expect("an eventfd"));
-        let slots: Arc<[_]> = (0..PROCESSES)
+        // Those of a reload are closed.
+        let slots: Arc<[_]> = (0..PROCESS_SETS * PROCESSES)
             .map(|number| {
                 let (waker, admission_queue) = (Arc::clone(&waker), Arc::clone(&admission_queue));
                 Arc::new(ProcessSlots::new(number, slots_each, 0, waker, admission_queue))
             })
             .collect();
-        let queue =
-            |shard| AffinityQueue::new(ShardAdmissionQueue::new(&admission_queue, &slots, shard), IDLE);
+        let queue = |shard| {
+            AffinityQueue::new(ShardAdmissionQueue::new(&admission_queue, &slots, shard), PROCESSES, IDLE)
+        };
         let queues = (0..SHARDS).map(queue).collect();
         let now = Time::ZERO.after(Duration::from_secs(1000));
         Pool { slots, generation: 0, queues, running: Vec::new(), refused: Vec::new(), asked: 0, now }

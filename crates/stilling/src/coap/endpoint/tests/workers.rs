@@ -240,10 +240,13 @@ fn overload_is_reported_when_it_begins_and_when_it_ends() {
     assert!(begins.len() == 1 && begins[0].contains("no worker was free"), "{begins:?}");
     assert!(reports(&mut fixture).is_empty());
     assert_eq!(fixture.counters.overloaded_pools.get(), 1);
-    fixture.now = fixture.shard.next_deadline().expect("its end is to be reported");
+    fixture.now = fixture.shard.next_deadline(fixture.now).expect("its end is to be reported");
     let ends = reports(&mut fixture);
     assert!(ends.len() == 1 && ends[0].contains("overload ended"), "{ends:?}");
-    assert_eq!((fixture.counters.overloaded_pools.get(), fixture.shard.next_deadline()), (0, None));
+    assert_eq!(
+        (fixture.counters.overloaded_pools.get(), fixture.shard.next_deadline(fixture.now)),
+        (0, None)
+    );
 }
 
 /// Row 1.10: beyond the limit of replies new requests get none; duplicates still do.

@@ -131,7 +131,7 @@ impl ClientRole<BroadcastContext<'_>> for BroadcastRole {
         context.may_close_anyone
             || match &self.task {
                 BroadcastTask::Publisher(_) => why == "the server closes",
-                BroadcastTask::Subscriber(subscriber) => subscriber.is_slow(),
+                BroadcastTask::Subscriber(subscriber) => subscriber.is_slow() || subscriber.has_copies(),
             }
     }
 

@@ -93,6 +93,12 @@ impl BroadcastSubscriber {
         matches!(self.protocol, SubscriberProtocol::Nats | SubscriberProtocol::Consumer)
     }
 
+    /// Whether it has two subscriptions on a connection. Such a connection gets copies instead of a position in a feed, and
+    /// those of a burst may exceed its share.
+    pub(super) fn has_copies(&self) -> bool {
+        self.second_filter.is_some()
+    }
+
     pub(super) fn is_slow(&self) -> bool {
         self.pace.is_some()
     }

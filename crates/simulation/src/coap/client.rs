@@ -16,6 +16,10 @@ use crate::network::{Network, SimDatagramPeer};
 
 /// Rate of requests that are abandoned for the next one, per thousand.
 const ABANDONED_RATE: u16 = 60;
+/// Distance of the ids of pings to those of requests, which the core counts up: a late reset that answers a ping must
+/// not have the id of a request.
+const PING_ID_DISTANCE: MessageId = 1 << 15;
+
 /// Rate of pings, per thousand messages.
 const PING_RATE: u16 = 20;
 /// Bytes of a message of the server at most.
@@ -51,6 +55,8 @@ pub(super) struct CoapWorldClient {
     has_last_answer: bool,
     /// The token of each message that was sent.
     sent: BTreeMap<MessageId, Vec<u8>>,
+    /// Id of the last request.
+    last_id: MessageId,
     tokens: BTreeSet<Vec<u8>>,
 }
 
@@ -77,6 +83,7 @@ impl CoapWorldClient {
             remaining: parameters.requests,
             has_last_answer: false,
             sent: BTreeMap::new(),
+            last_id: 0,
             tokens: BTreeSet::new(),
             random,
         }
@@ -177,12 +184,13 @@ impl CoapWorldClient {
             {
                 let token = message.token.as_bytes().to_vec();
                 self.sent.insert(message.id, token.clone());
+                self.last_id = message.id;
                 self.tokens.insert(token);
             }
             // A datagram of the core is never too long for the network.
             let _ = self.peer.send(self.parameters.server, &datagram);
             if self.random.chance(PING_RATE) {
-                let id = self.random.bits() as MessageId;
+                let id = self.last_id.wrapping_add(PING_ID_DISTANCE);
                 if let std::collections::btree_map::Entry::Vacant(entry) = self.sent.entry(id) {
                     entry.insert(Vec::new());
                     let ping = encode_empty(MessageType::Confirmable, id);

@@ -42,6 +42,15 @@ impl LearnedDeliveries {
         self.kept.get(usize::try_from(counter.checked_sub(self.forgotten)?).ok()?).copied()
     }
 
+    /// Whether the kept delivery of message `counter` ends with these bytes; true if it is not kept or not learned. After a
+    /// missing message a subscriber may not know where the next delivery starts that others have learned.
+    pub(super) fn ends_with(&self, counter: u64, bytes: &[u8]) -> bool {
+        self.get(counter).is_none_or(|known| {
+            let start = known.end.saturating_sub(bytes.len() as u64);
+            self.range(start, known.end) == bytes
+        })
+    }
+
     /// Adds the delivery of the next message, and forgets those before the last `kept_max`.
     pub(super) fn push(&mut self, delivery: &[u8], sequence: u64, kept_max: u64) {
         self.bytes.extend_from_slice(delivery);
@@ -78,6 +87,15 @@ impl LearnedDeliveries {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_delivery_is_compared_without_its_start() {
+        let mut learned = LearnedDeliveries::default();
+        learned.push(b"first", 1, 10);
+        learned.push(b"second", 2, 10);
+        assert!(learned.ends_with(1, b"second") && learned.ends_with(2, b"third"));
+        assert!(!learned.ends_with(1, b"sEcond") && !learned.ends_with(0, b"firs"));
+    }
 
     #[test]
     fn deliveries_of_any_size_are_found_by_their_number() {

@@ -231,7 +231,7 @@ impl OverviewCollector {
         counter(to, "coap_states_dropped", help, overview.coap(|c| c.states_dropped.get()))?;
         let help = "CoAP requests answered 5.04 because a stream did not return its newest record in time";
         counter(to, "coap_states_late", help, overview.coap(|c| c.states_late.get()))?;
-        let help = "CoAP requests for the hub from addresses without access";
+        let help = "CoAP requests for streams from addresses without access";
         counter(to, "coap_bridge_forbidden", help, overview.coap(|c| c.bridge_forbidden.get()))
     }
 

@@ -529,7 +529,10 @@ mod tests {
             (|config| app(config).processes.slots = 0, false, "slots is 0"),
             (|config| app(config).processes.slots = SLOTS_MAX + 1, false, "slots is 1025"),
             (
-                |config| (app(config).speaks, app(config).processes.slots) = (AppProtocol::Frames, 2),
+                |config| {
+                    let app = app(config);
+                    (app.speaks, app.processes.slots) = (AppProtocol::Frames, 2);
+                },
                 false,
                 "slots is 2; a process that speaks frames serves one request at a time",
             ),

@@ -134,7 +134,7 @@ fn a_spoofed_source_gets_no_notification() {
         assert!(answer.len() <= 3 * register.len());
         let answer = Received::parse(&answer);
         assert_eq!((answer.code, answer.observe()), (Code::UNAUTHORIZED, None));
-        fixture.change("obs", b"x");
+        fixture.change("obs", b"the first of two states");
         fixture.now = fixture.now.after(Duration::from_secs(60));
         assert!(fixture.transmit().is_empty());
         // With the Echo value the client has shown that it receives.
@@ -142,7 +142,7 @@ fn a_spoofed_source_gets_no_notification() {
         let options = [(OptionNumber::OBSERVE, Vec::new()), (OptionNumber::ECHO, echo)];
         let proven = fixture.send(&victim, &request(CON, Code::GET, 2, "obs", &options, b""));
         assert!(proven.expect("an answer").observe().is_some());
-        fixture.change("obs", b"y");
+        fixture.change("obs", b"the second of two states");
         assert_eq!(fixture.transmit().remove(0).0, victim);
     }
 }

@@ -279,6 +279,7 @@ mod tests {
     fn every_class_has_an_index_of_its_own() {
         let formats = TEXTUAL
             .into_iter()
+            .chain([MessageFormat::PayloadFrames])
             .flat_map(|format| [false, true].map(|has_id| EncodingClass::Format { format, has_id }));
         let nats = [false, true].map(|has_headers| EncodingClass::Nats { has_headers });
         let indices: Vec<_> = nats.into_iter().chain(formats).map(EncodingClass::index).collect();

@@ -170,7 +170,8 @@ impl SubscriberPosition {
                 if let Some(last) = self.last.filter(|last| *last < sequence) {
                     self.pass(key, (last + 1, sequence), self.is_before_first, ledger);
                 }
-                self.is_before_first = false;
+                // A start position before a time: the next records may be earlier.
+                self.is_before_first &= matches!(self.start, StartPosition::Time(_));
                 (self.last, self.resumes_at) = (Some(sequence), Some(sequence));
                 Ok(())
             }

@@ -120,7 +120,10 @@ impl BroadcastParameters {
         };
         let subscribers = draw_subscribers((stream, plan.shards), random);
         let run_count = random.below(if is_long { 2 } else { 4 });
-        let runs = (0..run_count).map(|_| BroadcastRun::draw(plan.shards, random)).collect();
+        let mut runs: Vec<_> = (0..run_count).map(|_| BroadcastRun::draw(plan.shards, random)).collect();
+        if random.chance(300) {
+            end_by_kill_and_power_failure(&mut runs);
+        }
         BroadcastParameters { network, plan, has_retention, may_skip, publishers, subscribers, runs }
     }
 }
@@ -260,6 +263,14 @@ fn draw_damage(random: &mut SplitMix64) -> DiskDamage {
     match random.chance(500) {
         true => DiskDamage::SegmentRemoved { disk: UNGATED_DISK },
         false => DiskDamage::BitFlipped { disk: UNGATED_DISK },
+    }
+}
+
+/// Ends two servers in a row so that the second one builds on what the first one left without a sync.
+fn end_by_kill_and_power_failure(runs: &mut [BroadcastRun]) {
+    if let [.., killed, failed] = runs {
+        killed.end = BroadcastRunEnd::Crash(ServerCrash::Kill);
+        failed.end = BroadcastRunEnd::Crash(ServerCrash::Power);
     }
 }
 

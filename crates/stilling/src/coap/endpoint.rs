@@ -298,7 +298,10 @@ impl CoapShard {
             false if exchange.is_refresh(&request, &context) => DatagramClass::ObserveRefresh,
             false => DatagramClass::New,
         });
-        exchange.deregister(&request, &context);
+        // A spoofed source must not end the observation of its owner.
+        if exchange.reply_size_max(path, context.size, now) == MESSAGE_SIZE_MAX {
+            exchange.deregister(&request, &context);
+        }
         let target = match exchange.route(&request) {
             Ok(target) => target,
             Err(code) => {

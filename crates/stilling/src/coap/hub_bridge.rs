@@ -121,7 +121,12 @@ impl HubBridge {
                 BridgeAnswer::error(Code::SERVICE_UNAVAILABLE, "the hub is busy: nothing was published")
             }
             None => {
+                let before = self.publications.len();
                 self.publications.retain(|_, other| *other != exchange);
+                if self.publications.len() == before {
+                    // Its outcome has arrived.
+                    return;
+                }
                 let reason = "the disk did not confirm in time: this may have been stored";
                 BridgeAnswer::error(Code::GATEWAY_TIMEOUT, reason)
             }
@@ -226,9 +231,8 @@ impl HubBridge {
             DeliveryItem::Feed(messages) => read_frames(messages.bytes(), resource, coap),
             // The newest state replaces the others, so a subscription is never behind.
             DeliveryItem::Mark(mark) => hub.port.report_mark(token, mark),
-            DeliveryItem::Refused => {
-                coap.fail_state(resource, too_many_subscriptions);
-            }
+            DeliveryItem::Refused => coap.fail_state(resource, too_many_subscriptions),
+            DeliveryItem::SlowConsumer => coap.fail_state(resource, too_slow),
             _ => {}
         }
     }
@@ -249,8 +253,13 @@ impl HubBridge {
 
     fn next_number(&mut self) -> u32 {
         // 0 is that of ROOM_TOKEN.
-        self.last_number = (self.last_number % NUMBER_MASK) + 1;
-        self.last_number
+        loop {
+            self.last_number = (self.last_number % NUMBER_MASK) + 1;
+            // Subscriptions may last for longer than it takes to use all numbers.
+            if !self.subscriptions.contains_key(&self.last_number) {
+                return self.last_number;
+            }
+        }
     }
 }
 
@@ -315,6 +324,10 @@ fn read_frames(mut frames: &[u8], resource: ResourceId, coap: &mut CoapShard) {
 fn handed_over() -> BridgeAnswer {
     let reason = "another server has taken over: nothing was done; send it again";
     BridgeAnswer::error(Code::SERVICE_UNAVAILABLE, reason)
+}
+
+fn too_slow() -> BridgeAnswer {
+    BridgeAnswer::error(Code::SERVICE_UNAVAILABLE, "the stream's records could not be read in time")
 }
 
 fn too_many_subscriptions() -> BridgeAnswer {

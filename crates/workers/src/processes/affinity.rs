@@ -56,9 +56,9 @@ pub struct AffinityQueue<C, Q> {
     idle_timeout: Duration,
     /// Requests of one client that may wait.
     waiting_max: usize,
-    /// At most one for each process.
     /// Processes that serve at a time.
     processes: usize,
+    /// At most one for each process.
     assignments: Vec<Assignment<C, Q>>,
     refused: Vec<Q>,
 }

@@ -106,8 +106,12 @@ fn a_reading_passes_a_disk_stream_to_a_browser_and_observers(driver: DriverUnder
     assert_eq!(ask(&server, "-m get", "/subscribe/events.roof"), "22.5\n");
     let metrics = server.watch().fetch();
     assert_eq!(metrics.value("coap_observers"), 2);
-    let notifications = ["confirmable", "non-confirmable"].map(|kind| format!("coap_notifications_total{{type=\"{kind}\"}}"));
-    assert!(notifications.iter().map(|name| metrics.value(name)).sum::<u64>() >= 4, "two readings to two observers");
+    let notifications =
+        ["confirmable", "non-confirmable"].map(|kind| format!("coap_notifications_total{{type=\"{kind}\"}}"));
+    assert!(
+        notifications.iter().map(|name| metrics.value(name)).sum::<u64>() >= 4,
+        "two readings to two observers"
+    );
     // Observers of one shard share its subscription.
     assert!(metrics.value("hub_subscribers_delivered_total{protocol=\"coap\"}") >= 2);
     drop(observers);

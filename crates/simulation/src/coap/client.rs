@@ -22,6 +22,8 @@ const PING_ID_DISTANCE: MessageId = 1 << 15;
 
 /// Rate of pings, per thousand messages.
 const PING_RATE: u16 = 20;
+/// How long an id must not be used for another message.
+const EXCHANGE_LIFETIME: Duration = Duration::from_secs(247);
 /// Bytes of a message of the server at most.
 const MESSAGE_SIZE_MAX: usize = 1280;
 /// Pause after a refusal.
@@ -58,6 +60,8 @@ pub(super) struct CoapWorldClient {
     /// Id of the last request.
     last_id: MessageId,
     tokens: BTreeSet<Vec<u8>>,
+    /// What the server sent with each of its message ids, and when.
+    received: BTreeMap<MessageId, (Time, Vec<u8>)>,
 }
 
 impl CoapWorldClient {
@@ -85,6 +89,7 @@ impl CoapWorldClient {
             sent: BTreeMap::new(),
             last_id: 0,
             tokens: BTreeSet::new(),
+            received: BTreeMap::new(),
             random,
         }
     }
@@ -128,7 +133,7 @@ impl CoapWorldClient {
             if from != self.parameters.server {
                 return Err(format!("a datagram from {from}"));
             }
-            self.check_datagram(&datagram)?;
+            self.check_datagram(&datagram, context.now)?;
             self.core.handle_datagram(&datagram, now);
             self.flush();
             self.poll_events(context)?;
@@ -201,12 +206,21 @@ impl CoapWorldClient {
     }
 
     /// Checks that a message is for this client, and answers what it sent.
-    fn check_datagram(&self, datagram: &[u8]) -> Result<(), String> {
+    fn check_datagram(&mut self, datagram: &[u8], now: Time) -> Result<(), String> {
         if datagram.len() > MESSAGE_SIZE_MAX {
             return Err(format!("a message of {} bytes", datagram.len()));
         }
         let message =
             CoapMessage::parse(datagram).map_err(|error| format!("a malformed message: {error}"))?;
+        if matches!(message.kind, MessageType::Confirmable | MessageType::NonConfirmable) {
+            // RFC 7252 §4.4: an id has one message within this time, or clients ignore the second.
+            let is_other =
+                |&(at, ref other): &(Time, Vec<u8>)| now.since(at) < EXCHANGE_LIFETIME && other != datagram;
+            if self.received.get(&message.id).is_some_and(is_other) {
+                return Err(format!("message id {} was used twice", message.id));
+            }
+            self.received.insert(message.id, (now, datagram.to_vec()));
+        }
         let sent = self.sent.get(&message.id);
         let is_known = match (message.content, message.kind) {
             (MessageContent::Response, MessageType::Acknowledgement) => {

@@ -21,6 +21,7 @@ use super::limits::{
     AMPLIFICATION_MAX, BODY_SIZE_MAX, EFFECT_REPLY_SIZE_MIN, FORWARD_TIMEOUT, MESSAGE_SIZE_MAX,
     REQUEST_BODY_SIZE_MAX, RETRY_AFTER_SECONDS,
 };
+use super::notification_ids::NotificationIds;
 use super::observations::Observations;
 use super::peers::ProvenPeers;
 use super::pending::{
@@ -75,7 +76,7 @@ pub(super) struct Exchanges {
     pub(super) observations: Observations,
     pub(super) bridge: Bridge,
     pub(super) answer: Answer,
-    pub(super) next_id: MessageId,
+    pub(super) notification_ids: NotificationIds,
     /// Acknowledgements can arrive.
     pub(super) is_receiving: bool,
     pub(super) unproven: UnprovenBudget,
@@ -562,11 +563,10 @@ impl Exchanges {
         let is_proven = self.reply_size_max(&path, context.size, now) == MESSAGE_SIZE_MAX;
         context.size = context.size.saturating_sub(HEADER_SIZE.div_ceil(AMPLIFICATION_MAX));
         let context = &context;
-        let id = self.take_id();
-        let head = MessageHead { kind: MessageType::Confirmable, id, ..reply_head(context) };
+        let head = MessageHead { kind: MessageType::Confirmable, ..reply_head(context) };
         if self.is_receiving && is_proven {
             let size = self.write_answer(&head, context, cache_key, now, buffer)?;
-            if self.transmissions.push(path, id, &buffer[..size]) {
+            if self.transmissions.push(path, head.id, &buffer[..size]) {
                 return None;
             }
             self.counters.transmissions_refused.add(1);
@@ -575,15 +575,10 @@ impl Exchanges {
         let size = self.write_answer(&head, context, cache_key, now, buffer)?;
         Some((path, size))
     }
-
-    pub(super) fn take_id(&mut self) -> MessageId {
-        self.next_id = self.next_id.wrapping_add(1);
-        self.next_id
-    }
 }
 
-/// The head of the reply to a request. Message ids of the two directions are independent, so a non-confirmable reply
-/// may have that of its request, which is unique for its peer.
+/// The head of the reply to a request. Message ids of the two directions are independent, so a reply that is not an
+/// acknowledgement may have that of its request, which is unique for its peer.
 fn reply_head(context: &RequestContext) -> MessageHead {
     let kind = match context.kind {
         MessageType::Confirmable => MessageType::Acknowledgement,

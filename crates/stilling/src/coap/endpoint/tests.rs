@@ -343,7 +343,9 @@ fn a_slow_answer_is_separate() {
     );
     let sent = fixture.advance();
     assert_eq!((sent[0].1.kind, sent[0].1.code), (CON, Code::CONTENT));
+    // RFC 7252 §4.4: an id that this client has not seen from the server as that of another message.
     let id = sent[0].1.id;
+    assert_eq!(id, 6, "that of its request");
     let again = fixture.advance();
     assert_eq!(again, sent, "a retransmission has the same bytes");
     assert_eq!(fixture.send(&me, &encode_empty(MessageType::Acknowledgement, id)), None);

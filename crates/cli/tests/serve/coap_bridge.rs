@@ -107,7 +107,7 @@ fn a_reading_passes_a_disk_stream_to_a_browser_and_observers(driver: DriverUnder
     let metrics = server.watch().fetch();
     assert_eq!(metrics.value("coap_observers"), 2);
     let notifications =
-        ["confirmable", "non-confirmable"].map(|kind| format!("coap_notifications_total{{type=\"{kind}\"}}"));
+        ["confirmable", "non_confirmable"].map(|kind| format!("coap_notifications_total{{type=\"{kind}\"}}"));
     assert!(
         notifications.iter().map(|name| metrics.value(name)).sum::<u64>() >= 4,
         "two readings to two observers"

@@ -1,5 +1,5 @@
 //! Real CoAP clients, unmodified: aiocoap, go-coap and Node's `coap`. Each is a program that checks for itself: methods,
-//! bodies in blocks in both directions, separate responses, empty bodies, conditions, wrong options.
+//! bodies in blocks in both directions, separate responses, empty bodies, conditions, wrong options, observation.
 
 use std::process::Command;
 
@@ -28,6 +28,9 @@ fn check(driver: DriverUnderTest, client: Command) {
         assert!(metrics.value("coap_datagrams_total{class=\"next_block\"}") > 0);
     }
     assert_eq!(demo.value("coap_bad_options_total"), 1);
+    let notifications = demo.value("coap_notifications_total{type=\"confirmable\"}")
+        + demo.value("coap_notifications_total{type=\"non_confirmable\"}");
+    assert!(notifications >= 2, "two states: {notifications}");
     assert!(app.value("coap_separate_responses_total") >= 1);
 }
 

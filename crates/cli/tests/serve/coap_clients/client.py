@@ -89,6 +89,20 @@ async def errors(client):
     assert (await client.expect(CONTENT, GET, "/test")).payload == WELCOME
 
 
+async def observation(client):
+    """States arrive in order; a large one in blocks; none after the end."""
+    for path, states in (("/obs", (b"first", b"second")), ("/obs-large", (pattern(3000), pattern(2000)))):
+        await client.expect(CHANGED, PUT, path, b"initial")
+        request = client.context.request(Message(code=GET, uri=client.base + path, observe=0))
+        assert (await request.response).payload == b"initial"
+        notifications = aiter(request.observation)
+        for state in states:
+            await client.expect(CHANGED, PUT, path, state)
+            while (received := (await anext(notifications)).payload) != state:
+                assert received == b"initial", f"{path}: {len(received)} bytes"
+        request.observation.cancel()
+
+
 async def workers(client):
     pid = (await client.expect(CONTENT, GET, "/sleep/1500")).payload
     assert int(pid) > 0, pid
@@ -98,7 +112,7 @@ async def workers(client):
 async def main():
     context = await Context.create_client_context()
     demo, app = (Client(context, base) for base in sys.argv[1:3])
-    for check in (methods, blocks, conditions, errors):
+    for check in (methods, blocks, conditions, errors, observation):
         await check(demo)
     await workers(app)
     await context.shutdown()

@@ -121,6 +121,27 @@ func (c checker) errors() {
 	c.get(codes.BadOption, "/test", message.Option{ID: 65001, Value: []byte("x")})
 }
 
+// observation checks that states arrive in order. go-coap 3.1 asks for the next block of a notification by a request of
+// type acknowledgement, which servers have to ignore (RFC 7252, section 4.2), so all states fit one message.
+func (c checker) observation() {
+	c.put(codes.Changed, "/obs", []byte("initial"))
+	received := make(chan []byte, 16)
+	observation, err := c.connection.Observe(c.ctx, "/obs", func(notification *pool.Message) {
+		received <- body("notification", codes.Content, notification, nil)
+	})
+	if err != nil {
+		log.Fatalf("observe: %v", err)
+	}
+	equal("first state", <-received, []byte("initial"))
+	for _, state := range [][]byte{[]byte("second"), []byte("third")} {
+		c.put(codes.Changed, "/obs", state)
+		equal("state", <-received, state)
+	}
+	if err := observation.Cancel(c.ctx); err != nil {
+		log.Fatalf("cancel: %v", err)
+	}
+}
+
 func (c checker) workers() {
 	if pid := c.get(codes.Content, "/sleep/1500"); len(pid) == 0 {
 		log.Fatal("/sleep: no body")
@@ -140,6 +161,7 @@ func main() {
 	demo.blocks()
 	demo.conditions()
 	demo.errors()
+	demo.observation()
 	app.workers()
 	fmt.Println("all checks passed")
 }

@@ -72,6 +72,28 @@ async function errors (base) {
   await expect('4.02', base, 'GET', '/test', { options: { 65001: Buffer.from('x') } })
 }
 
+/// States of a resource arrive in order. The client does not read notifications in blocks.
+async function observation (base) {
+  await expect('2.04', base, 'PUT', '/obs', { payload: 'initial' })
+  const { hostname, port } = new URL(base.replace('coap:', 'http:'))
+  // The end of the observation closes the socket of its agent.
+  const agent = new coap.Agent()
+  const request = coap.request({ hostname, port, pathname: '/obs', observe: true, agent })
+  const response = new Promise((resolve, reject) => {
+    request.on('error', reject)
+    request.on('response', resolve)
+  })
+  request.end()
+  const states = (await response)[Symbol.asyncIterator]()
+  const nextState = async () => (await states.next()).value.toString()
+  assert.equal(await nextState(), 'initial')
+  for (const state of ['first', 'second']) {
+    await expect('2.04', base, 'PUT', '/obs', { payload: state })
+    assert.equal(await nextState(), state)
+  }
+  (await response).close()
+}
+
 async function workers (base) {
   assert.ok(Number((await expect('2.05', base, 'GET', '/sleep/1500')).body) > 0)
   const expected = Buffer.from(Array.from({ length: 50_000 }, (_, at) => at % 251))
@@ -79,7 +101,7 @@ async function workers (base) {
 }
 
 const [demo, app] = process.argv.slice(2)
-for (const check of [methods, blocks, conditions, errors]) await check(demo)
+for (const check of [methods, blocks, conditions, errors, observation]) await check(demo)
 await workers(app)
 console.log('all checks passed')
 process.exit(0)

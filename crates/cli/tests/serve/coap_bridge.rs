@@ -6,7 +6,9 @@ use std::process::{Child, Command, Stdio};
 
 use stilling_wire::coap::{CoapMessage, Code, MessageType};
 
-use crate::support::{DiskFault, DriverUnderTest, HANG_TIMEOUT, ServerUnderTest, TestPeer, Tool};
+use crate::support::{
+    DiskFault, DriverUnderTest, HANG_TIMEOUT, RawWebSocket, ServerUnderTest, TestPeer, Tool,
+};
 
 on_both_drivers!(
     a_reading_passes_a_disk_stream_to_a_browser_and_observers,
@@ -84,13 +86,15 @@ fn event_with(peer: &mut TestPeer, text: &str) {
 }
 
 /// Issue row of the bridge, as in docs/coap.md: a sensor's reading goes by libcoap's client through a stream on disk to an
-/// event stream of a browser, and to observers.
+/// event stream and a WebSocket as browsers open them, and to observers.
 fn a_reading_passes_a_disk_stream_to_a_browser_and_observers(driver: DriverUnderTest) {
     let folder = tempfile::tempdir().expect("a folder");
     let server = start(driver, folder.path(), "-A 2");
     let mut browser = server.connect();
     browser.send("GET /subscribe/events.> HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n");
     assert_eq!(browser.head().status, 200);
+    let address = server.banner_line("listening http://").parse().expect("an address");
+    let mut websocket = RawWebSocket::open(address, "/subscribe/events.>", "");
     let published = ask(&server, "-m post -e 20.5", "/publish/events.roof");
     assert_eq!(published.trim_end(), r#"{"stream":"events","seq":1}"#);
     event_with(&mut browser, "20.5");
@@ -101,6 +105,7 @@ fn a_reading_passes_a_disk_stream_to_a_browser_and_observers(driver: DriverUnder
         ask(&server, &format!("-m post -e {reading}"), "/publish/events.roof");
         ask(&server, "-m post -e 9", "/publish/events.cellar");
         event_with(&mut browser, reading);
+        while !websocket.text().contains(reading) {}
         observers.iter_mut().for_each(|observer| observer.until(reading));
     }
     assert_eq!(ask(&server, "-m get", "/subscribe/events.roof"), "22.5\n");
@@ -115,7 +120,7 @@ fn a_reading_passes_a_disk_stream_to_a_browser_and_observers(driver: DriverUnder
     // Observers of one shard share its subscription.
     assert!(metrics.value("hub_subscribers_delivered_total{protocol=\"coap\"}") >= 2);
     drop(observers);
-    drop(browser);
+    drop((browser, websocket));
     server.finish();
 }
 

@@ -74,7 +74,7 @@ const SCENARIOS: [CoapScenario; 5] = [
     },
     CoapScenario {
         title: "Confirmable GET, 64 bytes, 1,024 source ports with one request each",
-        load: CoapLoad { sockets: 1024, window: 1, ..SMALL },
+        load: CoapLoad { requests: SMALL_REQUESTS / 4, sockets: 1024, window: 1, ..SMALL },
         targets: &[],
     },
     CoapScenario { title: "Confirmable GET, 10 KB in ten blocks", load: LARGE, targets: &[] },

@@ -267,11 +267,15 @@ impl CoapBench {
     fn overloaded(&self) -> XtaskResult<PageSection> {
         let load = WorkerLoad::stepped(CAPACITY, &MULTIPLES, self.seconds().into());
         let trivial = WorkerLoad::closed(64, 4, self.seconds());
+        // A client per process: more requests than gunicorn answers in time would be shed.
+        let one_each = WorkerLoad::closed(PROCESSES, 1, self.seconds());
         let highest = WorkerLoad::stepped(CAPACITY, &[SHED_MULTIPLE], self.seconds().into());
         let runs = harness::run_rounds(self.options.rounds, &DRIVERS, |round, driver| {
-            let served_by =
-                |worker| trivial.run(&self.programs, &with_workers(&self.programs, *driver, worker)?);
-            let (bare, gunicorn) = (served_by(WorkerProgram::Bare(0))?, served_by(WorkerProgram::Gunicorn)?);
+            let served_by = |worker, load: &WorkerLoad| {
+                load.run(&self.programs, &with_workers(&self.programs, *driver, worker)?)
+            };
+            let bare = served_by(WorkerProgram::Bare(0), &trivial)?;
+            let gunicorn = served_by(WorkerProgram::Gunicorn, &one_each)?;
             let server = with_workers(&self.programs, *driver, WorkerProgram::Bare(WORK_MS))?;
             let steps = load.run(&self.programs, &server)?;
             let shed = highest.run(&self.programs, &server)?;
@@ -293,10 +297,11 @@ impl CoapBench {
             "`{}`: an open loop whose rate is a multiple of what {PROCESSES} workers with {WORK_MS} ms of sleep can do, with the \
              server's default options. *Goodput* counts 2.05 that arrived during the step; *shed* are 4.29 and 5.03. The cost of a shed \
              request is the CPU of server and workers at {SHED_MULTIPLE} ×, less that of the completed requests, over that of a \
-             request (`{}`) to a worker that does nothing, and to gunicorn with a function that returns at once. A bare echo of \
-             datagrams costs more than 1/20 of the former.",
+             request (`{}`) to a worker that does nothing, and of one (`{}`) to gunicorn with a function that returns at once. A bare \
+             echo of datagrams costs more than 1/20 of the former.",
             load.shown(),
-            trivial.shown()
+            trivial.shown(),
+            one_each.shown()
         );
         Ok(PageSection { title: OVERLOAD_TITLE.to_owned(), description, table })
     }

@@ -205,20 +205,21 @@ impl UpstreamPool {
     }
 
     pub(super) fn abandon(&mut self, id: RequestId, is_late: bool) {
-        match self.requests.remove(id).map(|entry| entry.state) {
-            Some(RequestState::Queued(queued)) => _ = self.queue.withdraw(queued.ticket, is_late),
-            Some(RequestState::Delayed(pending, delay)) => {
+        let Some(RequestEntry { reply_to, state }) = self.requests.remove(id) else { return };
+        match state {
+            RequestState::Queued(queued) => _ = self.queue.withdraw(reply_to, queued.ticket, is_late),
+            RequestState::Delayed(pending, delay) => {
                 self.delayed.retain(|delayed| *delayed != id);
                 // The slot stays quarantined until the process's exit would have been detected.
                 if let DelayReason::Repeat(until) = delay {
                     self.quarantined.push((pending.permit, until));
                 }
             }
-            Some(RequestState::Active(token)) => {
+            RequestState::Active(token) => {
                 self.outbox.send_command(token, ConnectionCommand::Abandon(id));
             }
             // The connection finds no request once it is open.
-            Some(RequestState::Connecting(_) | RequestState::InTransition) | None => {}
+            RequestState::Connecting(_) | RequestState::InTransition => {}
         }
     }
 

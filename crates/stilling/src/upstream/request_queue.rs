@@ -17,7 +17,7 @@ pub(crate) enum RequestQueue {
 
 impl RequestQueue {
     pub(super) fn by_client(
-        queue: ShardAdmissionQueue<(Recipient, RequestId)>,
+        queue: ShardAdmissionQueue<RequestId>,
         processes: usize,
         idle: Duration,
     ) -> RequestQueue {
@@ -39,10 +39,15 @@ impl RequestQueue {
         }
     }
 
-    pub(super) fn withdraw(&mut self, ticket: AdmissionTicket, is_late: bool) -> Option<RequestId> {
+    pub(super) fn withdraw(
+        &mut self,
+        client: Recipient,
+        ticket: AdmissionTicket,
+        is_late: bool,
+    ) -> Option<RequestId> {
         match self {
             RequestQueue::Common(queue) => queue.withdraw(ticket, is_late),
-            RequestQueue::ByClient(queue) => queue.withdraw(ticket, is_late),
+            RequestQueue::ByClient(queue) => queue.withdraw(client, ticket, is_late),
         }
     }
 

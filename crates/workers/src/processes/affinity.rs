@@ -13,11 +13,14 @@
 //! requests of different shards never compete for one slot. An assignment that has ended keeps its process until no
 //! slot is in use.
 //!
+//! The requests of each client have a queue of their own, with an equal share of the pool's places, whether the client
+//! has a process or not: a client that floods costs others neither places nor time.
+//!
 //! A request waits for a process only while one is starting, stopping or being replaced. No notification is lost: the
 //! opening of a process and the end of an ownership notify all shards, the release of a slot notifies the owner, and
 //! [`next_deadline`](AffinityQueue::next_deadline) is the time at which a client will have been idle for too long.
 
-use std::collections::BTreeMap;
+use std::hash::Hash;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -26,6 +29,9 @@ use stilling_ring::Time;
 
 use super::shard_queue::{AdmissionOutcome, AdmissionTicket, ShardAdmissionQueue, WaitingRequest};
 use crate::counters::count;
+use unassigned_clients::{ClientQueue, UnassignedClients};
+
+mod unassigned_clients;
 
 /// A snapshot of the counters of a pool with affinity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,8 +57,9 @@ impl AffinityTally {
 /// A shard's access to the slots of a pool with affinity, and its requests that wait. `C` identifies a client.
 #[derive(Debug)]
 pub struct AffinityQueue<C, Q> {
-    /// The requests of clients without a process.
-    unassigned: ShardAdmissionQueue<(C, Q)>,
+    /// Has no requests: they wait in the queues of their clients.
+    shard_queue: ShardAdmissionQueue<Q>,
+    unassigned: UnassignedClients<C, Q>,
     idle_timeout: Duration,
     /// Requests of one client that may wait.
     waiting_max: usize,
@@ -74,25 +81,26 @@ struct Assignment<C, Q> {
     last_used: Time,
     /// The client has left or was idle for too long, or the process has ended.
     has_ended: bool,
-    waiting: BTreeMap<AdmissionTicket, WaitingRequest<(C, Q)>>,
+    waiting: ClientQueue<Q>,
 }
 
-impl<C: Copy + Eq, Q> AffinityQueue<C, Q> {
+impl<C: Copy + Eq + Hash, Q> AffinityQueue<C, Q> {
     /// Makes a queue of an empty one, for a pool of `processes`; a reload replaces all of them at once. A client without
     /// requests for `idle_timeout` loses its process.
     #[must_use]
     pub fn new(
-        mut unassigned: ShardAdmissionQueue<(C, Q)>,
+        mut shard_queue: ShardAdmissionQueue<Q>,
         processes: usize,
         idle_timeout: Duration,
     ) -> AffinityQueue<C, Q> {
         // Without a target wait: requests wait only behind others of their client, which are bounded in number and age.
-        unassigned.standing = None;
+        shard_queue.standing = None;
         AffinityQueue {
-            waiting_max: (unassigned.admission_queue.limits.queue_max / processes.max(1)).max(1),
+            waiting_max: (shard_queue.admission_queue.limits.queue_max / processes.max(1)).max(1),
             processes,
             idle_timeout,
-            unassigned,
+            shard_queue,
+            unassigned: UnassignedClients::new(),
             assignments: Vec::new(),
             refused: Vec::new(),
         }
@@ -100,34 +108,56 @@ impl<C: Copy + Eq, Q> AffinityQueue<C, Q> {
 
     /// The shard's notifications and its view of the processes.
     #[must_use]
-    pub fn shard_queue(&self) -> &ShardAdmissionQueue<(C, Q)> {
-        &self.unassigned
+    pub fn shard_queue(&self) -> &ShardAdmissionQueue<Q> {
+        &self.shard_queue
     }
 
-    /// Queues a request; [`poll_admission`](Self::poll_admission) returns it when its turn has come.
+    /// Queues a request; [`poll_admission`](Self::poll_admission) returns it when its turn has come, or at once as
+    /// refused if it is beyond the client's share of the queue.
     ///
     /// # Errors
     /// The request, when the queue of all shards is full.
     pub fn enqueue(&mut self, now: Time, client: C, request: Q) -> Result<AdmissionTicket, Q> {
-        let ticket = self.unassigned.enqueue(now, (client, request)).map_err(|(_, request)| request)?;
-        self.move_to_assignment(client, Some(ticket));
+        let Some(ticket) = self.shard_queue.count_queued(now) else { return Err(request) };
+        let assigned = self.find(client);
+        let waiting = match assigned {
+            Some(at) => self.assignments[at].waiting.len(),
+            None => self.unassigned.requests_of(client),
+        };
+        if waiting >= self.waiting_max {
+            self.refuse(request);
+        } else {
+            self.insert(client, assigned, ticket, WaitingRequest { request, queued_at: now });
+        }
         Ok(ticket)
     }
 
     /// Queues an admitted request again at its old position, whatever the queue's length.
     pub fn requeue(&mut self, now: Time, ticket: AdmissionTicket, client: C, request: Q) {
-        self.unassigned.requeue(now, ticket, (client, request));
-        self.move_to_assignment(client, Some(ticket));
+        self.shard_queue.count_requeued();
+        self.insert(client, self.find(client), ticket, WaitingRequest { request, queued_at: now });
     }
 
-    /// Removes a request from the queue. `is_late`: counts as expired, otherwise as cancelled.
-    pub fn withdraw(&mut self, ticket: AdmissionTicket, is_late: bool) -> Option<Q> {
-        if let Some((_, request)) = self.unassigned.withdraw(ticket, is_late) {
-            return Some(request);
+    fn insert(
+        &mut self,
+        client: C,
+        assigned: Option<usize>,
+        ticket: AdmissionTicket,
+        waiting: WaitingRequest<Q>,
+    ) {
+        match assigned {
+            Some(at) => _ = self.assignments[at].waiting.insert(ticket, waiting),
+            None => self.unassigned.insert(client, ticket, waiting),
         }
-        let mut queues = self.assignments.iter_mut().map(|assignment| &mut assignment.waiting);
-        let WaitingRequest { request: (_, request), .. } = queues.find_map(|queue| queue.remove(&ticket))?;
-        self.unassigned.count_withdrawn(is_late);
+    }
+
+    /// Removes a client's request from the queue. `is_late`: counts as expired, otherwise as cancelled.
+    pub fn withdraw(&mut self, client: C, ticket: AdmissionTicket, is_late: bool) -> Option<Q> {
+        let mut of_client = self.assignments.iter_mut().filter(|assignment| assignment.client == client);
+        let WaitingRequest { request, .. } = of_client
+            .find_map(|assignment| assignment.waiting.remove(&ticket))
+            .or_else(|| self.unassigned.remove(client, ticket))?;
+        self.shard_queue.count_withdrawn(is_late);
         Some(request)
     }
 
@@ -135,7 +165,7 @@ impl<C: Copy + Eq, Q> AffinityQueue<C, Q> {
     pub fn client_left(&mut self, client: C) {
         if let Some(at) = self.find(client) {
             self.assignments[at].has_ended = true;
-            self.unassigned.admission_queue.shard_heads[self.unassigned.number].notify();
+            self.shard_queue.admission_queue.shard_heads[self.shard_queue.number].notify();
         }
     }
 
@@ -164,7 +194,7 @@ impl<C: Copy + Eq, Q> AffinityQueue<C, Q> {
     fn update_assignments(&mut self, now: Time) {
         let mut at = 0;
         while let Some(assignment) = self.assignments.get_mut(at) {
-            let process_slots = &self.unassigned.slots_by_process[assignment.process];
+            let process_slots = &self.shard_queue.slots_by_process[assignment.process];
             let is_empty = process_slots.is_empty();
             let is_busy = !is_empty || !assignment.waiting.is_empty();
             if is_busy || assignment.is_busy {
@@ -172,14 +202,14 @@ impl<C: Copy + Eq, Q> AffinityQueue<C, Q> {
             }
             assignment.has_ended |= process_slots.generation() != assignment.generation
                 || !is_busy && now.since(assignment.last_used) >= self.idle_timeout;
-            if assignment.has_ended && !assignment.waiting.is_empty() {
-                self.unassigned.waiting.append(&mut assignment.waiting);
-                self.unassigned.publish_oldest();
+            if assignment.has_ended {
+                self.unassigned.append(assignment.client, &mut assignment.waiting);
             }
             if assignment.has_ended && is_empty {
-                self.unassigned.admission_queue.affinity.assigned.fetch_sub(1, Relaxed);
+                self.shard_queue.admission_queue.affinity.assigned.fetch_sub(1, Relaxed);
                 process_slots.disown();
-                self.assignments.swap_remove(at);
+                let Assignment { waiting, .. } = self.assignments.swap_remove(at);
+                self.unassigned.recycle(waiting);
             } else {
                 at += 1;
             }
@@ -188,33 +218,37 @@ impl<C: Copy + Eq, Q> AffinityQueue<C, Q> {
 
     /// Assigns processes to clients that have none, or refuses their requests.
     fn assign_processes(&mut self, now: Time) {
-        while let Some((ticket, waiting)) = self.unassigned.waiting.first_key_value() {
-            let (ticket, client) = (*ticket, waiting.request.0);
-            if self.find(client).is_some() || self.assign(client, now) {
-                self.move_to_assignment(client, None);
-            } else if self.is_any_process_changing() {
-                return;
-            } else {
-                self.refuse(ticket);
+        while let Some(client) = self.unassigned.oldest() {
+            if self.assign(client, now) {
+                continue;
             }
+            if self.is_any_process_changing() {
+                return;
+            }
+            let mut requests = self.unassigned.take(client);
+            while let Some((_, WaitingRequest { request, .. })) = requests.pop_first() {
+                self.refuse(request);
+            }
+            self.unassigned.recycle(requests);
         }
     }
 
     /// Whether a process may become free soon: it starts, stops or is being replaced.
     fn is_any_process_changing(&self) -> bool {
-        let slots = self.unassigned.slots_by_process.iter();
+        let slots = self.shard_queue.slots_by_process.iter();
         let serving =
             slots.filter(|process_slots| process_slots.is_owned() && process_slots.generation() != 0);
         serving.count() < self.processes
     }
 
-    /// Assigns a free process to a client, if there is one.
+    /// Assigns a free process to a client without one, which has requests. Returns false if none is free.
     fn assign(&mut self, client: C, now: Time) -> bool {
-        let shard = self.unassigned.number;
-        let mut slots = self.unassigned.slots_by_process.iter().enumerate();
+        debug_assert!(self.find(client).is_none(), "it has a process");
+        let shard = self.shard_queue.number;
+        let mut slots = self.shard_queue.slots_by_process.iter().enumerate();
         let owned = slots.find_map(|(process, slots)| Some((process, slots.try_own(shard)?)));
         let Some((process, generation)) = owned else { return false };
-        self.unassigned.admission_queue.affinity.assigned.fetch_add(1, Relaxed);
+        self.shard_queue.admission_queue.affinity.assigned.fetch_add(1, Relaxed);
         self.assignments.push(Assignment {
             client,
             process,
@@ -222,43 +256,16 @@ impl<C: Copy + Eq, Q> AffinityQueue<C, Q> {
             is_busy: false,
             last_used: now,
             has_ended: false,
-            waiting: BTreeMap::new(),
+            waiting: self.unassigned.take(client),
         });
         true
     }
 
-    /// Moves the request with this ticket, or all, of a client to its assignment, if it has one. Refuses those beyond
-    /// the client's share of the queue.
-    fn move_to_assignment(&mut self, client: C, ticket: Option<AdmissionTicket>) {
-        let Some(at) = self.find(client) else { return };
-        let tickets = match ticket {
-            Some(ticket) => vec![ticket],
-            None => {
-                let of_client =
-                    self.unassigned.waiting.iter().filter(|(_, waiting)| waiting.request.0 == client);
-                of_client.map(|(ticket, _)| *ticket).collect()
-            }
-        };
-        for ticket in tickets {
-            if self.assignments[at].waiting.len() >= self.waiting_max {
-                self.refuse(ticket);
-            } else if let Some(waiting) = self.unassigned.waiting.remove(&ticket) {
-                self.assignments[at].waiting.insert(ticket, waiting);
-            }
-        }
-        self.unassigned.publish_oldest();
-    }
-
-    fn refuse(&mut self, ticket: AdmissionTicket) {
-        let Some(WaitingRequest { request: (_, request), .. }) = self.unassigned.waiting.remove(&ticket)
-        else {
-            return;
-        };
-        let admission_queue = &self.unassigned.admission_queue;
+    fn refuse(&mut self, request: Q) {
+        let admission_queue = &self.shard_queue.admission_queue;
         admission_queue.queued.fetch_sub(1, Relaxed);
         count(&admission_queue.tally.rejected);
         count(&admission_queue.affinity.no_worker);
-        self.unassigned.publish_oldest();
         self.refused.push(request);
     }
 
@@ -268,7 +275,7 @@ impl<C: Copy + Eq, Q> AffinityQueue<C, Q> {
             if assignment.has_ended || assignment.waiting.is_empty() {
                 continue;
             }
-            let process_slots = &self.unassigned.slots_by_process[assignment.process];
+            let process_slots = &self.shard_queue.slots_by_process[assignment.process];
             let Some(generation) = process_slots.try_acquire() else { continue };
             if generation != assignment.generation {
                 // The process has been replaced since. The resulting notification ends the assignment.
@@ -277,13 +284,7 @@ impl<C: Copy + Eq, Q> AffinityQueue<C, Q> {
             }
             let (ticket, waiting) = assignment.waiting.pop_first()?;
             let slot = (assignment.process, generation);
-            return Some(match self.unassigned.admit(slot, ticket, waiting, now) {
-                AdmissionOutcome::Admitted(permit, (_, request)) => {
-                    AdmissionOutcome::Admitted(permit, request)
-                }
-                AdmissionOutcome::Expired((_, request)) => AdmissionOutcome::Expired(request),
-                AdmissionOutcome::Refused((_, request)) => AdmissionOutcome::Refused(request),
-            });
+            return Some(self.shard_queue.admit(slot, ticket, waiting, now));
         }
         None
     }
@@ -292,9 +293,11 @@ impl<C: Copy + Eq, Q> AffinityQueue<C, Q> {
 impl<C, Q> Drop for AffinityQueue<C, Q> {
     /// Processes of an ended shard can serve other clients.
     fn drop(&mut self) {
-        for assignment in &mut self.assignments {
-            self.unassigned.waiting.append(&mut assignment.waiting);
-            let process_slots = &self.unassigned.slots_by_process[assignment.process];
+        let assigned = self.assignments.iter().map(|assignment| assignment.waiting.len());
+        let waiting = self.unassigned.requests() + assigned.sum::<usize>();
+        self.shard_queue.admission_queue.queued.fetch_sub(waiting as u64, Relaxed);
+        for assignment in &self.assignments {
+            let process_slots = &self.shard_queue.slots_by_process[assignment.process];
             if process_slots.is_empty() {
                 process_slots.disown();
             }

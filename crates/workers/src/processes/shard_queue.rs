@@ -40,7 +40,7 @@ pub struct AdmissionTicket {
 #[derive(Debug)]
 pub(super) struct WaitingRequest<Q> {
     pub(super) request: Q,
-    queued_at: Time,
+    pub(super) queued_at: Time,
 }
 
 /// Outcome of a queued request.
@@ -60,7 +60,7 @@ pub struct ShardAdmissionQueue<Q> {
     pub(super) admission_queue: Arc<AdmissionQueue>,
     pub(super) slots_by_process: Arc<[Arc<ProcessSlots>]>,
     pub(super) number: usize,
-    pub(super) waiting: BTreeMap<AdmissionTicket, WaitingRequest<Q>>,
+    waiting: BTreeMap<AdmissionTicket, WaitingRequest<Q>>,
     count: u64,
     pub(super) standing: Option<StandingQueueDetector>,
 }
@@ -86,15 +86,7 @@ impl<Q> ShardAdmissionQueue<Q> {
     /// # Errors
     /// The request, when the queue is full.
     pub fn enqueue(&mut self, now: Time, request: Q) -> Result<AdmissionTicket, Q> {
-        let before = self.admission_queue.queued.fetch_add(1, Relaxed);
-        if before >= self.admission_queue.limits.queue_max as u64 {
-            self.admission_queue.queued.fetch_sub(1, Relaxed);
-            count(&self.admission_queue.tally.rejected);
-            return Err(request);
-        }
-        self.admission_queue.tally.queued_max.fetch_max(before + 1, Relaxed);
-        self.count += 1;
-        let ticket = AdmissionTicket { since: now, number: self.count };
+        let Some(ticket) = self.count_queued(now) else { return Err(request) };
         self.waiting.insert(ticket, WaitingRequest { request, queued_at: now });
         if self.waiting.len() == 1 {
             self.publish_oldest();
@@ -102,12 +94,29 @@ impl<Q> ShardAdmissionQueue<Q> {
         Ok(ticket)
     }
 
+    /// Counts a new request. `None`: the queue of all shards is full, and the request is rejected.
+    pub(super) fn count_queued(&mut self, now: Time) -> Option<AdmissionTicket> {
+        let before = self.admission_queue.queued.fetch_add(1, Relaxed);
+        if before >= self.admission_queue.limits.queue_max as u64 {
+            self.admission_queue.queued.fetch_sub(1, Relaxed);
+            count(&self.admission_queue.tally.rejected);
+            return None;
+        }
+        self.admission_queue.tally.queued_max.fetch_max(before + 1, Relaxed);
+        self.count += 1;
+        Some(AdmissionTicket { since: now, number: self.count })
+    }
+
     /// Queues an admitted request again at its old position, whatever the queue's length.
     pub fn requeue(&mut self, now: Time, ticket: AdmissionTicket, request: Q) {
-        let before = self.admission_queue.queued.fetch_add(1, Relaxed);
-        self.admission_queue.tally.queued_max.fetch_max(before + 1, Relaxed);
+        self.count_requeued();
         self.waiting.insert(ticket, WaitingRequest { request, queued_at: now });
         self.publish_oldest();
+    }
+
+    pub(super) fn count_requeued(&self) {
+        let before = self.admission_queue.queued.fetch_add(1, Relaxed);
+        self.admission_queue.tally.queued_max.fetch_max(before + 1, Relaxed);
     }
 
     /// Removes a request from the queue. `is_late`: counts as expired, otherwise as cancelled.
@@ -250,7 +259,7 @@ impl<Q> ShardAdmissionQueue<Q> {
         Some(SlotPermit::new(Arc::clone(process_slots), generation, now))
     }
 
-    pub(super) fn publish_oldest(&self) {
+    fn publish_oldest(&self) {
         let oldest = self.waiting.first_key_value().map_or(NO_REQUEST, |(ticket, _)| ticket.since.as_nanos());
         let head = &self.admission_queue.shard_heads[self.number];
         // Only this shard writes it.

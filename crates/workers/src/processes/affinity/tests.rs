@@ -140,7 +140,7 @@ impl Pool {
     fn waiting(&self) -> usize {
         let of = |queue: &AffinityQueue<u8, u32>| {
             let assigned = queue.assignments.iter().map(|assignment| assignment.waiting.len());
-            queue.unassigned.waiting.len() + assigned.sum::<usize>()
+            queue.unassigned.requests() + assigned.sum::<usize>()
         };
         self.queues.iter().map(of).sum()
     }
@@ -316,4 +316,49 @@ fn a_client_has_its_share_of_the_queue() {
     }
     assert!(pool.running.iter().any(|(_, request, _)| *request == other[0]));
     assert_eq!(pool.waiting(), 1);
+}
+
+/// Row 1.4: the share holds also while processes change, for clients that have none.
+#[test]
+fn a_client_without_a_process_has_its_share_of_the_queue() {
+    let mut pool = Pool::new(1, 8);
+    let flood: Vec<_> = (0..10).map(|_| pool.ask(0)).collect();
+    assert_eq!((pool.waiting(), &pool.refused[..]), (4, &flood[4..]));
+    let others: Vec<_> = (0..4).map(|_| pool.ask(1)).collect();
+    assert_eq!((pool.waiting(), pool.refused.len()), (8, 6), "the other client has its share, too");
+    assert_eq!(pool.slots[0].admission_queue().affinity.snapshot().no_worker, 6);
+    (0..PROCESSES).for_each(|process| pool.open(process));
+    for request in flood[..4].iter().zip(&others).flat_map(|(one, other)| [(0, one), (1, other)]) {
+        assert!(pool.running.iter().any(|(client, running, _)| (*client, running) == request));
+        pool.finish(request.0);
+    }
+    assert_eq!(pool.waiting(), 0);
+}
+
+/// Row 1.4: a request that is withdrawn makes room, whether its client has a process or not.
+#[test]
+fn a_withdrawn_request_frees_its_place() {
+    let mut pool = Pool::new(1, 4);
+    for opened in [0, 1] {
+        (0..opened).for_each(|process| pool.open(process));
+        pool.wait(Duration::from_secs(1));
+        let now = pool.now;
+        let queue = &mut pool.queues[shard_of(0)];
+        let tickets: Vec<_> =
+            (0..2).map(|request| queue.enqueue(now, 0, request).expect("there is room")).collect();
+        if opened > 0 {
+            pool.poll(shard_of(0));
+            assert_eq!(pool.waiting(), 1, "one runs");
+        }
+        let queue = &mut pool.queues[shard_of(0)];
+        assert_eq!(queue.withdraw(1, tickets[1], false), None, "it is not a request of this client");
+        assert_eq!(queue.withdraw(0, tickets[1], false), Some(1));
+        assert_eq!(queue.withdraw(0, tickets[1], false), None);
+        if opened == 0 {
+            assert_eq!(queue.withdraw(0, tickets[0], true), Some(0));
+            assert_eq!(queue.unassigned.oldest(), None);
+        }
+        pool.check();
+    }
+    assert!(pool.running.len() == 1 && pool.refused.is_empty());
 }

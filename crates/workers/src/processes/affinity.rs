@@ -16,8 +16,11 @@
 //! The requests of each client have a queue of their own, with an equal share of the pool's places, whether the client
 //! has a process or not: a client that floods costs others neither places nor time.
 //!
+//! A reload replaces each process by its successor, the process with the same position in the other set. The successor
+//! goes to the client of the process: other clients cannot have it before that client has moved or left.
+//!
 //! A request waits for a process only while one is starting, stopping or being replaced. No notification is lost: the
-//! opening of a process and the end of an ownership notify all shards, the release of a slot notifies the owner, and
+//! opening of a process, the end of an ownership and the move of a client notify all shards, the release of a slot notifies the owner, and
 //! [`next_deadline`](AffinityQueue::next_deadline) is the time at which a client will have been idle for too long.
 
 use std::hash::Hash;
@@ -27,6 +30,7 @@ use std::time::Duration;
 
 use stilling_ring::Time;
 
+use super::PROCESS_SETS;
 use super::shard_queue::{AdmissionOutcome, AdmissionTicket, ShardAdmissionQueue, WaitingRequest};
 use crate::counters::count;
 use unassigned_clients::{ClientQueue, UnassignedClients};
@@ -76,10 +80,12 @@ struct Assignment<C, Q> {
     client: C,
     process: usize,
     generation: u64,
+    /// The process that a reload has replaced by this one, while it has requests of the client.
+    former: Option<usize>,
     is_busy: bool,
     /// When it was busy for the last time.
     last_used: Time,
-    /// The client has left or was idle for too long, or the process has ended.
+    /// The client has left, was idle for too long or has moved to another process, or the process has ended.
     has_ended: bool,
     waiting: ClientQueue<Q>,
 }
@@ -165,7 +171,7 @@ impl<C: Copy + Eq + Hash, Q> AffinityQueue<C, Q> {
     pub fn client_left(&mut self, client: C) {
         if let Some(at) = self.find(client) {
             self.assignments[at].has_ended = true;
-            self.shard_queue.admission_queue.shard_heads[self.shard_queue.number].notify();
+            self.shard_queue.slots_by_process[self.assignments[at].process].set_left();
         }
     }
 
@@ -190,30 +196,82 @@ impl<C: Copy + Eq + Hash, Q> AffinityQueue<C, Q> {
         self.assignments.iter().position(|assignment| !assignment.has_ended && assignment.client == client)
     }
 
-    /// Ends assignments, and frees the processes of those that have no requests.
+    /// Ends and moves assignments, and frees the processes of those that have no requests.
     fn update_assignments(&mut self, now: Time) {
         let mut at = 0;
         while let Some(assignment) = self.assignments.get_mut(at) {
-            let process_slots = &self.shard_queue.slots_by_process[assignment.process];
+            let slots_by_process = &self.shard_queue.slots_by_process;
+            let process_slots = &slots_by_process[assignment.process];
+            assignment.former.take_if(|former| slots_by_process[*former].is_empty());
             let is_empty = process_slots.is_empty();
-            let is_busy = !is_empty || !assignment.waiting.is_empty();
+            let is_busy = !is_empty || !assignment.waiting.is_empty() || assignment.former.is_some();
             if is_busy || assignment.is_busy {
                 (assignment.is_busy, assignment.last_used) = (is_busy, now);
             }
-            assignment.has_ended |= process_slots.generation() != assignment.generation
-                || !is_busy && now.since(assignment.last_used) >= self.idle_timeout;
-            if assignment.has_ended {
-                self.unassigned.append(assignment.client, &mut assignment.waiting);
+            if !assignment.has_ended {
+                let generation = process_slots.generation();
+                let is_moving = generation == 0 && process_slots.is_retired();
+                if generation != 0 {
+                    // Perhaps the next run, if the end of the former one has not been noticed.
+                    assignment.generation = generation;
+                }
+                assignment.has_ended = generation == 0 && !is_moving
+                    || !is_busy && now.since(assignment.last_used) >= self.idle_timeout;
+                if assignment.has_ended {
+                    process_slots.set_left();
+                } else if is_moving {
+                    self.move_to_successor(at, now);
+                }
             }
-            if assignment.has_ended && is_empty {
-                self.shard_queue.admission_queue.affinity.assigned.fetch_sub(1, Relaxed);
-                process_slots.disown();
-                let Assignment { waiting, .. } = self.assignments.swap_remove(at);
-                self.unassigned.recycle(waiting);
-            } else {
+            if !self.release_ended(at) {
                 at += 1;
             }
         }
+    }
+
+    /// Removes an assignment that has ended, and frees its process, if it has no requests. Returns whether it is removed.
+    fn release_ended(&mut self, at: usize) -> bool {
+        let assignment = &mut self.assignments[at];
+        if !assignment.has_ended {
+            return false;
+        }
+        self.unassigned.append(assignment.client, &mut assignment.waiting);
+        let process_slots = &self.shard_queue.slots_by_process[assignment.process];
+        if !process_slots.is_empty() {
+            return false;
+        }
+        self.shard_queue.admission_queue.affinity.assigned.fetch_sub(1, Relaxed);
+        process_slots.disown();
+        let Assignment { waiting, .. } = self.assignments.swap_remove(at);
+        self.unassigned.recycle(waiting);
+        true
+    }
+
+    /// Moves a client and its requests from a process that a reload has closed to the successor, or to another free
+    /// process if the successor does not serve and requests wait. Otherwise the client keeps its claim to the successor.
+    fn move_to_successor(&mut self, at: usize, now: Time) {
+        let Assignment { client, process, last_used, .. } = self.assignments[at];
+        let successor = self.successor(process);
+        let shard = self.shard_queue.number;
+        let inherited = self.shard_queue.slots_by_process[successor].try_own(shard);
+        let moved = inherited.map(|generation| (successor, generation)).or_else(|| {
+            let is_waiting = !self.assignments[at].waiting.is_empty();
+            is_waiting.then(|| self.own_free_process()).flatten()
+        });
+        let Some((process_after, generation)) = moved else { return };
+        let waiting = std::mem::take(&mut self.assignments[at].waiting);
+        self.add_assignment(client, (process_after, generation), waiting, now);
+        if let Some(added) = self.assignments.last_mut() {
+            (added.former, added.last_used) = (Some(process), last_used);
+        }
+        self.assignments[at].has_ended = true;
+        // Also the requests of other shards that have waited for this decision go on.
+        self.shard_queue.slots_by_process[process].set_left();
+    }
+
+    /// The process that replaces another one in a reload.
+    fn successor(&self, process: usize) -> usize {
+        (process + self.processes) % (PROCESS_SETS * self.processes)
     }
 
     /// Assigns processes to clients that have none, or refuses their requests.
@@ -244,21 +302,42 @@ impl<C: Copy + Eq + Hash, Q> AffinityQueue<C, Q> {
     /// Assigns a free process to a client without one, which has requests. Returns false if none is free.
     fn assign(&mut self, client: C, now: Time) -> bool {
         debug_assert!(self.find(client).is_none(), "it has a process");
-        let shard = self.shard_queue.number;
-        let mut slots = self.shard_queue.slots_by_process.iter().enumerate();
-        let owned = slots.find_map(|(process, slots)| Some((process, slots.try_own(shard)?)));
-        let Some((process, generation)) = owned else { return false };
+        let Some(owned) = self.own_free_process() else { return false };
+        let waiting = self.unassigned.take(client);
+        self.add_assignment(client, owned, waiting, now);
+        true
+    }
+
+    /// Makes this shard the owner of a free process. Returns the process and its generation.
+    fn own_free_process(&self) -> Option<(usize, u64)> {
+        let slots_by_process = &self.shard_queue.slots_by_process;
+        let is_claimed = |process| slots_by_process[self.successor(process)].has_client();
+        (0..slots_by_process.len()).find_map(|process| {
+            let slots = &slots_by_process[process];
+            // In this order: the predecessor of an open process has closed before, so it gets no client any more.
+            let is_free = slots.generation() != 0 && !slots.is_owned() && !is_claimed(process);
+            is_free.then(|| slots.try_own(self.shard_queue.number)).flatten().map(|run| (process, run))
+        })
+    }
+
+    fn add_assignment(
+        &mut self,
+        client: C,
+        (process, generation): (usize, u64),
+        waiting: ClientQueue<Q>,
+        now: Time,
+    ) {
         self.shard_queue.admission_queue.affinity.assigned.fetch_add(1, Relaxed);
         self.assignments.push(Assignment {
             client,
             process,
             generation,
+            former: None,
             is_busy: false,
             last_used: now,
             has_ended: false,
-            waiting: self.unassigned.take(client),
+            waiting,
         });
-        true
     }
 
     fn refuse(&mut self, request: Q) {
@@ -276,6 +355,10 @@ impl<C: Copy + Eq + Hash, Q> AffinityQueue<C, Q> {
                 continue;
             }
             let process_slots = &self.shard_queue.slots_by_process[assignment.process];
+            // An attempt to acquire a slot of a closed process would notify this shard again.
+            if process_slots.generation() != assignment.generation {
+                continue;
+            }
             let Some(generation) = process_slots.try_acquire() else { continue };
             if generation != assignment.generation {
                 // The process has been replaced since. The resulting notification ends the assignment.
@@ -298,8 +381,9 @@ impl<C, Q> Drop for AffinityQueue<C, Q> {
         self.shard_queue.admission_queue.queued.fetch_sub(waiting as u64, Relaxed);
         for assignment in &self.assignments {
             let process_slots = &self.shard_queue.slots_by_process[assignment.process];
-            if process_slots.is_empty() {
-                process_slots.disown();
+            match process_slots.is_empty() {
+                true => process_slots.disown(),
+                false => process_slots.set_left(),
             }
         }
     }

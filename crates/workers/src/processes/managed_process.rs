@@ -8,7 +8,9 @@
 //!      └── exited ◄─────────────────┴───────────────────────────┘   (or Ended, on stop)
 //! ```
 //!
-//! Every state except `Serving` and `Killed` has a time limit: no request, however long, prevents the replacement of a
+//! The processes of a reload are in `Standby` between `Starting` and `Serving`, until all of them are ready.
+//!
+//! Every state except `Standby`, `Serving` and `Killed` has a time limit: no request, however long, prevents the replacement of a
 //! process.
 
 use std::io;
@@ -54,7 +56,7 @@ pub(super) struct RunningProcess {
 enum AfterEnd {
     /// It is started again.
     Restart,
-    /// Nothing: it has not proved its program yet, or retires.
+    /// Nothing: it belongs to a reload that is not complete yet, or retires.
     Nothing,
 }
 
@@ -75,6 +77,8 @@ enum ProcessState {
     BackingOff { until: Instant, backoff: Duration },
     /// Running, not ready yet.
     Starting { running: RunningProcess, ready_deadline: Instant, check_at: Instant, check_interval: Duration },
+    /// Ready, but not [kept](ManagedProcess::keep) yet: the processes that it replaces serve.
+    Standby { running: RunningProcess },
     /// Accepts requests.
     Serving { running: RunningProcess, since: Instant },
     /// Finishes its requests, to be replaced.
@@ -120,17 +124,22 @@ impl ManagedProcess {
         self.state = ProcessState::BackingOff { until: now, backoff: Duration::ZERO };
     }
 
-    /// Starts the process again from now on whenever it ends.
-    pub(super) fn keep(&mut self) {
+    /// Lets the process serve once it is ready, and starts it again from now on whenever it ends.
+    pub(super) fn keep(&mut self, now: Instant) {
         self.after_end = AfterEnd::Restart;
+        match std::mem::replace(&mut self.state, ProcessState::Ended) {
+            ProcessState::Standby { running } => self.state = self.serve(running, now),
+            state => self.state = state,
+        }
     }
 
     /// Ends the process for good after its requests.
     pub(super) fn retire(&mut self, now: Instant, limits: &ProcessLimits) {
         self.after_end = AfterEnd::Nothing;
+        self.process_slots.retire();
         match std::mem::replace(&mut self.state, ProcessState::Ended) {
             ProcessState::BackingOff { .. } => {}
-            ProcessState::Starting { running, .. } => {
+            ProcessState::Starting { running, .. } | ProcessState::Standby { running } => {
                 running.signal(Signal::TERM);
                 self.state = ProcessState::Stopping { running, kill_at: now + limits.stop_timeout };
             }
@@ -158,19 +167,27 @@ impl ManagedProcess {
             ProcessState::Starting { ready_deadline, check_at, .. } => Some(*check_at.min(ready_deadline)),
             ProcessState::Stopping { kill_at, .. } => Some(*kill_at),
             ProcessState::Draining { drain_deadline, .. } => Some(*drain_deadline),
-            ProcessState::Serving { .. } | ProcessState::Killed { .. } | ProcessState::Ended => None,
+            ProcessState::Standby { .. }
+            | ProcessState::Serving { .. }
+            | ProcessState::Killed { .. }
+            | ProcessState::Ended => None,
         }
     }
 
     pub(super) fn running(&self) -> Option<&RunningProcess> {
         match &self.state {
             ProcessState::Starting { running, .. }
+            | ProcessState::Standby { running }
             | ProcessState::Serving { running, .. }
             | ProcessState::Draining { running, .. }
             | ProcessState::Stopping { running, .. }
             | ProcessState::Killed { running, .. } => Some(running),
             ProcessState::BackingOff { .. } | ProcessState::Ended => None,
         }
+    }
+
+    pub(super) fn is_in_standby(&self) -> bool {
+        matches!(self.state, ProcessState::Standby { .. })
     }
 
     pub(super) fn is_serving(&self) -> bool {
@@ -235,6 +252,7 @@ impl ManagedProcess {
             ProcessState::BackingOff { .. } if context.kill_at.is_some() => Some(ProcessState::Ended),
             ProcessState::BackingOff { until, .. } if now >= until => Some(self.start_process(context)),
             ProcessState::Starting { running, .. }
+            | ProcessState::Standby { running }
             | ProcessState::Serving { running, .. }
             | ProcessState::Draining { running, .. }
                 if context.kill_at.is_some() =>
@@ -250,10 +268,10 @@ impl ManagedProcess {
                     Ok(false)
                 };
                 match is_ready {
-                    Ok(true) => {
-                        self.process_slots.open(self.generation);
-                        return Some(ProcessState::Serving { running, since: now });
+                    Ok(true) if self.after_end == AfterEnd::Nothing => {
+                        return Some(ProcessState::Standby { running });
                     }
+                    Ok(true) => return Some(self.serve(running, now)),
                     Ok(false) => {}
                     Err(reason) => return Some(self.kill(running, Duration::ZERO, &reason, context)),
                 }
@@ -291,6 +309,11 @@ impl ManagedProcess {
             }
             state => self.remain_in(state),
         }
+    }
+
+    fn serve(&self, running: RunningProcess, now: Instant) -> ProcessState {
+        self.process_slots.open(self.generation);
+        ProcessState::Serving { running, since: now }
     }
 
     fn count_recycled(&self, reason: RecycleReason, context: &SupervisionContext<'_>) {
@@ -352,7 +375,9 @@ impl ManagedProcess {
         self.process_slots.close();
         let state = std::mem::replace(&mut self.state, ProcessState::Ended);
         let (running, uptime, is_unexpected) = match state {
-            ProcessState::Starting { running, .. } => (running, Duration::ZERO, true),
+            ProcessState::Starting { running, .. } | ProcessState::Standby { running } => {
+                (running, Duration::ZERO, true)
+            }
             ProcessState::Serving { running, since } | ProcessState::Draining { running, since, .. } => {
                 (running, context.now.saturating_duration_since(since), true)
             }

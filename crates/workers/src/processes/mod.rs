@@ -24,7 +24,8 @@
 //! - A hung process is detected by a slot with an overdue request, and killed; `process_slots.rs` defines the criteria.
 //! - A process that has reached its number of requests, or exceeds its memory, is replaced when it has no requests, one
 //!   process at a time; requests that do not end in time are lost ([`ProcessLimits::drain_timeout`]).
-//! - A reload starts a second set of processes beside the first, which retires when all of the second are ready.
+//! - A reload starts a second set of processes beside the first. When all of the second are ready, the first retires,
+//!   and the second serves. Process `n` of one set is the successor of process `n` of the other.
 
 mod admission_queue;
 mod affinity;

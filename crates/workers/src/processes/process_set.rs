@@ -36,8 +36,8 @@ impl ProcessSet {
         self.processes.iter_mut().for_each(|process| process.start_once(now));
     }
 
-    pub(super) fn keep(&mut self) {
-        self.processes.iter_mut().for_each(ManagedProcess::keep);
+    pub(super) fn keep(&mut self, now: Instant) {
+        self.processes.iter_mut().for_each(|process| process.keep(now));
     }
 
     pub(super) fn retire(&mut self, now: Instant, limits: &ProcessLimits) {
@@ -56,8 +56,8 @@ impl ProcessSet {
         changed
     }
 
-    pub(super) fn are_all_serving(&self) -> bool {
-        self.processes.iter().all(ManagedProcess::is_serving)
+    pub(super) fn are_all_in_standby(&self) -> bool {
+        self.processes.iter().all(ManagedProcess::is_in_standby)
     }
 
     pub(super) fn has_ended_process(&self) -> bool {

@@ -4,6 +4,9 @@
 //! closes first and checks `in_use` afterwards, both in one total order. When the supervisor has closed the slots and
 //! sees none in use, none is, and the process can be stopped without losing a request.
 //!
+//! A reload retires the slots of a process before those of its successor open, so a client with affinity can be told
+//! from clients without a process: it waits for the successor ([`affinity`](super::affinity)).
+//!
 //! Each run of a process has its own generation, from 1: a request released late cannot kill, or count for, the next
 //! generation.
 //!
@@ -30,8 +33,11 @@ pub(super) struct ProcessSlots {
     /// The generation that accepts requests; 0: closed.
     open_for: AtomicU64,
     in_use: AtomicU32,
-    /// With affinity: 1 + the shard whose client has the process; 0: none. Only this shard acquires slots.
+    /// With affinity: 1 + the shard whose client has the process; 0: none. Only this shard acquires slots. With
+    /// [`LEFT`] its client has left the process, which still has requests.
     owner: AtomicUsize,
+    /// Whether a reload has closed the process, until it is opened again.
+    is_retired: AtomicBool,
     /// Connections, including those being established.
     connections: AtomicU32,
     /// Slots in use that wait for a connection.
@@ -47,6 +53,9 @@ pub(super) struct ProcessSlots {
     /// Weak, so that the relay ends with its owner.
     notices: OnceLock<Weak<Notices>>,
 }
+
+/// Bit of [`ProcessSlots::owner`].
+const LEFT: usize = 1 << (usize::BITS - 1);
 
 /// Requests completed by a generation, in one word: the generation's low bits, which distinguish it from the previous
 /// one, and the number.
@@ -99,6 +108,7 @@ impl ProcessSlots {
             open_for: AtomicU64::new(0),
             in_use: AtomicU32::new(0),
             owner: AtomicUsize::new(0),
+            is_retired: AtomicBool::new(false),
             connections: AtomicU32::new(0),
             claims: AtomicU32::new(0),
             served: ServedCount::default(),
@@ -136,6 +146,7 @@ impl ProcessSlots {
     /// Supervisor: `generation` accepts requests from now on.
     pub(super) fn open(&self, generation: u64) {
         self.served.reset(generation);
+        self.is_retired.store(false, SeqCst);
         self.open_for.store(generation, SeqCst);
         self.admission_queue.notify_all_shards();
     }
@@ -144,6 +155,17 @@ impl ProcessSlots {
     pub(super) fn close(&self) {
         self.open_for.store(0, SeqCst);
         self.admission_queue.notify_all_shards();
+    }
+
+    /// Supervisor: closes the slots of a process that a reload replaces; its successor opens next.
+    pub(super) fn retire(&self) {
+        self.is_retired.store(true, SeqCst);
+        self.close();
+    }
+
+    /// Whether a reload has closed the process: the clients that have it get its successor.
+    pub(super) fn is_retired(&self) -> bool {
+        self.is_retired.load(SeqCst)
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -204,7 +226,7 @@ impl ProcessSlots {
         if is_last && self.generation() == 0 {
             self.waker.wake();
         }
-        match self.owner.load(SeqCst).checked_sub(1) {
+        match (self.owner.load(SeqCst) & !LEFT).checked_sub(1) {
             Some(shard) => self.admission_queue.shard_heads[shard].notify(),
             None => self.admission_queue.notify_oldest(),
         }
@@ -213,15 +235,29 @@ impl ProcessSlots {
     /// With affinity: makes a shard the owner of a process without one. Returns the generation that it serves; `None`:
     /// another shard owns it, or it accepts no requests.
     pub(super) fn try_own(&self, shard: usize) -> Option<u64> {
+        if self.generation() == 0 {
+            return None;
+        }
         self.owner.compare_exchange(0, shard + 1, SeqCst, SeqCst).ok()?;
         match self.generation() {
             0 => {
-                // Not `disown`: nothing has changed for the other shards, and the opening notifies all.
-                self.owner.store(0, SeqCst);
+                // The process has closed meanwhile. Another shard may have taken it for one with a client.
+                self.disown();
                 None
             }
             generation => Some(generation),
         }
+    }
+
+    /// With affinity: the client has left the process, which has requests. The caller is the owner.
+    pub(super) fn set_left(&self) {
+        self.owner.fetch_or(LEFT, SeqCst);
+        self.admission_queue.notify_all_shards();
+    }
+
+    /// With affinity: whether a client has the process, and has not left it.
+    pub(super) fn has_client(&self) -> bool {
+        matches!(self.owner.load(SeqCst), owner if owner != 0 && owner & LEFT == 0)
     }
 
     /// With affinity: ends the ownership; the caller is the owner, and no slot is in use.

@@ -71,7 +71,7 @@ impl Supervisor {
         let mut current = ProcessSet::new(processes.by_ref().take(limits.processes).collect());
         let other = ProcessSet::new(processes.collect());
         current.start(program, now);
-        current.keep();
+        current.keep(now);
         let memory_check_at = (limits.memory_max > 0).then_some(now);
         Ok(Supervisor {
             limits,
@@ -138,10 +138,12 @@ impl Supervisor {
                 let line = "reload failed: a new process did not become ready; the present ones remain";
                 self.relay.notices().print_line_of_all(line);
             }
-            ReloadPhase::Starting if self.other.are_all_serving() => {
+            ReloadPhase::Starting if self.other.are_all_in_standby() => {
                 std::mem::swap(&mut self.current, &mut self.other);
-                self.current.keep();
+                // In this order: a process and its successor are never open at the same time, so that no other client
+                // gets the successor of a client's process.
                 self.other.retire(now, &self.limits);
+                self.current.keep(now);
                 self.reload_phase = ReloadPhase::Retiring;
                 count(&self.tally.reloaded);
                 self.relay.notices().print_line_of_all("reloaded: all new processes are ready");
@@ -165,8 +167,8 @@ impl Supervisor {
         }
     }
 
-    /// Replaces a process that has reached its number of requests or exceeds its memory: one at a time, and only while another process
-    /// serves, if there is another.
+    /// Replaces a process that has reached its number of requests or exceeds its memory: one at a time, and only while
+    /// another process serves, if there is another.
     fn replace_one(&mut self) {
         let processes = &mut self.current.processes;
         let serving = processes.iter().filter(|process| process.is_serving()).count();

@@ -463,6 +463,29 @@ fn a_reload_replaces_all_processes_and_loses_no_request() {
     assert_eq!((counters.started, counters.exited, counters.killed, counters.reloads_failed), (6, 0, 0, 0));
 }
 
+/// Row 1.24: no new process serves before all are ready, so that a failed reload leaves no trace in answers.
+#[test]
+fn the_processes_of_a_reload_serve_when_all_are_ready() {
+    let fixture = ProcessFixture::new(GOOD, ProcessLimits { processes: 2, ..ProcessLimits::default() });
+    fixture.until("both serve", |counters| counters.ready == 2);
+    fixture.reload(
+        "touch $DIR/started.$N; while [ $N = 3 ] && ! [ -e $DIR/go ]; do sleep 0.01; done\n\
+         touch $DIR/ready.$N; exec sleep 1000",
+    );
+    for file in ["ready.2", "started.3"] {
+        eventually("the new ones have started", || fixture.folder.path().join(file).exists().then_some(()));
+    }
+    // Longer than the supervisor takes to notice that the process is ready.
+    std::thread::sleep(2 * super::limits::READY_CHECK_MAX);
+    assert!(fixture.try_acquire(2).is_none() && fixture.try_acquire(3).is_none());
+    drop((fixture.acquire(0), fixture.acquire(1)));
+    assert_eq!(fixture.processes.counters().ready, 2);
+    std::fs::write(fixture.folder.path().join("go"), "").expect("a file");
+    drop((fixture.acquire(2), fixture.acquire(3)));
+    assert!(fixture.try_acquire(0).is_none() && fixture.try_acquire(1).is_none());
+    fixture.finish(LONG_GRACE);
+}
+
 /// A program that does not start costs nothing but a line.
 #[test]
 fn a_reload_whose_processes_do_not_start_leaves_the_present_ones() {

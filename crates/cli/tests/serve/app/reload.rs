@@ -10,11 +10,14 @@ use tempfile::TempDir;
 use super::frames::fake_frames;
 use super::{fake, get, lives, ready};
 use crate::coap_workers;
-use crate::support::{DriverUnderTest, Metrics, MetricsClient, ServerUnderTest, binary, eventually};
+use crate::support::{
+    DriverUnderTest, Metrics, MetricsClient, ServerUnderTest, TestPeer, binary, eventually,
+};
 
 on_both_drivers! {
     reloads_under_load_lose_no_request_of_http_workers,
     reloads_under_load_lose_no_request_of_frames_workers,
+    reloads_with_affinity_cost_present_clients_nothing,
     a_reload_runs_the_command_of_the_changed_file,
     a_reload_that_fails_leaves_the_present_processes,
     block_transfers_continue_across_reloads_and_recycled_workers,
@@ -116,6 +119,52 @@ fn reloads_under_load_lose_no_request_of_http_workers(driver: DriverUnderTest) {
 fn reloads_under_load_lose_no_request_of_frames_workers(driver: DriverUnderTest) {
     let pool = format!("processes = 3\nspeaks = 'frames'\ncommand = {:?}\n", fake_frames());
     check_reloads_under_load(driver, &pool, 3);
+}
+
+/// Rows 1.4, 1.24: each client with a process has a new one after a reload, while others ask for one all the time.
+fn reloads_with_affinity_cost_present_clients_nothing(driver: DriverUnderTest) {
+    let pool = format!("processes = 3\naffinity = true\ncommand = {:?}\n", fake());
+    let mut server = Reloadable::start(driver, &pool, 3, "-A 2");
+    let mut busy = [(); 2].map(|()| server.server.connect());
+    let mut idle = server.server.connect();
+    busy.iter_mut().chain([&mut idle]).for_each(|peer| assert_eq!(peer.ask(get("/pid")).status, 200));
+    let (is_over, refused) = (AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        let newcomer = || {
+            while !is_over.load(Ordering::Relaxed) {
+                let mut peer = server.server.connect();
+                for _ in 0..20 {
+                    assert_eq!(peer.ask(get("/pid")).status, 503);
+                    refused.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        };
+        let present = |mut peer: TestPeer| {
+            while !is_over.load(Ordering::Relaxed) {
+                assert_eq!(peer.ask(get("/sleep/2")).status, 200);
+            }
+            peer
+        };
+        let newcomers: Vec<_> = (0..3).map(|_| scope.spawn(newcomer)).collect();
+        let presents: Vec<_> = busy.into_iter().map(|peer| scope.spawn(move || present(peer))).collect();
+        let mut pids = HashSet::new();
+        for round in 1..=5 {
+            let wanted = refused.load(Ordering::Relaxed) + 20;
+            eventually("newcomers are refused", || (refused.load(Ordering::Relaxed) >= wanted).then_some(()));
+            server.server.signal(Signal::HUP);
+            server.watcher.until("they are replaced", |metrics| lives(metrics, "reloaded") == round);
+            let answer = idle.ask(get("/pid"));
+            assert_eq!(answer.status, 200);
+            assert!(pids.insert(answer.into_text()), "it has a new process");
+        }
+        is_over.store(true, Ordering::Relaxed);
+        newcomers.into_iter().for_each(|newcomer| newcomer.join().expect("they are refused"));
+        presents.into_iter().for_each(|peer| drop(peer.join().expect("all are answered")));
+    });
+    drop(idle);
+    let metrics = server.finish();
+    assert_eq!((metrics.answers(502), metrics.answers(504)), (0, 0));
+    assert_eq!(metrics.answers(503), refused.load(Ordering::Relaxed) as u64);
 }
 
 fn named(name: &str) -> String {

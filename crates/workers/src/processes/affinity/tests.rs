@@ -21,6 +21,8 @@ const SHARDS: usize = 2;
 /// A pool without processes: the test opens and closes the slots, as the supervisor does.
 struct Pool {
     slots: Arc<[Arc<ProcessSlots>]>,
+    /// The set of processes that serves.
+    current: usize,
     generation: u64,
     queues: Vec<AffinityQueue<u8, u32>>,
     /// Admitted requests: client, request, permit.
@@ -52,10 +54,21 @@ impl Pool {
         };
         let queues = (0..SHARDS).map(queue).collect();
         let now = Time::ZERO.after(Duration::from_secs(1000));
-        Pool { slots, generation: 0, queues, running: Vec::new(), refused: Vec::new(), asked: 0, now }
+        Pool {
+            slots,
+            current: 0,
+            generation: 0,
+            queues,
+            running: Vec::new(),
+            refused: Vec::new(),
+            asked: 0,
+            now,
+        }
     }
 
+    /// Processes are numbered from 0 in the current set, as in `die`.
     fn open(&mut self, process: usize) {
+        let process = self.current * PROCESSES + process;
         if self.slots[process].generation() == 0 {
             self.generation += 1;
             self.slots[process].open(self.generation);
@@ -65,10 +78,37 @@ impl Pool {
 
     /// The process dies; the requests that it had fail after the supervisor has noticed it.
     fn die(&mut self, process: usize) {
+        let process = self.current * PROCESSES + process;
         self.slots[process].close();
         self.turn();
         self.running.retain(|(.., permit)| permit.process() != process);
         self.turn();
+    }
+
+    /// Replaces the set of processes as the supervisor does. All clients with a process get a new one.
+    fn reload(&mut self, between: impl FnMut(&mut Pool)) {
+        let clients: Vec<u8> = (0..CLIENTS).filter(|client| self.process_of(*client).is_some()).collect();
+        self.reload_of(&clients, between);
+    }
+
+    /// A reload after which `clients` have a new process; `between` runs after each step.
+    fn reload_of(&mut self, clients: &[u8], mut between: impl FnMut(&mut Pool)) {
+        let has_late_requests = self.running.iter().any(|(.., permit)| permit.is_stale());
+        for process in 0..PROCESSES {
+            self.slots[self.current * PROCESSES + process].retire();
+            self.turn();
+            between(self);
+        }
+        self.current = (self.current + 1) % PROCESS_SETS;
+        for process in 0..PROCESSES {
+            self.open(process);
+            between(self);
+        }
+        for client in clients {
+            let process = self.process_of(*client).expect("no client loses its process");
+            // A process of the set before the last one still has requests: then its client waits for them.
+            assert!(has_late_requests || process / PROCESSES == self.current, "it has a new one");
+        }
     }
 
     fn ask(&mut self, client: u8) -> u32 {
@@ -200,6 +240,7 @@ enum Event {
     Die(usize),
     Open(usize),
     Wait,
+    Reload,
 }
 
 fn apply(pool: &mut Pool, event: Event) {
@@ -210,6 +251,7 @@ fn apply(pool: &mut Pool, event: Event) {
         Event::Die(process) => pool.die(process),
         Event::Open(process) => pool.open(process),
         Event::Wait => pool.wait(IDLE),
+        Event::Reload => pool.reload(|_| ()),
     }
 }
 
@@ -217,7 +259,7 @@ fn events() -> Vec<Event> {
     let clients =
         (0..CLIENTS).flat_map(|client| [Event::Ask(client), Event::Finish(client), Event::Leave(client)]);
     let processes = (0..PROCESSES).flat_map(|process| [Event::Die(process), Event::Open(process)]);
-    clients.chain(processes).chain([Event::Wait]).collect()
+    clients.chain(processes).chain([Event::Wait, Event::Reload]).collect()
 }
 
 /// Row 1.4: after every history of up to four events, begun with no process and with all, the pool serves other clients
@@ -246,7 +288,7 @@ proptest! {
     fn no_long_history_makes_an_assignment_stick(
         slots in 1..3_usize,
         queue_max in 1..6_usize,
-        history in proptest::collection::vec(0..14_usize, 0..200),
+        history in proptest::collection::vec(0..15_usize, 0..200),
     ) {
         let events = events();
         let mut pool = Pool::new(slots, queue_max);
@@ -299,6 +341,71 @@ fn a_dead_process_frees_its_client() {
     assert_eq!((pool.waiting(), pool.refused.len()), (1, 0), "it waits for a process that starts");
     pool.open(1);
     assert_eq!(pool.running.iter().map(|(_, request, _)| *request).collect::<Vec<_>>(), [waiting]);
+}
+
+/// Rows 1.4, 1.24: in a reload, clients with a process get its successor, however many others ask meanwhile.
+#[test]
+fn a_reload_keeps_the_places_of_the_present_clients() {
+    let mut pool = Pool::new(1, 100);
+    (0..PROCESSES).for_each(|process| pool.open(process));
+    pool.ask(1);
+    pool.finish(1);
+    let runs = |pool: &Pool, of: u8, request: u32| {
+        pool.running.iter().any(|(client, running, _)| (*client, *running) == (of, request))
+    };
+    for _ in 0..3 {
+        let (running, waiting) = (pool.ask(0), pool.ask(0));
+        let refused = pool.refused.len();
+        pool.reload(|pool| {
+            for newcomer in 2..6 {
+                pool.ask(newcomer);
+                assert_eq!(pool.process_of(newcomer), None);
+            }
+        });
+        assert_eq!(pool.refused.len() - refused, 4 * 2 * PROCESSES, "newcomers are refused, and do not wait");
+        assert!(!pool.refused.contains(&waiting) && runs(&pool, 0, running));
+        assert!(runs(&pool, 0, waiting), "it does not wait for the request of the former process");
+        let of_idle = pool.ask(1);
+        assert!(runs(&pool, 1, of_idle), "an idle client has a new process, too");
+        [0, 0, 1].into_iter().for_each(|client| pool.finish(client));
+        assert_eq!((pool.waiting(), pool.running.len()), (0, 0));
+    }
+}
+
+/// Rows 1.4, 1.24: the new process of a client that leaves during a reload goes to another one at once.
+#[test]
+fn a_client_that_leaves_during_a_reload_makes_room() {
+    let mut pool = Pool::new(1, 100);
+    (0..PROCESSES).for_each(|process| pool.open(process));
+    let left = pool.ask(0);
+    pool.ask(1);
+    let mut has_left = false;
+    pool.reload_of(&[1], |pool| {
+        if !std::mem::replace(&mut has_left, true) {
+            pool.leave(0);
+            pool.ask(2);
+        }
+    });
+    assert!(pool.process_of(2).is_some() && pool.refused.is_empty());
+    assert!(pool.running.iter().any(|(_, request, _)| *request == left), "its request is not finished");
+    pool.finish(0);
+}
+
+/// Rows 1.4, 1.24: a client does not wait for a successor that has died, if another process is free.
+#[test]
+fn a_dead_successor_is_replaced_by_a_free_process() {
+    let mut pool = Pool::new(1, 100);
+    (0..PROCESSES).for_each(|process| pool.open(process));
+    pool.ask(0);
+    let process = pool.process_of(0).expect("it has a process");
+    let waiting = pool.ask(0);
+    (0..PROCESSES).for_each(|process| pool.slots[process].retire());
+    pool.turn();
+    pool.current = 1;
+    assert_eq!((pool.waiting(), pool.process_of(0)), (1, Some(process)), "it waits for the successor");
+    pool.open(1 - process);
+    assert_eq!(pool.process_of(0), Some(PROCESSES + 1 - process));
+    assert!(pool.running.iter().any(|(_, request, _)| *request == waiting));
 }
 
 /// Row 1.4: requests of one client are served in order, and a client that floods has its share of the queue.

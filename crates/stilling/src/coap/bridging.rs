@@ -29,7 +29,7 @@ impl Exchanges {
         let is_later =
             request.block1.is_some_and(|block| block.number() > 0) || request.later_block().is_some();
         let is_fresh = is_fresh || is_later && self.peers.is_proven(peer, now);
-        let registers_unproven = request.registers() && !self.is_proven(context, now);
+        let registers_unproven = request.registers() && !self.is_proven(context.path(), now);
         match self.bridge.admit(path, request.code, peer.ip(), is_fresh) {
             Ok(()) if registers_unproven => self.require_echo(context.path(), now),
             Ok(()) => return true,

@@ -18,7 +18,7 @@ use super::counters::{CoapCounters, DatagramClass};
 use super::demo::DemoResources;
 use super::exchange_cache::{ExchangeCache, ExchangeKey, KnownExchange};
 use super::exchanges::{Exchanges, RequestAdmission};
-use super::forwarding::Forwarding;
+use super::forwarding::{Forwarding, ForwardingPool};
 use super::handed_exchanges::{HandedExchange, records};
 use super::limits::{
     BODIES_MAX, BODIES_SIZE_MAX, EXCHANGE_LIFETIME, EXCHANGES_MAX, MESSAGE_SIZE_MAX, OBSERVERS_MAX,
@@ -123,14 +123,14 @@ impl CoapShard {
         self
     }
 
-    /// Sets the pools of worker processes: their routes, and the slots of each.
+    /// Sets the pools of worker processes and their routes.
     pub(crate) fn with_pools(
         mut self,
         routes: AppRoutes,
-        slots: impl Iterator<Item = usize>,
+        pools: impl Iterator<Item = ForwardingPool>,
         now: Time,
     ) -> CoapShard {
-        self.exchange.forwarding.set_pools(routes, slots, now);
+        self.exchange.forwarding.set_pools(routes, pools, now);
         self
     }
 
@@ -300,7 +300,7 @@ impl CoapShard {
             false => DatagramClass::New,
         });
         // A spoofed source must not end the observation of its owner.
-        if exchange.reply_size_max(path, context.size, now) == MESSAGE_SIZE_MAX {
+        if exchange.is_proven(path, now) {
             exchange.deregister(&request, &context);
         }
         let target = match exchange.route(&request) {

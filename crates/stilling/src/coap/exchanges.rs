@@ -18,8 +18,8 @@ use super::exchange_cache::ExchangeCache;
 use super::forwarding::{Forwarding, ShedDecision};
 use super::http_mapping::AnsweredRequest;
 use super::limits::{
-    AMPLIFICATION_MAX, BODY_SIZE_MAX, EFFECT_REPLY_SIZE_MIN, FORWARD_TIMEOUT, MESSAGE_SIZE_MAX,
-    REQUEST_BODY_SIZE_MAX, RETRY_AFTER_SECONDS,
+    AMPLIFICATION_MAX, BODY_SIZE_MAX, EFFECT_REPLY_SIZE_MIN, FORWARD_TIMEOUT, REQUEST_BODY_SIZE_MAX,
+    RETRY_AFTER_SECONDS,
 };
 use super::notification_ids::NotificationIds;
 use super::observations::Observations;
@@ -83,6 +83,11 @@ pub(super) struct Exchanges {
 }
 
 impl Exchanges {
+    /// Whether a client receives at its address. If not, what it asks for could flood another or be in its name.
+    pub(super) fn is_proven(&self, path: &DatagramPath, now: Time) -> bool {
+        self.unproven.is_proven(path, &self.peers, now)
+    }
+
     /// Bytes of a reply at most: an address that has not proved itself may be spoofed.
     pub(super) fn reply_size_max(&self, path: &DatagramPath, request_size: usize, now: Time) -> usize {
         self.unproven.reply_size_max(path, request_size, &self.peers, now)
@@ -197,6 +202,13 @@ impl Exchanges {
     ) -> RequestAdmission {
         match target {
             Target::Resource => RequestAdmission::Admitted,
+            // One request of a spoofed address would occupy a process until it is idle.
+            Target::Pool(pool)
+                if self.forwarding.has_affinity(pool) && !self.is_proven(context.path(), now) =>
+            {
+                self.require_echo(context.path(), now);
+                RequestAdmission::Refused
+            }
             Target::Pool(_) if request.is_next_block() => RequestAdmission::Admitted,
             Target::Pool(pool) => match self.forwarding.shed(pool, context.path().peer, now) {
                 ShedDecision::Admitted => RequestAdmission::Admitted,
@@ -560,7 +572,7 @@ impl Exchanges {
             return Some((path, size));
         }
         // An address that may be spoofed has got an acknowledgement already, and gets no retransmissions.
-        let is_proven = self.reply_size_max(&path, context.size, now) == MESSAGE_SIZE_MAX;
+        let is_proven = self.is_proven(&path, now);
         context.size = context.size.saturating_sub(HEADER_SIZE.div_ceil(AMPLIFICATION_MAX));
         let context = &context;
         let head = MessageHead { kind: MessageType::Confirmable, ..reply_head(context) };

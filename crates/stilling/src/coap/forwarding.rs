@@ -65,9 +65,18 @@ struct ForwardedExchange {
     has_ended: bool,
 }
 
+/// A pool of worker processes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ForwardingPool {
+    pub(crate) slots: usize,
+    /// Each client has a process of its own, so its address must be proven.
+    pub(crate) has_affinity: bool,
+}
+
 /// The load of a pool by this shard.
 #[derive(Debug)]
 struct PoolLoad {
+    has_affinity: bool,
     overload: Overload,
     reports: OverloadReports,
     /// Requests without an answer.
@@ -128,16 +137,27 @@ impl Forwarding {
         self.slow_time = slow_time;
     }
 
-    /// Sets the pools: their routes, and the slots of each.
-    pub(super) fn set_pools(&mut self, routes: AppRoutes, slots: impl Iterator<Item = usize>, now: Time) {
+    /// Sets the pools and their routes.
+    pub(super) fn set_pools(
+        &mut self,
+        routes: AppRoutes,
+        pools: impl Iterator<Item = ForwardingPool>,
+        now: Time,
+    ) {
         self.routes = routes;
-        let load = |slots| PoolLoad {
+        let load = |ForwardingPool { slots, has_affinity }| PoolLoad {
+            has_affinity,
             overload: Overload::new(slots, self.slow_time, now),
             reports: OverloadReports::new(now),
             open: 0,
             clients: HashMap::new(),
         };
-        self.pools = slots.map(load).collect();
+        self.pools = pools.map(load).collect();
+    }
+
+    /// Whether each client of a pool has a process of its own.
+    pub(super) fn has_affinity(&self, pool: PoolIndex) -> bool {
+        self.pools[pool.position()].has_affinity
     }
 
     /// The pool for a request, if one answers its path.

@@ -51,5 +51,6 @@ pub use endpoint::CoapEndpoint;
 pub use unproven::UnprovenPeers;
 
 pub(crate) use endpoint::{CoapSettings, CoapShard};
+pub(crate) use forwarding::ForwardingPool;
 pub(crate) use handed_exchanges::ExchangeHandover;
 pub(crate) use hub_bridge::HubBridge;

@@ -40,7 +40,7 @@ impl Exchanges {
             return;
         }
         let Some(observable) = DemoObservable::of(request.path) else { return };
-        if !self.is_proven(context, now) {
+        if !self.is_proven(context.path(), now) {
             return self.require_echo(context.path(), now);
         }
         let Some(resource) = self.observations.resource(&ObservableKey::Demo(observable)) else {
@@ -71,11 +71,6 @@ impl Exchanges {
             self.notification_ids.prepare(context.path().peer, context.key.id, now);
         }
         self.counters.observers_refused.add(u64::from(context.observe.is_none()));
-    }
-
-    /// Whether the client of a request receives at its address. If not, notifications could flood another.
-    pub(super) fn is_proven(&self, context: &RequestContext, now: Time) -> bool {
-        self.reply_size_max(context.path(), context.size, now) == MESSAGE_SIZE_MAX
     }
 
     /// Writes the next notification. A confirmable one goes to the transmissions.

@@ -38,6 +38,12 @@ impl UnprovenBudget {
         UnprovenBudget { peers, bytes: UNPROVEN_BUDGET_MAX, refilled_at: now }
     }
 
+    /// Whether a peer receives at its address: it has returned an Echo value, or is trusted.
+    pub(super) fn is_proven(&self, path: &DatagramPath, proven: &ProvenPeers, now: Time) -> bool {
+        let is_trusted = self.peers == UnprovenPeers::Remote && path.peer.ip().to_canonical().is_loopback();
+        is_trusted || proven.is_proven(path.peer, now)
+    }
+
     /// Bytes of a reply at most, without the budget.
     pub(super) fn reply_size_max(
         &self,
@@ -46,11 +52,9 @@ impl UnprovenBudget {
         proven: &ProvenPeers,
         now: Time,
     ) -> usize {
-        let is_trusted = self.peers == UnprovenPeers::Remote && path.peer.ip().to_canonical().is_loopback();
-        if is_trusted || proven.is_proven(path.peer, now) {
-            MESSAGE_SIZE_MAX
-        } else {
-            (AMPLIFICATION_MAX * request_size).min(MESSAGE_SIZE_MAX)
+        match self.is_proven(path, proven, now) {
+            true => MESSAGE_SIZE_MAX,
+            false => (AMPLIFICATION_MAX * request_size).min(MESSAGE_SIZE_MAX),
         }
     }
 

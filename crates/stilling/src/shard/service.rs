@@ -23,7 +23,8 @@ use self::session::{MailKind, SessionKind};
 use super::hub_turn::{next_hub_mail, turn_hub};
 use crate::coap::limits::HANDED_EXCHANGES_SIZE_MAX;
 use crate::coap::{
-    CoapCall, CoapCounters, CoapEndpoint, CoapSettings, CoapShard, ExchangeHandover, HubBridge, UnprovenPeers,
+    CoapCall, CoapCounters, CoapEndpoint, CoapSettings, CoapShard, ExchangeHandover, ForwardingPool,
+    HubBridge, UnprovenPeers,
 };
 use crate::http::{
     HttpConfig, HttpContext, HttpCounters, HttpEndpoint, HttpScope, HttpSession, HttpShard, JobOutcome,
@@ -162,12 +163,15 @@ impl ShardService {
     ) -> Self {
         if self.endpoints.iter().any(|endpoint| matches!(endpoint, Endpoint::Coap(_))) {
             let key = HashKey(random_number(), random_number());
-            let slots = self.overview.apps.iter().map(|app| app.config().slots());
+            let pools = self.overview.apps.iter().map(|app| ForwardingPool {
+                slots: app.config().slots(),
+                has_affinity: app.config().affinity,
+            });
             let clock_offset = self.lifecycle.unix_nanos(now).as_nanos().saturating_sub(now.as_nanos());
             let coap = CoapShard::new(counters, key, now)
                 .with_settings(settings, now)
                 .with_clock_offset(Duration::from_nanos(clock_offset));
-            self.coap = Some(Box::new(coap.with_pools(self.http.app_routes().clone(), slots, now)));
+            self.coap = Some(Box::new(coap.with_pools(self.http.app_routes().clone(), pools, now)));
         }
         self
     }
@@ -183,7 +187,8 @@ impl ShardService {
         let SimulatedPool { pools, routes, slots } = pool;
         let settings = CoapSettings { unproven, ..CoapSettings::default() };
         let coap = CoapShard::new(counters, HashKey(seed, !seed), now).with_settings(settings, now);
-        let coap = Some(Box::new(coap.with_pools(routes, std::iter::once(slots), now)));
+        let pool = ForwardingPool { slots, has_affinity: false };
+        let coap = Some(Box::new(coap.with_pools(routes, std::iter::once(pool), now)));
         ShardService { coap, ..self.with_upstream(Some(pools)) }
     }
 

@@ -314,7 +314,7 @@ fn a_pool_that_matches_everything_does_not_get_the_paths_of_the_hub() {
         let shard = CoapShard::new(Arc::clone(&fixture.counters), HashKey(1, 2), now);
         fixture.shard = shard.with_settings(settings, now).with_pools(
             AppRoutes::new([&pattern].into_iter()),
-            [1].into_iter(),
+            std::iter::once(ForwardingPool { slots: 1, has_affinity: false }),
             now,
         );
         for (code, uri) in [(Code::POST, "publish/a"), (Code::GET, "subscribe/a")] {

@@ -47,6 +47,18 @@ fn a_slow_observer_gets_the_newest_state_only() {
     assert_eq!(sent[0].1.payload, b"999");
 }
 
+/// A request that is so long that any answer fits proves no address: notifications could flood another.
+#[test]
+fn a_long_request_proves_no_address() {
+    let mut fixture = Fixture::new();
+    let register = (OptionNumber::OBSERVE, Vec::new());
+    let padding = [b'x'; 1000];
+    let datagram = request(CON, Code::GET, 1, "obs", &[register], &padding);
+    let answer = fixture.send(&stranger(1), &datagram).expect("it is answered");
+    assert_eq!((answer.code, answer.observe()), (Code::UNAUTHORIZED, None));
+    assert_eq!(fixture.shard.exchange.observations.resources(), 0);
+}
+
 /// RFC 7641 §4.5.1: at most one non-confirmable notification per round trip, the newest state at its end.
 #[test]
 fn notifications_are_paced_by_the_round_trip() {

@@ -13,13 +13,17 @@ fn fixture() -> Fixture {
 }
 
 fn fixture_with(settings: CoapSettings) -> Fixture {
+    fixture_of(settings, false)
+}
+
+fn fixture_of(settings: CoapSettings, has_affinity: bool) -> Fixture {
     let mut fixture = Fixture::new();
     let pattern: PathPattern = "/app/*".parse().expect("a pattern");
     let key = HashKey(1, 2);
     let shard = CoapShard::new(Arc::clone(&fixture.counters), key, fixture.now);
     fixture.shard = shard.with_settings(settings, fixture.now).with_pools(
         AppRoutes::new([&pattern].into_iter()),
-        [SLOTS].into_iter(),
+        std::iter::once(ForwardingPool { slots: SLOTS, has_affinity }),
         fixture.now,
     );
     fixture
@@ -283,4 +287,48 @@ fn the_oldest_waiting_request_is_found() {
     assert_eq!(oldest.map(|(_, id)| id), Some(waiting));
     assert!(oldest.is_some_and(|(of, _)| of < exchange));
     assert_eq!(fixture.shard.oldest_queued(exchange, |_| false), None);
+}
+
+/// Row 1.4: a process that belongs to its client alone is not taken by a spoofed datagram, whatever its size and blocks;
+/// loopback addresses and pools without affinity need no proof.
+#[test]
+fn a_process_of_a_client_needs_a_proven_address() {
+    let block = |option, number: u32| (option, vec![u8::try_from(number << 4 | 2).expect("a byte")]);
+    let long = [b'x'; 1000];
+    let spoofed = [
+        (vec![], &long[..0]),
+        (vec![], &long[..]),
+        (vec![block(OptionNumber::BLOCK2, 1)], &long[..0]),
+        (vec![block(OptionNumber::BLOCK1, 0)], &long[..64]),
+        (vec![block(OptionNumber::BLOCK1, 1)], &long[..64]),
+    ];
+    let mut fixture = fixture_of(CoapSettings::default(), true);
+    for (id, (options, payload)) in (1..).zip(spoofed) {
+        fixture.next_id = id;
+        let code = if payload.is_empty() { Code::GET } else { Code::POST };
+        let answer = fixture.ask(&stranger(1), code, "app/x", &options, payload);
+        assert_eq!(answer.code, Code::UNAUTHORIZED, "{options:?}");
+        assert!(answer.value(OptionNumber::ECHO).is_some() && fixture.shard.next_call().is_none());
+    }
+    assert_eq!((fixture.counters.echo_required.get(), fixture.shard.pending()), (5, 0));
+    // With the value of the answer, and from then on also without.
+    let echo = fixture.shard.exchange.peers.echo(stranger(1).peer, fixture.now).to_vec();
+    for (id, options) in [(20, vec![(OptionNumber::ECHO, echo)]), (21, Vec::new())] {
+        let datagram = request(CON, Code::GET, id, "app/x", &options, b"");
+        assert_eq!(fixture.send(&stranger(1), &datagram), None);
+        fixture.forwarded();
+    }
+    let datagram = request(CON, Code::GET, 22, "app/x", &[], b"");
+    assert_eq!(fixture.send(&client(1), &datagram), None);
+    fixture.forwarded();
+    let answer = fixture.send(&stranger(2), &datagram).expect("the value proves one address");
+    assert_eq!(answer.code, Code::UNAUTHORIZED);
+
+    let mut fixture = fixture_of(CoapSettings::default(), false);
+    assert_eq!(fixture.send(&stranger(1), &datagram), None);
+    fixture.forwarded();
+    let strict = CoapSettings { unproven: UnprovenPeers::All, ..CoapSettings::default() };
+    let mut fixture = fixture_of(strict, true);
+    let answer = fixture.send(&client(1), &datagram).expect("loopback is not trusted");
+    assert_eq!(answer.code, Code::UNAUTHORIZED);
 }

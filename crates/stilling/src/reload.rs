@@ -3,9 +3,8 @@
 use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Weak};
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::process::Signal;
@@ -19,7 +18,8 @@ type ReadApps = Box<dyn FnMut() -> Result<Vec<AppConfig>, String> + Send>;
 
 /// The reload thread before its start.
 pub(crate) struct Reloader {
-    apps: Vec<Arc<App>>,
+    /// Weak, because the thread may outlive the server.
+    apps: Vec<Weak<App>>,
     read: ReadApps,
     report: fn(&str),
     /// Written by the signal handler.
@@ -31,7 +31,8 @@ impl Reloader {
     ///
     /// # Errors
     /// The system refuses it.
-    pub(crate) fn new(apps: Vec<Arc<App>>, read: ReadApps, report: fn(&str)) -> io::Result<Reloader> {
+    pub(crate) fn new(apps: &[Arc<App>], read: ReadApps, report: fn(&str)) -> io::Result<Reloader> {
+        let apps = apps.iter().map(Arc::downgrade).collect();
         let event = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
         let written = Arc::clone(&event);
         let wake = Arc::new(Wake::new(move || wake(&written)));
@@ -42,8 +43,9 @@ impl Reloader {
     pub(crate) fn start(self) -> io::Result<ReloadThread> {
         let (event, is_ended) = (Arc::clone(&self.event), Arc::<AtomicBool>::default());
         let ended = Arc::clone(&is_ended);
-        let thread = std::thread::Builder::new().name("reload".to_owned()).spawn(move || self.run(&ended))?;
-        Ok(ReloadThread { event, is_ended, thread: Some(thread) })
+        // Never joined, see `ReloadThread`.
+        std::thread::Builder::new().name("reload".to_owned()).spawn(move || self.run(&ended))?;
+        Ok(ReloadThread { event, is_ended })
     }
 
     fn run(mut self, is_ended: &AtomicBool) {
@@ -53,15 +55,22 @@ impl Reloader {
             if !is_woken || is_ended.load(Ordering::Acquire) {
                 return;
             }
-            if let Err(reason) = self.reload() {
+            let reloaded = self.reload(is_ended);
+            if let Err(reason) = reloaded
+                && !is_ended.load(Ordering::Acquire)
+            {
                 (self.report)(&format!("reload failed: {reason}; the present worker processes remain"));
             }
         }
     }
 
-    fn reload(&mut self) -> Result<(), String> {
+    fn reload(&mut self, is_ended: &AtomicBool) -> Result<(), String> {
         let apps = (self.read)()?;
-        let present = self.apps.iter().map(|app| app.config());
+        if is_ended.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let present_apps: Vec<Arc<App>> = self.apps.iter().filter_map(Weak::upgrade).collect();
+        let present = present_apps.iter().map(|app| app.config());
         let names = |apps: &mut dyn Iterator<Item = &AppConfig>| {
             let mut names: Vec<_> = apps.map(|app| app.name.clone()).collect();
             names.sort();
@@ -71,7 +80,7 @@ impl Reloader {
         if before != after {
             return Err(format!("the pools are now `{after}`, not `{before}`, which needs a restart"));
         }
-        for app in &self.apps {
+        for app in &present_apps {
             let Some(new) = apps.iter().find(|new| new.name == app.config().name) else { continue };
             let AppConfig { command, .. } = new.clone();
             if new != &(AppConfig { command: command.clone(), ..app.config().clone() }) {
@@ -90,25 +99,60 @@ impl fmt::Debug for Reloader {
     }
 }
 
-/// Ends the reload thread when it is dropped.
+/// Ends the reload thread when it is dropped, without a wait: a settings file on a disk that hangs does not delay the
+/// end of the server. The thread only reads the settings and compares them, and reloads nothing after the drop.
 pub(crate) struct ReloadThread {
     event: Arc<OwnedFd>,
     is_ended: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
 }
 
 impl Drop for ReloadThread {
     fn drop(&mut self) {
         self.is_ended.store(true, Ordering::Release);
         wake(&self.event);
-        if let Some(thread) = self.thread.take() {
-            // A panic has been reported by its hook.
-            drop(thread.join());
-        }
     }
 }
 
 /// Ends the read of the reload thread; callable in a signal handler.
 fn wake(event: &OwnedFd) {
     let _ = rustix::io::write(event, &1_u64.to_ne_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use stilling_probe::{HANG_TIMEOUT, eventually};
+
+    use super::*;
+
+    static REPORTED: AtomicBool = AtomicBool::new(false);
+
+    /// Row 1.24: a settings file that cannot be read because its disk hangs does not delay the end of the server, and is
+    /// not applied afterwards.
+    #[test]
+    fn a_read_that_hangs_does_not_hold_up_the_end() {
+        let (begun, has_begun) = mpsc::channel();
+        let (release, released) = mpsc::channel::<()>();
+        let read = move || {
+            begun.send(()).expect("the test runs");
+            // Ends when the test drops the sender.
+            released.recv().map_err(|_| "it cannot be read".to_owned()).map(|()| Vec::new())
+        };
+        let event = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd"));
+        let report = |_: &str| REPORTED.store(true, Ordering::SeqCst);
+        let reloader = Reloader { apps: Vec::new(), read: Box::new(read), report, event: Arc::clone(&event) };
+        let thread = reloader.start().expect("a thread");
+        wake(&event);
+        has_begun.recv_timeout(HANG_TIMEOUT).expect("it reads");
+        let (ended, has_ended) = mpsc::channel();
+        std::thread::spawn(move || {
+            drop(thread);
+            ended.send(()).expect("the test runs");
+        });
+        has_ended.recv_timeout(HANG_TIMEOUT).expect("the end does not wait");
+        drop(release);
+        eventually("the thread ends", || (Arc::strong_count(&event) == 1).then_some(()));
+        assert!(!REPORTED.load(Ordering::SeqCst), "the result is dropped");
+    }
 }

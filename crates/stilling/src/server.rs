@@ -2,8 +2,9 @@
 //!
 //! The calling thread becomes shard 0; the other shards and the workers get their own threads at the start: A shards
 //! and W workers create A + W − 1 threads. Further threads serve the parts in use: the hub and its journal, the log,
-//! the packet log, the volume monitor, the scaler of a pool that may grow, the hand-over, the reload, and the supervisor of worker processes.
-//! `start` creates one more thread for shard 0.
+//! the packet log, the volume monitor, the scaler of a pool that may grow, the hand-over, the reload, and the
+//! supervisor of worker processes. `start` creates one more thread for shard 0. The end waits for all threads but the
+//! one of the reload.
 
 mod bind;
 
@@ -99,8 +100,8 @@ impl Server {
             .map_err(ServeError::Threads)
     }
 
-    /// Makes SIGHUP reload the worker processes: those of the pools that `read` returns, by name, replace the present ones
-    /// without the loss of a request. Only commands may differ from the present pools; `report` gets a line about
+    /// Makes SIGHUP reload the worker processes: those of the pools that `read` returns, by name, replace the present
+    /// ones without the loss of a request. Only commands may differ from the present pools; `report` gets a line about
     /// everything that prevents a reload or is not applied. Without pools the signal keeps its effect.
     ///
     /// # Errors
@@ -111,7 +112,7 @@ impl Server {
         report: fn(&str),
     ) -> Result<(), ServeError> {
         if !self.overview.apps.is_empty() {
-            let reloader = Reloader::new(self.overview.apps.clone(), Box::new(read), report);
+            let reloader = Reloader::new(&self.overview.apps, Box::new(read), report);
             self.reloader = Some(reloader.map_err(ServeError::Threads)?);
         }
         Ok(())
@@ -250,7 +251,7 @@ impl ThreadHandles {
             }
         }
         self.pool.close();
-        // Before the processes: none are started any more.
+        // Before the processes: a reload that is under way does not replace them any more.
         self.reload = None;
         let apps = std::mem::take(&mut self.apps);
         apps.iter().for_each(|app| app.begin_end());

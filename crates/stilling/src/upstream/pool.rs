@@ -266,8 +266,8 @@ impl UpstreamPool {
         self.next_due()
     }
 
-    /// Frees the slots whose quarantine is over. A process that speaks frames cannot be used again: if it has not ended by
-    /// then, it is killed.
+    /// Frees the slots whose quarantine is over. A process that speaks frames cannot be used again: if it has not ended
+    /// by then, it is killed.
     fn check_quarantined(&mut self, now: Time) {
         let is_unusable = self.protocol() == AppProtocol::Frames;
         self.quarantined.retain(|(permit, until)| {
@@ -424,8 +424,9 @@ impl UpstreamPool {
         }
     }
 
-    /// Attaches the state of its session to a request, and finds a connection for it: an idle one that is safe for it, or a new one. The second attempt of a request
-    /// always uses a new one, since other idle connections may be dead as well.
+    /// Attaches the state of its session to a request, and finds a connection for it: an idle one that is safe for it,
+    /// or a new one. The second attempt of a request always uses a new one, since other idle connections may be dead as
+    /// well.
     fn connect(&mut self, mut pending: Box<PendingRequest>, now: Time) {
         if !pending.request.attach_session_state(self.sessions.as_ref(), now) {
             return self.delay(pending, DelayReason::ConnectRetry(now));

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use super::{before, before_fakes, fake, get, lives, number, ready};
 use crate::support::{DriverUnderTest, ServerUnderTest, binary, eventually};
@@ -48,6 +48,7 @@ fn what_a_killed_server_leaves_behind_is_removed(driver: DriverUnderTest) {
     eventually("its folder is removed", || (folders() == 1).then_some(()));
     // The guard may be killed together with the server. A stopped server does not replace it.
     let killed = start();
+    let worker = number(&mut killed.connect(), "/pid");
     let group = guard(&killed);
     killed.signal(Signal::STOP);
     eventually("the server has stopped", || is_stopped(&killed).then_some(()));
@@ -55,6 +56,9 @@ fn what_a_killed_server_leaves_behind_is_removed(driver: DriverUnderTest) {
     killed.signal(Signal::KILL);
     killed.wait();
     assert_eq!(folders(), 2);
+    // Without a guard nothing ends the process, which would outlive the test.
+    assert!(!is_gone(worker));
+    kill_process_group(Pid::from_raw(worker).expect("a number"), Signal::KILL).expect("it lives");
     let next = start();
     assert_eq!(folders(), 2);
     for server in [living, next] {

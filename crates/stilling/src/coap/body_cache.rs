@@ -2,6 +2,8 @@
 //!
 //! An answer belongs to the path and the cache key of its request, and its ETag is on each of its blocks. So a client
 //! never gets a block of another client's answer, nor one of two answers as one.
+//!
+//! States of observed resources are not stored here: all their observers read the further blocks from the one state.
 
 use stilling_engine::DatagramPath;
 use stilling_hub::HashKey;
@@ -130,6 +132,16 @@ impl BodyCache {
         };
         let (body, size) = stored;
         set[way] = Some(CachedBody { path: *path, hash, head, since: now, body, size });
+    }
+
+    /// Removes the answer for this path and key: the client continues with another one.
+    pub(super) fn remove(&mut self, path: &DatagramPath, cache_key: &[u8]) {
+        let (start, hash) = self.set(path, cache_key);
+        for entry in &mut self.entries[start..start + WAYS] {
+            if entry.as_ref().is_some_and(|entry| entry.path == *path && entry.hash == hash) {
+                *entry = None;
+            }
+        }
     }
 
     /// The newest answer for this path and key.

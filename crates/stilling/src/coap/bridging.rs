@@ -93,7 +93,7 @@ impl Exchanges {
             self.answer.start(Code::NOT_ACCEPTABLE);
             return false;
         }
-        let key = ObservableKey::Filter(rest_of_path(request).into());
+        let key = filter_of(request);
         let is_new = self.observations.find_resource(&key).is_none();
         let Some(resource) = self.observations.resource(&key) else {
             self.refuse_full();
@@ -201,4 +201,9 @@ impl Exchanges {
             }
         }
     }
+}
+
+/// The filter that a request names, not checked.
+pub(super) fn filter_of(request: &CoapRequest<'_>) -> ObservableKey {
+    ObservableKey::Filter(rest_of_path(request).into())
 }

@@ -331,10 +331,13 @@ impl CoapShard {
             if let Some(size) = exchange.next_block(&request, &context, cache_key.bytes(), now, reply) {
                 return Some(size);
             }
-            let answers = (cache_key.bytes(), endpoint);
-            if exchange.answer_or_wait(target, &request, &mut context, answers, now) {
+            // Otherwise each observer of a long state would store it.
+            let is_stored = !exchange.reads_observed_state(target, &request);
+            let cache_key = cache_key.bytes().filter(|_| is_stored);
+            if exchange.answer_or_wait(target, &request, &mut context, (cache_key, endpoint), now) {
                 return None;
             }
+            return exchange.reply(&context, cache_key, now, reply);
         }
         exchange.reply(&context, cache_key.bytes(), now, reply)
     }

@@ -476,8 +476,13 @@ impl Exchanges {
         }
         let body_head = answer.head();
         let size = encode_fitting_block(buffer, head, &body_head, &answer.body, block, limit)?;
-        if let Some(cache_key) = cache_key {
-            bodies.insert(context.path(), cache_key, now, body_head, &answer.body);
+        match (cache_key, head.observe) {
+            // The further blocks come from the state, one copy for all observers.
+            (Some(cache_key), Some(_)) => bodies.remove(context.path(), cache_key),
+            (Some(cache_key), None) => {
+                bodies.insert(context.path(), cache_key, now, body_head, &answer.body);
+            }
+            (None, _) => {}
         }
         Some(size)
     }

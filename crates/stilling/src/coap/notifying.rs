@@ -2,13 +2,15 @@
 
 use stilling_engine::DatagramPath;
 use stilling_ring::Time;
+use stilling_wire::coap::limits::BLOCK_SIZE_MAX;
 use stilling_wire::coap::{Code, MessageType, NoResponse, ObserveSequence};
 
 use super::answer::MessageHead;
-use super::bridging::MESSAGE_FORMAT;
+use super::bridge::BridgePath;
+use super::bridging::{MESSAGE_FORMAT, filter_of};
 use super::demo_observables::DemoObservable;
 use super::exchange_cache::ExchangeKey;
-use super::exchanges::Exchanges;
+use super::exchanges::{Exchanges, Target};
 use super::limits::{DEMO_CHECK_INTERVAL, MESSAGE_SIZE_MAX, NOTIFICATION_RETRY_DELAY};
 use super::observations::{ObservableKey, ObserverSlot, Registration, ResourceId};
 use super::pending::RequestContext;
@@ -25,6 +27,20 @@ impl Exchanges {
         if request.observe == Some(ObserveSequence::DEREGISTER) {
             self.observations.deregister(context.path(), context.key.token);
         }
+    }
+
+    /// Whether a request asks for a later block of a state that is observed.
+    pub(super) fn reads_observed_state(&self, target: Target, request: &CoapRequest<'_>) -> bool {
+        if request.later_block().is_none() || !request.is_safe() {
+            return false;
+        }
+        let key = match target {
+            Target::Hub(BridgePath::Subscribe) => Some(filter_of(request)),
+            Target::Resource => DemoObservable::of(request.path).map(ObservableKey::Demo),
+            Target::Hub(BridgePath::Publish) | Target::Pool(_) => None,
+        };
+        let resource = key.and_then(|key| self.observations.find_resource(&key));
+        resource.is_some_and(|resource| self.observations.is_observed(resource))
     }
 
     /// Registers the client of an answered request, if it asks for that and its resource is a demo resource that can be
@@ -173,6 +189,10 @@ impl Exchanges {
                 let answer = self.answer.start(Code::CONTENT);
                 answer.format = Some(MESSAGE_FORMAT);
                 answer.body.extend_from_slice(self.observations.state(resource).unwrap_or_default());
+                if answer.body.len() > BLOCK_SIZE_MAX {
+                    // The state is hashed once, not for each of its blocks.
+                    answer.etag = self.observations.etag(resource, MESSAGE_FORMAT);
+                }
             }
             None => _ = self.answer.start(Code::NOT_FOUND),
         }

@@ -17,13 +17,14 @@ use std::time::Duration;
 use stilling_engine::DatagramPath;
 use stilling_hub::HashKey;
 use stilling_ring::Time;
-use stilling_wire::coap::{MessageId, MessageType, ObserveSequence, Token};
+use stilling_wire::coap::{ContentFormat, MessageId, MessageType, ObserveSequence, Token};
 
 pub(super) use self::observers::{Observer, ObserverSlot, Registration};
 pub(super) use self::resources::{ObservableKey, ResourceId};
 
 use self::observers::Observers;
 use self::resources::{ObservedResource, ObservedResources};
+use super::body_cache::{ETag, etag_of};
 use super::limits::{OBSERVED_RESOURCES_MAX, OBSERVERS_MAX};
 use super::pending::PendingId;
 
@@ -66,6 +67,11 @@ impl Observations {
     /// An observed resource.
     pub(super) fn find_resource(&self, key: &ObservableKey) -> Option<ResourceId> {
         self.resources.find(key)
+    }
+
+    /// Whether a resource has observers.
+    pub(super) fn is_observed(&self, resource: ResourceId) -> bool {
+        self.resources.get(resource).is_some_and(|resource| !resource.observers.is_empty())
     }
 
     /// The key of a resource.
@@ -141,6 +147,13 @@ impl Observations {
     /// The state of a resource.
     pub(super) fn state(&self, resource: ResourceId) -> Option<&[u8]> {
         self.resources.get(resource)?.state.as_deref()
+    }
+
+    /// The validator of a resource's state in this format.
+    pub(super) fn etag(&mut self, resource: ResourceId, format: ContentFormat) -> Option<ETag> {
+        let ObservedResource { state, etag, .. } = self.resources.get_mut(resource)?;
+        let state = state.as_ref()?;
+        Some(*etag.get_or_insert_with(|| etag_of(Some(format), state)))
     }
 
     /// Makes a request wait for a resource.

@@ -4,6 +4,7 @@ use std::collections::{HashMap, VecDeque};
 
 use stilling_hub::HashKey;
 
+use super::super::body_cache::ETag;
 use super::super::demo_observables::DemoObservable;
 use super::super::limits::{OBSERVED_STATE_SIZE_MAX, OBSERVED_STATES_SIZE_MAX};
 use super::super::pending::PendingId;
@@ -37,6 +38,8 @@ pub(super) struct ObservedResource {
     generation: u64,
     version: u64,
     pub(super) state: Option<Vec<u8>>,
+    /// Of the state, if it has been asked for.
+    pub(super) etag: Option<ETag>,
     pub(super) is_complete: bool,
     /// Requests that wait until it is complete.
     pub(super) waiting: Vec<PendingId>,
@@ -119,6 +122,7 @@ impl ObservedResources {
             generation: id.generation,
             version: 0,
             state: None,
+            etag: None,
             is_complete: false,
             waiting: Vec::new(),
             observers: Vec::new(),
@@ -149,6 +153,7 @@ impl ObservedResources {
         {
             return false;
         }
+        resource.etag = None;
         let stored = resource.state.get_or_insert_default();
         stored.clear();
         stored.reserve_exact(state.len());

@@ -259,6 +259,36 @@ fn an_observer_of_a_filter_gets_the_newest_message() {
     assert_eq!(all.hub_counters.registrations.get(), 0);
 }
 
+/// All observers of a long message read its blocks from the one state, and the ETag tells a newer one from it.
+#[test]
+fn blocks_of_a_long_message_come_from_the_observed_state() {
+    let mut all = BridgeFixture::new(&[]);
+    let publish = |all: &mut BridgeFixture, byte: u8| {
+        let pieces = vec![byte; 3000];
+        for (number, piece) in pieces.chunks(1024).enumerate() {
+            let block = [block_option(OptionNumber::BLOCK1, number as u32, piece.len() == 1024, 1024)];
+            all.ask(&client(1), Code::POST, "publish/readings.long", &block, piece);
+        }
+    };
+    let block = |number| [block_option(OptionNumber::BLOCK2, number, false, 1024)];
+    publish(&mut all, b'a');
+    let register = [(OptionNumber::OBSERVE, Vec::new())];
+    let mut tags = Vec::new();
+    for port in [2, 3] {
+        let first = all.ask(&client(port), Code::GET, "subscribe/readings.long", &register, b"");
+        assert!(first.observe().is_some());
+        let rest = all.ask(&client(port), Code::GET, "subscribe/readings.long", &block(2), b"");
+        assert_eq!((rest.code, rest.payload), (Code::CONTENT, vec![b'a'; 3000 - 2048]));
+        tags.push(first.value(OptionNumber::ETAG).expect("a block has one").to_vec());
+    }
+    assert_eq!(tags[0], tags[1]);
+    // An observer continues while the message is replaced.
+    publish(&mut all, b'b');
+    let rest = all.ask(&client(2), Code::GET, "subscribe/readings.long", &block(1), b"");
+    assert_eq!(rest.payload, [b'b'; 1024]);
+    assert!(rest.value(OptionNumber::ETAG).is_some_and(|tag| tag != tags[0]));
+}
+
 /// A filter without a record is observed as well: its state is empty until the first message.
 #[test]
 fn a_filter_without_a_record_can_be_observed() {

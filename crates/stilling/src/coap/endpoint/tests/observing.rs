@@ -206,3 +206,57 @@ fn sequences_increase_over_a_restart() {
     after.shard = after.shard.with_clock_offset(Duration::from_secs(1_700_001_000));
     assert!(after.observe(&client(1), 1, "obs").observe().expect("it is registered").is_newer_than(old));
 }
+
+/// A state longer than a block costs no copy per observer: the stored answers of other clients stay, and each observer
+/// reads all blocks of the newest state.
+#[test]
+fn observers_of_a_long_state_share_one_body() {
+    const OBSERVERS: u16 = 400;
+    let mut fixture = Fixture::new();
+    let block = |number| [block_option(OptionNumber::BLOCK2, number, false, 1024)];
+    let stored: Vec<_> = (0..200).map(|number| client(5000 + number)).collect();
+    for path in &stored {
+        assert_eq!(fixture.ask(path, Code::GET, "large", &[], b"").payload.len(), 1024);
+    }
+    let is_stored = |fixture: &Fixture, path: &DatagramPath| {
+        // The cache key of GET /large.
+        let key = [&[1, 0, 11, 0, 5][..], b"large"].concat();
+        fixture.shard.exchange.bodies.find(path, &key, fixture.now).is_some()
+    };
+    let before: Vec<bool> = stored.iter().map(|path| is_stored(&fixture, path)).collect();
+    assert!(before.iter().filter(|is_stored| **is_stored).count() > 150);
+
+    for number in 0..OBSERVERS {
+        assert!(fixture.observe(&client(1000 + number), 1, "obs-large").observe().is_some());
+    }
+    for round in 0..2_u8 {
+        let state: Vec<u8> = (0..1024).map(|at| at as u8 ^ round).collect();
+        fixture.change("obs-large", &[&state[..], &[round; 500]].concat());
+        fixture.now = fixture.now.after(Duration::from_secs(4));
+        let notifications = fixture.transmit();
+        assert_eq!(notifications.len(), usize::from(OBSERVERS));
+        for (path, notification) in &notifications {
+            assert_eq!(notification.payload, state);
+            let rest = fixture.ask(path, Code::GET, "obs-large", &block(1), b"");
+            assert_eq!(rest.payload, [round; 500]);
+            assert_eq!(rest.value(OptionNumber::ETAG), notification.value(OptionNumber::ETAG));
+            fixture.acknowledge(path, notification.id);
+        }
+    }
+    let after: Vec<bool> = stored.iter().map(|path| is_stored(&fixture, path)).collect();
+    assert_eq!(after, before);
+}
+
+/// A client that has read a state in blocks before it observes does not get blocks of the older state.
+#[test]
+fn an_observer_gets_no_blocks_of_the_state_that_it_read_before() {
+    let (mut fixture, me) = (Fixture::new(), client(1));
+    fixture.change("obs-large", &[1; 1500]);
+    assert_eq!(fixture.ask(&me, Code::GET, "obs-large", &[], b"").payload, [1; 1024]);
+    assert!(fixture.observe(&me, 100, "obs-large").observe().is_some());
+    fixture.change("obs-large", &[2; 1500]);
+    let notification = fixture.transmit().remove(0).1;
+    let second = block_option(OptionNumber::BLOCK2, 1, false, 1024);
+    let rest = fixture.ask(&me, Code::GET, "obs-large", &[second], b"");
+    assert_eq!((rest.payload, notification.payload), (vec![2; 476], vec![2; 1024]));
+}

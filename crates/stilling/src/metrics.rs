@@ -169,7 +169,7 @@ impl OverviewCollector {
         let help = "Confirmable messages that no retransmission got an acknowledgement for";
         let timed_out = overview.coap(|c| c.transmissions_timed_out.get());
         counter(to, "coap_transmissions_timed_out", help, timed_out)?;
-        let help = "Messages sent as non-confirmable ones because the table of confirmable ones was full";
+        let help = "Messages sent as non-confirmable ones for lack of room among confirmable ones";
         let refused = overview.coap(|c| c.transmissions_refused.get());
         counter(to, "coap_transmissions_refused", help, refused)?;
         let help = "Replies beyond what an address without proof may get, within the budget for them";
@@ -214,7 +214,7 @@ impl OverviewCollector {
         gauge(to, "coap_observers", help, overview.coap(|c| c.observers.get()))?;
         let help = "Observed CoAP resources now, summed over shards";
         gauge(to, "coap_observed_resources", help, overview.coap(|c| c.observed_resources.get()))?;
-        let help = "Requests to observe answered without observation because a table was full";
+        let help = "Requests to observe answered without observation for lack of room";
         counter(to, "coap_observers_refused", help, overview.coap(|c| c.observers_refused.get()))?;
         let ended = [
             ("reset", overview.coap(|c| c.observers_reset.get())),

@@ -60,7 +60,7 @@ pub struct CoapCounters {
     pub transmissions: Counter,
     /// Confirmable messages without an acknowledgement after all retransmissions.
     pub transmissions_timed_out: Counter,
-    /// Messages sent as non-confirmable ones because the table of confirmable ones was full.
+    /// Messages sent as non-confirmable ones because there was no room for their clients among confirmable ones.
     pub transmissions_refused: Counter,
     /// Request bodies now of which blocks are still to come.
     pub assemblies: Counter,
@@ -78,7 +78,7 @@ pub struct CoapCounters {
     pub observers: Counter,
     /// Observed resources now.
     pub observed_resources: Counter,
-    /// Requests to observe that were answered without observation, because a table was full.
+    /// Requests to observe that were answered without observation, because there was no room for their clients.
     pub observers_refused: Counter,
     /// Observers that ended by a reset.
     pub observers_reset: Counter,

@@ -49,8 +49,9 @@ pub(crate) const ASSEMBLY_TIMEOUT: Duration = Duration::from_secs(60);
 /// Idle time from which an incomplete request body makes room for another one.
 pub(crate) const ASSEMBLY_IDLE_MIN: Duration = Duration::from_secs(5);
 
-/// Confirmable messages of a shard that wait for their acknowledgement, or for their turn. More: a separate
-/// response is sent as a non-confirmable message, and counted.
+/// Confirmable messages of a shard that wait for their acknowledgement, or for their turn. A client address (IPv6: a /64,
+/// loopback included) has at most as many as are free, half of them if it is alone. More: a separate response is sent as
+/// a non-confirmable message, and counted.
 pub(crate) const TRANSMISSIONS_MAX: usize = 1024;
 
 /// Confirmable messages for one peer that wait behind the one in flight. More: as for [`TRANSMISSIONS_MAX`].
@@ -135,7 +136,8 @@ pub(crate) const FORWARD_TIMEOUT: Duration = EXCHANGE_LIFETIME;
 /// Bytes of the location that a worker names. Longer: the answer has none.
 pub(crate) const LOCATION_SIZE_MAX: usize = 256;
 
-/// Observers of a shard. More: a request to observe is answered without observation (RFC 7641 §4.1), and counted.
+/// Observers of a shard. A client address (IPv6: a /64, loopback included) has at most as many as are free, half of them
+/// if it is alone. More: a request to observe is answered without observation (RFC 7641 §4.1), and counted.
 pub(crate) const OBSERVERS_MAX: usize = 4096;
 
 /// Observed resources of a shard. More: as for [`OBSERVERS_MAX`].

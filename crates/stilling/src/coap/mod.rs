@@ -15,6 +15,7 @@
 //! Time is an argument. [`CoapShard::receive`] returns the reply to a datagram; everything else leaves by
 //! [`CoapShard::poll_transmit`], and calls for worker processes and the hub by [`CoapShard::next_call`]. Each message names its whole path: peer, socket and local address.
 
+mod address_shares;
 mod answer;
 mod assembly;
 mod body_cache;

@@ -84,7 +84,8 @@ impl Observations {
         self.resources.find_or_insert(key)
     }
 
-    /// Adds an observer, or refreshes its registration. Returns the sequence of the response. `None` without room.
+    /// Adds an observer, or refreshes its registration. Returns the sequence of the response. `None` without
+    /// room for the client.
     pub(super) fn register(
         &mut self,
         registration: Registration,
@@ -96,7 +97,8 @@ impl Observations {
         let next = known.and_then(|slot| self.observers.next_sequence(slot, now));
         known.into_iter().for_each(|slot| self.remove(slot));
         let sequence = next.unwrap_or_else(|| self.observers.sequence_at(now));
-        let slot = self.observers.insert(registration, resource, (version, sequence), now)?;
+        let replaces = known.is_some();
+        let slot = self.observers.insert(registration, resource, (version, sequence), replaces, now)?;
         self.resources.get_mut(resource)?.observers.push(slot);
         Some(sequence)
     }

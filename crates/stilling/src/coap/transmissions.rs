@@ -10,6 +10,7 @@ use stilling_hub::HashKey;
 use stilling_ring::{SplitMix64, Time};
 use stilling_wire::coap::MessageId;
 
+use super::address_shares::{AddressShares, ClientAddress};
 use super::limits::{ACK_TIMEOUT, MESSAGE_SIZE_MAX, RETRANSMISSIONS_MAX, TRANSMISSIONS_PER_PEER_MAX};
 
 const NONE: u32 = u32::MAX;
@@ -30,7 +31,7 @@ struct Transmission {
 pub(super) struct Transmissions {
     slots: Vec<Transmission>,
     free: Vec<u32>,
-    capacity: usize,
+    shares: AddressShares,
     /// The message in flight to each peer.
     in_flight: HashMap<DatagramPath, u32, HashKey>,
     /// Messages to be sent now.
@@ -45,7 +46,7 @@ impl Transmissions {
         Transmissions {
             slots: Vec::with_capacity(capacity),
             free: Vec::with_capacity(capacity),
-            capacity,
+            shares: AddressShares::new(hash_key, capacity),
             in_flight: HashMap::with_capacity_and_hasher(capacity, hash_key),
             due: VecDeque::with_capacity(capacity),
             wheel: TimerWheel::new(now, capacity),
@@ -56,10 +57,10 @@ impl Transmissions {
 
     /// Messages that are not acknowledged.
     pub(super) fn len(&self) -> usize {
-        self.slots.len() - self.free.len()
+        self.shares.held()
     }
 
-    /// Adds a message, to be sent by [`next_due`](Self::next_due). Returns whether there was room.
+    /// Adds a message, to be sent by [`next_due`](Self::next_due). Returns whether there was room for its client.
     pub(super) fn push(&mut self, path: DatagramPath, id: MessageId, message: &[u8]) -> bool {
         let last = match self.in_flight.get(&path) {
             Some(&first) => match self.last_of(first) {
@@ -68,7 +69,10 @@ impl Transmissions {
             },
             None => None,
         };
-        let Some(slot) = self.allocate() else { return false };
+        if !self.shares.try_add(ClientAddress::of(&path), 1) {
+            return false;
+        }
+        let slot = self.allocate();
         let transmission = &mut self.slots[slot as usize];
         (transmission.path, transmission.id) = (path, id);
         (transmission.retransmissions, transmission.next) = (0, NONE);
@@ -93,12 +97,10 @@ impl Transmissions {
         None
     }
 
-    fn allocate(&mut self) -> Option<u32> {
+    /// A slot; the shares bound their number.
+    fn allocate(&mut self) -> u32 {
         if let Some(slot) = self.free.pop() {
-            return Some(slot);
-        }
-        if self.slots.len() == self.capacity {
-            return None;
+            return slot;
         }
         let path = DatagramPath { socket: 0, peer: ([0, 0, 0, 0], 0).into(), local: None };
         self.slots.push(Transmission {
@@ -109,7 +111,7 @@ impl Transmissions {
             timeout: ACK_TIMEOUT,
             next: NONE,
         });
-        Some(self.slots.len() as u32 - 1)
+        self.slots.len() as u32 - 1
     }
 
     fn start(&mut self, slot: u32) {
@@ -137,6 +139,7 @@ impl Transmissions {
         // It may be acknowledged while it waits for room in the output.
         self.due.retain(|due| *due != slot);
         self.free.push(slot);
+        self.shares.release(ClientAddress::of(&path), 1);
         if next != NONE {
             self.start(next);
         }
@@ -254,16 +257,29 @@ mod tests {
 
     #[test]
     fn a_full_table_refuses_and_its_slots_are_reused() {
+        let other = DatagramPath { socket: 0, peer: ([127, 0, 0, 2], 1).into(), local: None };
+        let third = DatagramPath { socket: 0, peer: ([127, 0, 0, 3], 1).into(), local: None };
         let mut all = transmissions(2);
         for round in 0..10 {
             assert!(all.push(path(1), round, b"a"));
-            assert!(all.push(path(2), round, b"b"));
-            assert!(!all.push(path(3), round, b"c"));
+            assert!(all.push(other, round, b"b"));
+            assert!(!all.push(third, round, b"c"));
             // One is acknowledged before it has left.
             assert!(all.end(&path(1), round));
             assert_eq!(drain(&mut all, Time::ZERO), [b"b"]);
-            assert!(all.end(&path(2), round));
+            assert!(all.end(&other, round));
         }
-        assert_eq!(all.next_deadline(), None);
+        assert_eq!((all.len(), all.next_deadline()), (0, None));
+        assert_eq!(all.slots.len(), 2);
+    }
+
+    /// A client with many ports that acknowledges nothing leaves room for others.
+    #[test]
+    fn a_client_with_many_ports_has_one_share() {
+        let mut all = transmissions(64);
+        let accepted = (1..=200).filter(|port| all.push(path(*port), *port, b"m")).count();
+        assert_eq!(accepted, 32);
+        let other = DatagramPath { socket: 0, peer: ([127, 0, 0, 2], 1).into(), local: None };
+        assert!(all.push(other, 1, b"m"));
     }
 }

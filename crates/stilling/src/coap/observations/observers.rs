@@ -9,6 +9,7 @@ use stilling_hub::HashKey;
 use stilling_ring::Time;
 use stilling_wire::coap::{BlockValue, ContentFormat, MessageId, MessageType, ObserveSequence, Token};
 
+use super::super::address_shares::{AddressShares, ClientAddress};
 use super::super::limits::{CONFIRMABLE_EVERY, CONFIRMABLE_INTERVAL_MAX, NOTIFICATION_INTERVAL};
 use super::resources::ResourceId;
 
@@ -88,7 +89,7 @@ impl Observer {
 pub(super) struct Observers {
     slots: Vec<Option<Observer>>,
     free: Vec<u32>,
-    capacity: usize,
+    shares: AddressShares,
     by_token: HashMap<(DatagramPath, Token), u32, HashKey>,
     /// The last message of each.
     by_message: HashMap<(DatagramPath, MessageId), u32, HashKey>,
@@ -104,7 +105,7 @@ impl Observers {
         Observers {
             slots: Vec::new(),
             free: Vec::new(),
-            capacity,
+            shares: AddressShares::new(hash_key, capacity),
             by_token: HashMap::with_hasher(hash_key),
             by_message: HashMap::with_hasher(hash_key),
             due: VecDeque::new(),
@@ -119,7 +120,7 @@ impl Observers {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.by_token.len()
+        self.shares.held()
     }
 
     pub(super) fn find(&self, path: &DatagramPath, token: Token) -> Option<ObserverSlot> {
@@ -149,15 +150,20 @@ impl Observers {
         self.slots.get_mut(slot.0 as usize)?.as_mut()
     }
 
-    /// Adds an observer whose response has the state with this version, and this sequence.
+    /// Adds an observer whose response has the state with this version, and this sequence. `None` without room for its
+    /// client; one that `replaces` its own has room.
     pub(super) fn insert(
         &mut self,
         registration: Registration,
         resource: ResourceId,
         (version, sequence): (u64, ObserveSequence),
+        replaces: bool,
         now: Time,
     ) -> Option<ObserverSlot> {
-        if self.len() >= self.capacity {
+        let client = ClientAddress::of(&registration.path);
+        if replaces {
+            self.shares.add(client, 1);
+        } else if !self.shares.try_add(client, 1) {
             return None;
         }
         let slot = self.free.pop().unwrap_or_else(|| {
@@ -196,6 +202,7 @@ impl Observers {
         }
         self.wheel.clear(slot.0);
         self.free.push(slot.0);
+        self.shares.release(ClientAddress::of(path), 1);
         Some(observer)
     }
 

@@ -120,19 +120,34 @@ fn a_reset_by_another_peer_changes_nothing() {
     assert_eq!(fixture.transmit().remove(0).1.payload, b"2");
 }
 
-/// RFC 7641 §4.1: without room a request is answered without observation, and counted.
+/// RFC 7641 §4.1: without room a request is answered without observation, and counted. A client with many ports leaves
+/// room for others.
 #[test]
 fn a_full_table_answers_without_observation() {
     let mut fixture = Fixture::new();
-    for number in 0..OBSERVERS_MAX {
-        let path = client(2000 + (number / 1000) as u16);
-        assert!(fixture.observe(&path, (number % 1000) as MessageId, "obs").observe().is_some());
+    let path = |address: u8, number: usize| DatagramPath {
+        peer: ([127, 0, 0, address], 2000 + (number / 1000) as u16).into(),
+        ..client(1)
+    };
+    let mut free = OBSERVERS_MAX;
+    // Each client has as many as are free for others.
+    for address in 1..=13 {
+        let share = free.div_ceil(2);
+        for number in 0..share {
+            let answer = fixture.observe(&path(address, number), (number % 1000) as MessageId, "obs");
+            assert!(answer.observe().is_some(), "{address}: {number}");
+        }
+        let answer = fixture.observe(&path(address, 60_000), 1, "obs");
+        assert_eq!((answer.code, answer.observe()), (Code::CONTENT, None));
+        free -= share;
     }
-    let answer = fixture.observe(&client(1), 1, "obs");
-    assert_eq!((answer.code, answer.observe()), (Code::CONTENT, None));
-    assert_eq!(fixture.counters.observers_refused.get(), 1);
+    assert_eq!((free, fixture.counters.observers_refused.get()), (0, 13));
     fixture.shard.publish_metrics(fixture.now);
     assert_eq!(fixture.counters.observers.get(), OBSERVERS_MAX as u64);
+    // A refresh keeps its place.
+    let mut again = request(CON, Code::GET, 5000, "obs", &[(OptionNumber::OBSERVE, Vec::new())], b"");
+    again[4..6].copy_from_slice(&[0, 1]);
+    assert!(fixture.send(&path(1, 0), &again).expect("an answer").observe().is_some());
 }
 
 /// Observe × spoofed source: an address that has not proved itself gets at most three times its bytes, and no

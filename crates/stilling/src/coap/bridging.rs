@@ -4,6 +4,7 @@ use stilling_engine::DatagramPath;
 use stilling_ring::Time;
 use stilling_wire::coap::{Code, ContentFormat};
 
+use super::address_shares::ClientAddress;
 use super::bridge::{AwaitedOutcome, BridgeAnswer, BridgeCall, BridgePath, BridgeRejection, rest_of_path};
 use super::exchanges::Exchanges;
 use super::limits::{PUBLICATION_TIMEOUT, STATE_TIMEOUT};
@@ -95,7 +96,7 @@ impl Exchanges {
         }
         let key = filter_of(request);
         let is_new = self.observations.find_resource(&key).is_none();
-        let Some(resource) = self.observations.resource(&key) else {
+        let Some(resource) = self.observations.resource(&key, ClientAddress::of(context.path())) else {
             self.refuse_full();
             return false;
         };

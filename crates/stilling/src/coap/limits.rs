@@ -140,13 +140,15 @@ pub(crate) const LOCATION_SIZE_MAX: usize = 256;
 /// if it is alone. More: a request to observe is answered without observation (RFC 7641 §4.1), and counted.
 pub(crate) const OBSERVERS_MAX: usize = 4096;
 
-/// Observed resources of a shard. More: as for [`OBSERVERS_MAX`].
+/// Observed filters of a shard. Each counts for the client that asked for it first, or for another one that observes it.
+/// A client address has at most as many as are free, as for [`OBSERVERS_MAX`]. More: 5.03.
 pub(crate) const OBSERVED_RESOURCES_MAX: usize = 4096;
 
 /// Bytes of a state that is stored for its observers. Longer: the older state stays, and the new one is counted.
 pub(crate) const OBSERVED_STATE_SIZE_MAX: usize = 64 * 1024;
 
-/// Bytes of all these states, per shard. More: as for [`OBSERVED_STATE_SIZE_MAX`].
+/// Bytes of all these states, per shard. A client address has at most as many as are free, as for
+/// [`OBSERVED_RESOURCES_MAX`]. More: as for [`OBSERVED_STATE_SIZE_MAX`], unless another observer of the filter has room.
 pub(crate) const OBSERVED_STATES_SIZE_MAX: usize = 16 * 1024 * 1024;
 
 /// Of this many notifications of an observer one is confirmable.

@@ -5,6 +5,7 @@ use stilling_ring::Time;
 use stilling_wire::coap::limits::BLOCK_SIZE_MAX;
 use stilling_wire::coap::{Code, MessageType, NoResponse, ObserveSequence};
 
+use super::address_shares::ClientAddress;
 use super::answer::MessageHead;
 use super::bridge::BridgePath;
 use super::bridging::{MESSAGE_FORMAT, filter_of};
@@ -56,10 +57,11 @@ impl Exchanges {
             return;
         }
         let Some(observable) = DemoObservable::of(request.path) else { return };
+        let client = ClientAddress::of(context.path());
         if !self.is_proven(context.path(), now) {
             return self.require_echo(context.path(), now);
         }
-        let Some(resource) = self.observations.resource(&ObservableKey::Demo(observable)) else {
+        let Some(resource) = self.observations.resource(&ObservableKey::Demo(observable), client) else {
             return self.counters.observers_refused.add(1);
         };
         self.observations.set_version(resource, self.demo.observables().version(observable, now));

@@ -24,8 +24,9 @@ pub(super) use self::resources::{ObservableKey, ResourceId};
 
 use self::observers::Observers;
 use self::resources::{ObservedResource, ObservedResources};
+use super::address_shares::ClientAddress;
 use super::body_cache::{ETag, etag_of};
-use super::limits::{OBSERVED_RESOURCES_MAX, OBSERVERS_MAX};
+use super::limits::{OBSERVED_RESOURCES_MAX, OBSERVED_STATE_SIZE_MAX, OBSERVERS_MAX};
 use super::pending::PendingId;
 
 /// See the [module](self).
@@ -79,9 +80,9 @@ impl Observations {
         Some(&self.resources.get(resource)?.key)
     }
 
-    /// Gets a resource, which is added if it is new. `None` without room.
-    pub(super) fn resource(&mut self, key: &ObservableKey) -> Option<ResourceId> {
-        self.resources.find_or_insert(key)
+    /// Gets a resource, which is added for a client if it is new. `None` without room for the client.
+    pub(super) fn resource(&mut self, key: &ObservableKey, client: ClientAddress) -> Option<ResourceId> {
+        self.resources.find_or_insert(key, client)
     }
 
     /// Adds an observer, or refreshes its registration. Returns the sequence of the response. `None` without
@@ -100,6 +101,7 @@ impl Observations {
         let replaces = known.is_some();
         let slot = self.observers.insert(registration, resource, (version, sequence), replaces, now)?;
         self.resources.get_mut(resource)?.observers.push(slot);
+        self.update_owner(resource);
         Some(sequence)
     }
 
@@ -116,6 +118,19 @@ impl Observations {
         if let Some(resource) = self.resources.get_mut(observer.resource()) {
             resource.observers.retain(|other| *other != slot);
             self.resources.note_unused(observer.resource());
+            self.update_owner(observer.resource());
+        }
+    }
+
+    /// Counts a resource towards one of its observers' clients, if its owner observes it no longer.
+    fn update_owner(&mut self, id: ResourceId) {
+        let Some(resource) = self.resources.get(id) else { return };
+        let clients =
+            resource.observers.iter().filter_map(|slot| self.observers.get(*slot)).map(Observer::client);
+        let first = clients.clone().next();
+        let is_owned = clients.map(Some).any(|client| client == resource.owner);
+        if let Some(client) = first.filter(|_| !is_owned) {
+            self.resources.set_owner(id, client);
         }
     }
 
@@ -129,9 +144,23 @@ impl Observations {
         self.resources.set_version(resource, version);
     }
 
-    /// Sets the state of a resource. Returns whether there was room for it.
+    /// Sets the state of a resource. Returns whether there was room for it, in the share of any of its clients.
     pub(super) fn set_state(&mut self, resource: ResourceId, state: &[u8]) -> bool {
         self.resources.set_state(resource, state)
+            || self.find_owner(resource, state.len()) && self.resources.set_state(resource, state)
+    }
+
+    /// Counts a resource towards an observer's client that has room for a state of this size.
+    fn find_owner(&mut self, id: ResourceId, size: usize) -> bool {
+        let count = self.resources.get(id).map_or(0, |resource| resource.observers.len());
+        if size > OBSERVED_STATE_SIZE_MAX {
+            return false;
+        }
+        (0..count).any(|at| {
+            let slot = self.resources.get(id).and_then(|resource| resource.observers.get(at)).copied();
+            let client = slot.and_then(|slot| self.observers.get(slot)).map(Observer::client);
+            client.is_some_and(|client| self.resources.try_set_owner(id, client, size))
+        })
     }
 
     /// Notes that a resource has every state up to now.

@@ -67,6 +67,10 @@ impl Observer {
         self.resource
     }
 
+    pub(super) fn client(&self) -> ClientAddress {
+        ClientAddress::of(&self.registration.path)
+    }
+
     /// The first notification shows the time of a round trip; later, each tenth shows that the client exists.
     pub(super) fn is_confirmable_due(&self, now: Time) -> bool {
         self.unconfirmed.is_none_or(|count| count + 1 >= CONFIRMABLE_EVERY)

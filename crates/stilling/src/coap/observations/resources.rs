@@ -4,6 +4,7 @@ use std::collections::{HashMap, VecDeque};
 
 use stilling_hub::HashKey;
 
+use super::super::address_shares::{AddressShares, ClientAddress};
 use super::super::body_cache::ETag;
 use super::super::demo_observables::DemoObservable;
 use super::super::limits::{OBSERVED_STATE_SIZE_MAX, OBSERVED_STATES_SIZE_MAX};
@@ -35,9 +36,13 @@ pub(crate) struct ResourceId {
 #[derive(Debug)]
 pub(super) struct ObservedResource {
     pub(super) key: ObservableKey,
+    /// The client whose shares it counts towards; `None` for a demo resource.
+    pub(super) owner: Option<ClientAddress>,
     generation: u64,
     version: u64,
     pub(super) state: Option<Vec<u8>>,
+    /// Bytes of the longest state so far.
+    state_size: usize,
     /// Of the state, if it has been asked for.
     pub(super) etag: Option<ETag>,
     pub(super) is_complete: bool,
@@ -59,15 +64,15 @@ impl ObservedResource {
 pub(super) struct ObservedResources {
     slots: Vec<Option<ObservedResource>>,
     free: Vec<u32>,
-    capacity: usize,
+    shares: AddressShares,
     by_key: HashMap<ObservableKey, u32, HashKey>,
     generations: u64,
     /// Resources with a new state.
     changed: VecDeque<ResourceId>,
     /// Resources that may be without observers and requests.
     unused: Vec<ResourceId>,
-    /// Bytes of all states.
-    states_size: usize,
+    /// Of the bytes of all states.
+    state_shares: AddressShares,
 }
 
 impl ObservedResources {
@@ -75,12 +80,12 @@ impl ObservedResources {
         ObservedResources {
             slots: Vec::new(),
             free: Vec::new(),
-            capacity,
+            shares: AddressShares::new(hash_key, capacity),
             by_key: HashMap::with_hasher(hash_key),
             generations: 0,
             changed: VecDeque::new(),
             unused: Vec::new(),
-            states_size: 0,
+            state_shares: AddressShares::new(hash_key, OBSERVED_STATES_SIZE_MAX),
         }
     }
 
@@ -104,11 +109,17 @@ impl ObservedResources {
         Some(ResourceId { generation, slot })
     }
 
-    pub(super) fn find_or_insert(&mut self, key: &ObservableKey) -> Option<ResourceId> {
+    /// Finds a resource, or adds it for a client. `None` without room for the client.
+    pub(super) fn find_or_insert(
+        &mut self,
+        key: &ObservableKey,
+        client: ClientAddress,
+    ) -> Option<ResourceId> {
         if let Some(id) = self.find(key) {
             return Some(id);
         }
-        if self.len() >= self.capacity {
+        let owner = matches!(key, ObservableKey::Filter(_)).then_some(client);
+        if owner.is_some_and(|owner| !self.shares.try_add(owner, 1)) {
             return None;
         }
         let slot = self.free.pop().unwrap_or_else(|| {
@@ -119,9 +130,11 @@ impl ObservedResources {
         let id = ResourceId { generation: self.generations, slot };
         self.slots[slot as usize] = Some(ObservedResource {
             key: key.clone(),
+            owner,
             generation: id.generation,
             version: 0,
             state: None,
+            state_size: 0,
             etag: None,
             is_complete: false,
             waiting: Vec::new(),
@@ -143,25 +156,57 @@ impl ObservedResources {
         }
     }
 
-    /// Replaces the state. A state without room is not stored, and the older one stays.
+    /// Replaces the state. A state without room in the owner's share is not stored, and the older one stays.
     pub(super) fn set_state(&mut self, id: ResourceId, state: &[u8]) -> bool {
-        let states_size = self.states_size;
-        let Some(resource) = self.get_mut(id) else { return true };
-        let old = resource.state.as_ref().map_or(0, Vec::capacity);
+        let Some(resource) = self.get(id) else { return true };
+        let (owner, old) = (resource.owner, resource.state_size);
+        let growth = state.len().saturating_sub(old);
         if state.len() > OBSERVED_STATE_SIZE_MAX
-            || states_size - old + state.len().max(old) > OBSERVED_STATES_SIZE_MAX
+            || owner.is_some_and(|owner| growth > 0 && !self.state_shares.try_add(owner, growth))
         {
             return false;
         }
+        let Some(resource) = self.get_mut(id) else { return true };
+        resource.state_size = old + growth;
         resource.etag = None;
         let stored = resource.state.get_or_insert_default();
         stored.clear();
         stored.reserve_exact(state.len());
         stored.extend_from_slice(state);
-        let (new, version) = (stored.capacity(), resource.version + 1);
-        self.states_size = states_size - old + new;
+        let version = resource.version + 1;
         self.set_version(id, version);
         true
+    }
+
+    /// Counts a resource towards another client, if that has room for a state of this size.
+    pub(super) fn try_set_owner(&mut self, id: ResourceId, client: ClientAddress, size: usize) -> bool {
+        let Some(resource) = self.get(id) else { return false };
+        let (Some(owner), old) = (resource.owner, resource.state_size) else { return false };
+        let new = old.max(size);
+        self.state_shares.release(owner, old);
+        if !self.state_shares.try_add(client, new) {
+            self.state_shares.add(owner, old);
+            return false;
+        }
+        self.move_resource(id, owner, client, new);
+        true
+    }
+
+    /// Counts a resource towards another client, whatever its shares are.
+    pub(super) fn set_owner(&mut self, id: ResourceId, client: ClientAddress) {
+        let Some(resource) = self.get(id) else { return };
+        let (Some(owner), size) = (resource.owner, resource.state_size) else { return };
+        self.state_shares.release(owner, size);
+        self.state_shares.add(client, size);
+        self.move_resource(id, owner, client, size);
+    }
+
+    fn move_resource(&mut self, id: ResourceId, from: ClientAddress, to: ClientAddress, state_size: usize) {
+        self.shares.release(from, 1);
+        self.shares.add(to, 1);
+        if let Some(resource) = self.get_mut(id) {
+            (resource.owner, resource.state_size) = (Some(to), state_size);
+        }
     }
 
     /// The next resource with a new state.
@@ -187,7 +232,10 @@ impl ObservedResources {
             let Some(resource) = self.get(id) else { continue };
             if resource.observers.is_empty() && resource.waiting.is_empty() {
                 let resource = self.slots[id.slot as usize].take()?;
-                self.states_size -= resource.state.as_ref().map_or(0, Vec::capacity);
+                if let Some(owner) = resource.owner {
+                    self.shares.release(owner, 1);
+                    self.state_shares.release(owner, resource.state_size);
+                }
                 self.by_key.remove(&resource.key);
                 self.free.push(id.slot);
                 return Some((id, resource.key));

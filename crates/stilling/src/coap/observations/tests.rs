@@ -9,9 +9,17 @@ fn filter(number: usize) -> ObservableKey {
     ObservableKey::Filter(number.to_string().into_bytes().into())
 }
 
+fn path(address: u8) -> DatagramPath {
+    DatagramPath { socket: 0, peer: ([127, 0, 0, address], 1).into(), local: None }
+}
+
+fn client(address: u8) -> ClientAddress {
+    ClientAddress::of(&path(address))
+}
+
 fn registration(token: u8) -> Registration {
     Registration {
-        path: DatagramPath { socket: 0, peer: ([127, 0, 0, 1], 1).into(), local: None },
+        path: path(1),
         token: Token::new(&[token]).expect("a short token"),
         block2: None,
         format: None,
@@ -19,31 +27,69 @@ fn registration(token: u8) -> Registration {
     }
 }
 
-/// A state that is too long, or for which there is no room, leaves the older one in place.
+/// A state that is too long, or for which its client has no room, leaves the older one in place.
 #[test]
 fn states_are_bounded() {
     let mut all = Observations::new(HashKey(1, 2), Time::ZERO);
     let long = vec![1; OBSERVED_STATE_SIZE_MAX];
-    let fitting = OBSERVED_STATES_SIZE_MAX / OBSERVED_STATE_SIZE_MAX;
+    let fitting = OBSERVED_STATES_SIZE_MAX / OBSERVED_STATE_SIZE_MAX / 2;
     for number in 0..fitting {
-        let resource = all.resource(&filter(number)).expect("there is room");
+        let resource = all.resource(&filter(number), client(1)).expect("there is room");
         assert!(!all.set_state(resource, &vec![1; OBSERVED_STATE_SIZE_MAX + 1]));
         assert!(all.set_state(resource, &long) && all.set_state(resource, &long), "{number}");
     }
-    let last = all.resource(&filter(fitting)).expect("there is room");
+    let last = all.resource(&filter(fitting), client(1)).expect("there is room");
     assert!(!all.set_state(last, b"x"));
     assert_eq!(all.state(last), None);
+    // Another client has room, and the first keeps what it has.
+    let other = all.resource(&filter(fitting + 1), client(2)).expect("there is room");
+    assert!(all.set_state(other, &long));
+    let first = all.resource(&filter(0), client(1)).expect("it is there");
+    assert!(all.set_state(first, &long));
     // A released resource returns its room.
     while all.release().is_some() {}
-    let next = all.resource(&filter(0)).expect("there is room");
+    let next = all.resource(&filter(0), client(1)).expect("there is room");
     assert!(all.set_state(next, &long));
+}
+
+/// A filter that clients have in common counts for one that observes it and has room.
+#[test]
+fn a_state_counts_for_an_observer_that_has_room() {
+    let mut all = Observations::new(HashKey(1, 2), Time::ZERO);
+    let long = vec![1; OBSERVED_STATE_SIZE_MAX];
+    let fitting = OBSERVED_STATES_SIZE_MAX / OBSERVED_STATE_SIZE_MAX / 2;
+    let shared = all.resource(&filter(0), client(1)).expect("there is room");
+    for number in 1..=fitting {
+        let resource = all.resource(&filter(number), client(1)).expect("there is room");
+        assert!(all.set_state(resource, &long));
+    }
+    assert!(all.register(registration(1), shared, Time::ZERO).is_some());
+    assert!(!all.set_state(shared, &long), "its client has no room");
+    let second = Registration { path: path(2), ..registration(2) };
+    assert!(all.register(second, shared, Time::ZERO).is_some());
+    assert!(all.set_state(shared, &long));
+    let owner = |all: &Observations| all.resources.get(shared).and_then(|resource| resource.owner);
+    assert_eq!(owner(&all), Some(client(2)));
+    // It counts for a client only as long as that observes it.
+    all.deregister(&path(2), registration(2).token);
+    assert_eq!(owner(&all), Some(client(1)));
+}
+
+/// A client with many filters leaves room for others.
+#[test]
+fn a_client_has_a_share_of_the_resources() {
+    let mut all = Observations::new(HashKey(1, 2), Time::ZERO);
+    let added = (0..).take_while(|number| all.resource(&filter(*number), client(1)).is_some()).count();
+    assert_eq!(added, OBSERVED_RESOURCES_MAX / 2);
+    assert!(all.resource(&filter(added), client(1)).is_none());
+    assert!(all.resource(&filter(added), client(2)).is_some());
 }
 
 /// A resource stays while something needs it, and its slot gets another generation.
 #[test]
 fn a_resource_ends_with_its_last_observer() {
     let mut all = Observations::new(HashKey(1, 2), Time::ZERO);
-    let resource = all.resource(&filter(1)).expect("there is room");
+    let resource = all.resource(&filter(1), client(1)).expect("there is room");
     assert!(all.register(registration(1), resource, Time::ZERO).is_some());
     assert!(all.register(registration(2), resource, Time::ZERO).is_some());
     assert_eq!(all.release(), None);
@@ -51,7 +97,7 @@ fn a_resource_ends_with_its_last_observer() {
     assert_eq!((all.release(), all.len()), (None, 1));
     all.deregister(&registration(2).path, registration(2).token);
     assert_eq!(all.release(), Some((resource, filter(1))));
-    let next = all.resource(&filter(2)).expect("there is room");
+    let next = all.resource(&filter(2), client(1)).expect("there is room");
     assert!(next != resource && all.key(resource).is_none());
     assert!(all.set_state(resource, b"late"), "a state of the released one is ignored");
     assert_eq!(all.state(next), None);
@@ -61,7 +107,7 @@ fn a_resource_ends_with_its_last_observer() {
 #[test]
 fn a_state_during_a_notification_follows_it() {
     let mut all = Observations::new(HashKey(1, 2), Time::ZERO);
-    let resource = all.resource(&filter(1)).expect("there is room");
+    let resource = all.resource(&filter(1), client(1)).expect("there is room");
     all.register(registration(1), resource, Time::ZERO);
     assert_eq!(all.next_due(Time::ZERO), None, "the response has the state");
     all.set_state(resource, b"1");

@@ -34,14 +34,61 @@ const NUMBER_MASK: u32 = (1 << 24) - 1;
 #[derive(Debug, Default)]
 pub(crate) struct HubBridge {
     last_number: u32,
-    /// Publications in the hub, by number.
-    publications: HashMap<u32, PendingId>,
-    /// Publications that wait for room, the oldest first.
+    /// Publications in the hub.
+    publications: NumberedCalls<PendingId>,
+    /// Publications that wait for room, the oldest first: their ids increase.
     waiting: VecDeque<(PendingId, Box<BridgePublication>)>,
     /// Whether the hub will report room.
     awaits_room: bool,
-    /// Observed filters, by number.
-    subscriptions: HashMap<u32, ResourceId>,
+    /// Observed filters.
+    subscriptions: NumberedCalls<ResourceId>,
+}
+
+/// What has a number in the hub.
+#[derive(Debug)]
+struct NumberedCalls<Id> {
+    ids: HashMap<u32, Id>,
+    numbers: HashMap<Id, u32>,
+}
+
+impl<Id> Default for NumberedCalls<Id> {
+    fn default() -> NumberedCalls<Id> {
+        NumberedCalls { ids: HashMap::new(), numbers: HashMap::new() }
+    }
+}
+
+impl<Id: Copy + Eq + std::hash::Hash> NumberedCalls<Id> {
+    fn insert(&mut self, number: u32, id: Id) {
+        self.ids.insert(number, id);
+        self.numbers.insert(id, number);
+    }
+
+    fn contains(&self, number: u32) -> bool {
+        self.ids.contains_key(&number)
+    }
+
+    fn id(&self, number: u32) -> Option<Id> {
+        self.ids.get(&number).copied()
+    }
+
+    /// Removes what has a number.
+    fn remove_number(&mut self, number: u32) -> Option<Id> {
+        let id = self.ids.remove(&number)?;
+        self.numbers.remove(&id);
+        Some(id)
+    }
+
+    /// Removes an id. Returns its number.
+    fn remove(&mut self, id: Id) -> Option<u32> {
+        let number = self.numbers.remove(&id)?;
+        self.ids.remove(&number);
+        Some(number)
+    }
+
+    fn drain(&mut self) -> impl Iterator<Item = Id> {
+        self.numbers.clear();
+        self.ids.drain().map(|(_, id)| id)
+    }
 }
 
 /// The client that waits for room for the next publication.
@@ -114,22 +161,16 @@ impl HubBridge {
 
     /// Ends a publication whose outcome is late.
     fn withdraw(&mut self, exchange: PendingId, hub: Option<&mut HubHandle>, coap: &mut CoapShard) {
-        let waiting = self.waiting.iter().position(|(waiting, _)| *waiting == exchange);
-        let answer = match waiting {
-            Some(at) => {
-                self.waiting.remove(at);
-                BridgeAnswer::error(Code::SERVICE_UNAVAILABLE, "the hub is busy: nothing was published")
-            }
-            None => {
-                let before = self.publications.len();
-                self.publications.retain(|_, other| *other != exchange);
-                if self.publications.len() == before {
-                    // Its outcome has arrived.
-                    return;
-                }
-                let reason = "the disk did not confirm in time: this may have been stored";
-                BridgeAnswer::error(Code::GATEWAY_TIMEOUT, reason)
-            }
+        let waiting = self.waiting.binary_search_by_key(&exchange, |(waiting, _)| *waiting).ok();
+        let answer = if let Some(at) = waiting {
+            self.waiting.remove(at);
+            BridgeAnswer::error(Code::SERVICE_UNAVAILABLE, "the hub is busy: nothing was published")
+        } else if self.publications.remove(exchange).is_some() {
+            let reason = "the disk did not confirm in time: this may have been stored";
+            BridgeAnswer::error(Code::GATEWAY_TIMEOUT, reason)
+        } else {
+            // Its outcome has arrived.
+            return;
         };
         if let Some(hub) = hub {
             hub.pending_coap_publications = hub.pending_coap_publications.saturating_sub(1);
@@ -174,9 +215,7 @@ impl HubBridge {
     }
 
     fn unsubscribe(&mut self, resource: ResourceId, hub: Option<&mut HubHandle>) {
-        let found = self.subscriptions.iter().find(|(_, other)| **other == resource);
-        let Some((&number, _)) = found else { return };
-        self.subscriptions.remove(&number);
+        let Some(number) = self.subscriptions.remove(resource) else { return };
         if let Some(hub) = hub {
             hub.port.disconnect(Token::new(SUBSCRIPTION_INDEX, number));
             hub.counters.coap.closed.add(1);
@@ -209,7 +248,7 @@ impl HubBridge {
             _ => return,
         };
         // One that was withdrawn has an answer.
-        if let Some(exchange) = self.publications.remove(&ticket) {
+        if let Some(exchange) = self.publications.remove_number(ticket) {
             hub.pending_coap_publications = hub.pending_coap_publications.saturating_sub(1);
             coap.publication_ended(exchange, answer);
         }
@@ -222,7 +261,7 @@ impl HubBridge {
         hub: &mut HubHandle,
         coap: &mut CoapShard,
     ) {
-        let Some(&resource) = self.subscriptions.get(&token.generation()) else { return };
+        let Some(resource) = self.subscriptions.id(token.generation()) else { return };
         match delivery {
             DeliveryItem::Bytes(first, second) => {
                 read_frames(first, resource, coap);
@@ -242,11 +281,11 @@ impl HubBridge {
         for (exchange, _) in self.waiting.drain(..) {
             coap.publication_ended(exchange, handed_over());
         }
-        for (_, exchange) in self.publications.drain() {
+        for exchange in self.publications.drain() {
             let reason = "another server has taken over: this may have been stored";
             coap.publication_ended(exchange, BridgeAnswer::error(Code::GATEWAY_TIMEOUT, reason));
         }
-        for (_, resource) in self.subscriptions.drain() {
+        for resource in self.subscriptions.drain() {
             coap.fail_state(resource, handed_over);
         }
     }
@@ -255,9 +294,10 @@ impl HubBridge {
         // 0 is that of ROOM_TOKEN.
         loop {
             self.last_number = (self.last_number % NUMBER_MASK) + 1;
+            let number = self.last_number;
             // Subscriptions may last for longer than it takes to use all numbers.
-            if !self.subscriptions.contains_key(&self.last_number) {
-                return self.last_number;
+            if !self.subscriptions.contains(number) && !self.publications.contains(number) {
+                return number;
             }
         }
     }

@@ -86,7 +86,7 @@ impl CoapShard {
             cache: ExchangeCache::new(key, EXCHANGES_MAX, REPLIES_SIZE_MAX),
             bodies: BodyCache::new(key, BODIES_MAX, BODIES_SIZE_MAX),
             assemblies: Assemblies::new(key),
-            pending: PendingExchanges::new(now),
+            pending: PendingExchanges::new(key, now),
             transmissions: Transmissions::new(key, TRANSMISSIONS_MAX, now, seed),
             peers: ProvenPeers::new(key),
             demo: DemoResources::default(),

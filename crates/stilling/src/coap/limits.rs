@@ -67,6 +67,13 @@ pub(crate) const RETRANSMISSIONS_MAX: u8 = 4;
 /// Requests of a shard that are not answered yet. More: 5.03 with [`RETRY_AFTER_SECONDS`].
 pub(crate) const PENDING_EXCHANGES_MAX: usize = 4096;
 
+/// Publications among these requests. They may wait for a disk that hangs, and leave the rest to others. A client address
+/// (IPv6: a /64, loopback included) has at most as many as are free, half of them if it is alone. More: 5.03.
+pub(crate) const PENDING_PUBLICATIONS_MAX: usize = PENDING_EXCHANGES_MAX / 2;
+
+/// Requests among them that wait for the first state of a filter. As for [`PENDING_PUBLICATIONS_MAX`].
+pub(crate) const PENDING_READS_MAX: usize = PENDING_EXCHANGES_MAX / 4;
+
 /// How long a confirmable request may wait for its answer before it is acknowledged without one. Its answer is then a
 /// message of its own.
 pub(crate) const SEPARATE_AFTER: Duration = Duration::from_millis(1000);

@@ -2,11 +2,13 @@
 
 use stilling_engine::DatagramPath;
 use stilling_engine::timer_wheel::TimerWheel;
+use stilling_hub::HashKey;
 use stilling_ring::Time;
 use stilling_wire::coap::{BlockValue, MessageType, NoResponse, ObserveSequence};
 
+use super::address_shares::{AddressShares, ClientAddress};
 use super::exchange_cache::ExchangeKey;
-use super::limits::{PENDING_EXCHANGES_MAX, SEPARATE_AFTER};
+use super::limits::{PENDING_EXCHANGES_MAX, PENDING_PUBLICATIONS_MAX, PENDING_READS_MAX, SEPARATE_AFTER};
 use super::observations::ResourceId;
 
 /// What an answer needs to know of its request.
@@ -90,16 +92,20 @@ pub(super) struct PendingExchanges {
     wheel: TimerWheel,
     expired: Vec<u32>,
     generations: u64,
+    publications: AddressShares,
+    reads: AddressShares,
 }
 
 impl PendingExchanges {
-    pub(super) fn new(now: Time) -> PendingExchanges {
+    pub(super) fn new(hash_key: HashKey, now: Time) -> PendingExchanges {
         PendingExchanges {
             slots: Vec::new(),
             free: Vec::new(),
             wheel: TimerWheel::new(now, 0),
             expired: Vec::new(),
             generations: 0,
+            publications: AddressShares::new(hash_key, PENDING_PUBLICATIONS_MAX),
+            reads: AddressShares::new(hash_key, PENDING_READS_MAX),
         }
     }
 
@@ -111,7 +117,16 @@ impl PendingExchanges {
         self.len() >= PENDING_EXCHANGES_MAX
     }
 
-    /// Adds a request; `None` if there is no room.
+    /// The shares of requests that wait for the hub, which may hang.
+    fn shares(&mut self, awaits: AwaitedAnswer) -> Option<&mut AddressShares> {
+        match awaits {
+            AwaitedAnswer::Publication(_) => Some(&mut self.publications),
+            AwaitedAnswer::State { .. } => Some(&mut self.reads),
+            AwaitedAnswer::Demo(_) | AwaitedAnswer::Worker(_) => None,
+        }
+    }
+
+    /// Adds a request; `None` if there is no room for it.
     pub(super) fn insert(
         &mut self,
         context: RequestContext,
@@ -120,6 +135,10 @@ impl PendingExchanges {
         now: Time,
     ) -> Option<PendingId> {
         if self.is_full() {
+            return None;
+        }
+        let client = ClientAddress::of(context.path());
+        if self.shares(awaits).is_some_and(|shares| !shares.try_add(client, 1)) {
             return None;
         }
         let slot = self.free.pop().unwrap_or_else(|| {
@@ -172,6 +191,10 @@ impl PendingExchanges {
         let pending = self.slots.get_mut(slot as usize)?.take()?;
         self.wheel.clear(slot);
         self.free.push(slot);
+        let client = ClientAddress::of(pending.context.path());
+        if let Some(shares) = self.shares(pending.awaits) {
+            shares.release(client, 1);
+        }
         Some(pending)
     }
 
@@ -192,5 +215,48 @@ impl PendingExchanges {
 
     pub(super) fn next_deadline(&self) -> Option<Time> {
         self.wheel.next()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stilling_wire::coap::Token;
+
+    use super::*;
+
+    fn context(address: [u8; 4], id: u16) -> RequestContext {
+        let path = DatagramPath { socket: 0, peer: (address, 1 + id).into(), local: None };
+        RequestContext {
+            key: ExchangeKey { path, id, token: Token::EMPTY },
+            kind: MessageType::Confirmable,
+            block1: None,
+            block2: None,
+            observe: None,
+            no_response: NoResponse::default(),
+            size: 100,
+        }
+    }
+
+    /// Publications that wait for a hung disk leave room for other requests, and those of one client for others'.
+    #[test]
+    fn publications_have_a_part_of_the_table() {
+        let mut all = PendingExchanges::new(HashKey(1, 2), Time::ZERO);
+        let publication = AwaitedAnswer::Publication(Time::ZERO.after(SEPARATE_AFTER));
+        let worker = AwaitedAnswer::Worker(Time::ZERO.after(SEPARATE_AFTER));
+        let mut accepted = Vec::new();
+        for address in 1..=20 {
+            let added = (0..=PENDING_PUBLICATIONS_MAX as u16)
+                .map_while(|id| all.insert(context([192, 0, 2, address], id), publication, None, Time::ZERO));
+            accepted.push(added.collect::<Vec<_>>());
+        }
+        assert_eq!(accepted[0].len(), PENDING_PUBLICATIONS_MAX / 2);
+        assert_eq!(accepted[1].len(), PENDING_PUBLICATIONS_MAX / 4);
+        assert_eq!(all.len(), PENDING_PUBLICATIONS_MAX);
+        let others =
+            (0..).take_while(|id| all.insert(context([1; 4], *id), worker, None, Time::ZERO).is_some());
+        assert_eq!(others.count(), PENDING_EXCHANGES_MAX - PENDING_PUBLICATIONS_MAX);
+        // An answer returns the room.
+        assert!(all.take(accepted[0][0]).is_some() && all.take(accepted[1][0]).is_some());
+        assert!(all.insert(context([3; 4], 1), publication, None, Time::ZERO).is_some());
     }
 }

@@ -100,19 +100,23 @@ impl Exchanges {
             self.refuse_full();
             return false;
         };
-        if let ObservableKey::Filter(filter) = key
-            && is_new
-        {
-            self.bridge.call(BridgeCall::Subscribe { resource, filter });
-        }
         let registers = request.registers();
         if self.observations.is_complete(resource) {
             self.answer_filter(resource, registers, context, cache_key, now);
             return false;
         }
         let awaits = AwaitedAnswer::State { resource, registers, until: now.after(STATE_TIMEOUT) };
-        let Some(exchange) = self.wait(*context, awaits, cache_key, now) else { return false };
+        let Some(exchange) = self.wait(*context, awaits, cache_key, now) else {
+            // A new one has no subscription yet.
+            self.release_resources();
+            return false;
+        };
         self.observations.wait(resource, exchange);
+        if let ObservableKey::Filter(filter) = key
+            && is_new
+        {
+            self.bridge.call(BridgeCall::Subscribe { resource, filter });
+        }
         true
     }
 

@@ -151,6 +151,10 @@ pub(crate) const OBSERVERS_MAX: usize = 4096;
 /// A client address has at most as many as are free, as for [`OBSERVERS_MAX`]. More: 5.03.
 pub(crate) const OBSERVED_RESOURCES_MAX: usize = 4096;
 
+/// Filters of a shard whose first state is being read, up to [`INITIAL_RECORDS_READ`] records each; requests for the same
+/// filter share one read. A client address has at most as many as are free, as for [`OBSERVERS_MAX`]. More: 5.03.
+pub(crate) const FILTER_READS_MAX: usize = 256;
+
 /// Bytes of a state that is stored for its observers. Longer: the older state stays, and the new one is counted.
 pub(crate) const OBSERVED_STATE_SIZE_MAX: usize = 64 * 1024;
 

@@ -165,14 +165,12 @@ impl Observations {
 
     /// Notes that a resource has every state up to now.
     pub(super) fn set_complete(&mut self, resource: ResourceId) {
-        if let Some(resource) = self.resources.get_mut(resource) {
-            resource.is_complete = true;
-        }
+        self.resources.set_complete(resource);
     }
 
     /// Whether a resource has every state up to now.
     pub(super) fn is_complete(&self, resource: ResourceId) -> bool {
-        self.resources.get(resource).is_some_and(|resource| resource.is_complete)
+        self.resources.get(resource).is_some_and(ObservedResource::is_complete)
     }
 
     /// The state of a resource.

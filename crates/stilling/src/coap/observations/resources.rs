@@ -7,7 +7,7 @@ use stilling_hub::HashKey;
 use super::super::address_shares::{AddressShares, ClientAddress};
 use super::super::body_cache::ETag;
 use super::super::demo_observables::DemoObservable;
-use super::super::limits::{OBSERVED_STATE_SIZE_MAX, OBSERVED_STATES_SIZE_MAX};
+use super::super::limits::{FILTER_READS_MAX, OBSERVED_STATE_SIZE_MAX, OBSERVED_STATES_SIZE_MAX};
 use super::super::pending::PendingId;
 use super::observers::ObserverSlot;
 
@@ -45,7 +45,7 @@ pub(super) struct ObservedResource {
     state_size: usize,
     /// Of the state, if it has been asked for.
     pub(super) etag: Option<ETag>,
-    pub(super) is_complete: bool,
+    is_complete: bool,
     /// Requests that wait until it is complete.
     pub(super) waiting: Vec<PendingId>,
     pub(super) observers: Vec<ObserverSlot>,
@@ -57,6 +57,11 @@ impl ObservedResource {
     pub(super) fn version(&self) -> u64 {
         self.version
     }
+
+    /// Whether it has every state up to now. Before, its filter is being read.
+    pub(super) fn is_complete(&self) -> bool {
+        self.is_complete
+    }
 }
 
 /// See the [module](self).
@@ -65,6 +70,8 @@ pub(super) struct ObservedResources {
     slots: Vec<Option<ObservedResource>>,
     free: Vec<u32>,
     shares: AddressShares,
+    /// Of the resources that are not complete.
+    read_shares: AddressShares,
     by_key: HashMap<ObservableKey, u32, HashKey>,
     generations: u64,
     /// Resources with a new state.
@@ -81,6 +88,7 @@ impl ObservedResources {
             slots: Vec::new(),
             free: Vec::new(),
             shares: AddressShares::new(hash_key, capacity),
+            read_shares: AddressShares::new(hash_key, FILTER_READS_MAX),
             by_key: HashMap::with_hasher(hash_key),
             generations: 0,
             changed: VecDeque::new(),
@@ -119,8 +127,14 @@ impl ObservedResources {
             return Some(id);
         }
         let owner = matches!(key, ObservableKey::Filter(_)).then_some(client);
-        if owner.is_some_and(|owner| !self.shares.try_add(owner, 1)) {
-            return None;
+        if let Some(owner) = owner {
+            if !self.shares.try_add(owner, 1) {
+                return None;
+            }
+            if !self.read_shares.try_add(owner, 1) {
+                self.shares.release(owner, 1);
+                return None;
+            }
         }
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
@@ -153,6 +167,15 @@ impl ObservedResources {
             if !std::mem::replace(&mut resource.has_changed, true) {
                 self.changed.push_back(id);
             }
+        }
+    }
+
+    /// Notes that a resource has every state up to now.
+    pub(super) fn set_complete(&mut self, id: ResourceId) {
+        let Some(resource) = self.get_mut(id) else { return };
+        let was_complete = std::mem::replace(&mut resource.is_complete, true);
+        if let Some(owner) = resource.owner.filter(|_| !was_complete) {
+            self.read_shares.release(owner, 1);
         }
     }
 
@@ -204,8 +227,11 @@ impl ObservedResources {
     fn move_resource(&mut self, id: ResourceId, from: ClientAddress, to: ClientAddress, state_size: usize) {
         self.shares.release(from, 1);
         self.shares.add(to, 1);
-        if let Some(resource) = self.get_mut(id) {
-            (resource.owner, resource.state_size) = (Some(to), state_size);
+        let Some(resource) = self.get_mut(id) else { return };
+        (resource.owner, resource.state_size) = (Some(to), state_size);
+        if !resource.is_complete {
+            self.read_shares.release(from, 1);
+            self.read_shares.add(to, 1);
         }
     }
 
@@ -235,6 +261,7 @@ impl ObservedResources {
                 if let Some(owner) = resource.owner {
                     self.shares.release(owner, 1);
                     self.state_shares.release(owner, resource.state_size);
+                    self.read_shares.release(owner, usize::from(!resource.is_complete));
                 }
                 self.by_key.remove(&resource.key);
                 self.free.push(id.slot);

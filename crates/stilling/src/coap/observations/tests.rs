@@ -2,7 +2,7 @@
 
 use stilling_wire::coap::MessageType::{Confirmable, NonConfirmable};
 
-use super::super::limits::{OBSERVED_STATE_SIZE_MAX, OBSERVED_STATES_SIZE_MAX};
+use super::super::limits::{FILTER_READS_MAX, OBSERVED_STATE_SIZE_MAX, OBSERVED_STATES_SIZE_MAX};
 use super::*;
 
 fn filter(number: usize) -> ObservableKey {
@@ -15,6 +15,13 @@ fn path(address: u8) -> DatagramPath {
 
 fn client(address: u8) -> ClientAddress {
     ClientAddress::of(&path(address))
+}
+
+/// Adds a resource whose filter has been read, for a client.
+fn add(all: &mut Observations, number: usize, address: u8) -> ResourceId {
+    let resource = all.resource(&filter(number), client(address)).expect("there is room");
+    all.set_complete(resource);
+    resource
 }
 
 fn registration(token: u8) -> Registration {
@@ -34,21 +41,21 @@ fn states_are_bounded() {
     let long = vec![1; OBSERVED_STATE_SIZE_MAX];
     let fitting = OBSERVED_STATES_SIZE_MAX / OBSERVED_STATE_SIZE_MAX / 2;
     for number in 0..fitting {
-        let resource = all.resource(&filter(number), client(1)).expect("there is room");
+        let resource = add(&mut all, number, 1);
         assert!(!all.set_state(resource, &vec![1; OBSERVED_STATE_SIZE_MAX + 1]));
         assert!(all.set_state(resource, &long) && all.set_state(resource, &long), "{number}");
     }
-    let last = all.resource(&filter(fitting), client(1)).expect("there is room");
+    let last = add(&mut all, fitting, 1);
     assert!(!all.set_state(last, b"x"));
     assert_eq!(all.state(last), None);
     // Another client has room, and the first keeps what it has.
-    let other = all.resource(&filter(fitting + 1), client(2)).expect("there is room");
+    let other = add(&mut all, fitting + 1, 2);
     assert!(all.set_state(other, &long));
-    let first = all.resource(&filter(0), client(1)).expect("it is there");
+    let first = add(&mut all, 0, 1);
     assert!(all.set_state(first, &long));
     // A released resource returns its room.
     while all.release().is_some() {}
-    let next = all.resource(&filter(0), client(1)).expect("there is room");
+    let next = add(&mut all, 0, 1);
     assert!(all.set_state(next, &long));
 }
 
@@ -58,9 +65,9 @@ fn a_state_counts_for_an_observer_that_has_room() {
     let mut all = Observations::new(HashKey(1, 2), Time::ZERO);
     let long = vec![1; OBSERVED_STATE_SIZE_MAX];
     let fitting = OBSERVED_STATES_SIZE_MAX / OBSERVED_STATE_SIZE_MAX / 2;
-    let shared = all.resource(&filter(0), client(1)).expect("there is room");
+    let shared = add(&mut all, 0, 1);
     for number in 1..=fitting {
-        let resource = all.resource(&filter(number), client(1)).expect("there is room");
+        let resource = add(&mut all, number, 1);
         assert!(all.set_state(resource, &long));
     }
     assert!(all.register(registration(1), shared, Time::ZERO).is_some());
@@ -79,17 +86,37 @@ fn a_state_counts_for_an_observer_that_has_room() {
 #[test]
 fn a_client_has_a_share_of_the_resources() {
     let mut all = Observations::new(HashKey(1, 2), Time::ZERO);
-    let added = (0..).take_while(|number| all.resource(&filter(*number), client(1)).is_some()).count();
-    assert_eq!(added, OBSERVED_RESOURCES_MAX / 2);
+    let added = OBSERVED_RESOURCES_MAX / 2;
+    for number in 0..added {
+        add(&mut all, number, 1);
+    }
     assert!(all.resource(&filter(added), client(1)).is_none());
     assert!(all.resource(&filter(added), client(2)).is_some());
+}
+
+/// A client that reads many filters leaves room for reads of others, until a read is complete or nothing waits for it.
+#[test]
+fn a_client_has_a_share_of_the_reads() {
+    let mut all = Observations::new(HashKey(1, 2), Time::ZERO);
+    let read = |all: &mut Observations, number| all.resource(&filter(number), client(1));
+    let reads: Vec<_> = (0..).map_while(|number| read(&mut all, number)).collect();
+    assert_eq!(reads.len(), FILTER_READS_MAX / 2);
+    assert!(all.resource(&filter(1000), client(2)).is_some());
+    assert_eq!(read(&mut all, 1001), None);
+    assert_eq!(read(&mut all, 1), Some(reads[1]), "one that others read as well");
+    all.set_complete(reads[0]);
+    all.set_complete(reads[1]);
+    assert!(read(&mut all, 1001).is_some());
+    while all.release().is_some() {}
+    let again = (0..).take_while(|number| read(&mut all, *number).is_some());
+    assert_eq!(again.count(), FILTER_READS_MAX / 2);
 }
 
 /// A resource stays while something needs it, and its slot gets another generation.
 #[test]
 fn a_resource_ends_with_its_last_observer() {
     let mut all = Observations::new(HashKey(1, 2), Time::ZERO);
-    let resource = all.resource(&filter(1), client(1)).expect("there is room");
+    let resource = add(&mut all, 1, 1);
     assert!(all.register(registration(1), resource, Time::ZERO).is_some());
     assert!(all.register(registration(2), resource, Time::ZERO).is_some());
     assert_eq!(all.release(), None);
@@ -97,7 +124,7 @@ fn a_resource_ends_with_its_last_observer() {
     assert_eq!((all.release(), all.len()), (None, 1));
     all.deregister(&registration(2).path, registration(2).token);
     assert_eq!(all.release(), Some((resource, filter(1))));
-    let next = all.resource(&filter(2), client(1)).expect("there is room");
+    let next = add(&mut all, 2, 1);
     assert!(next != resource && all.key(resource).is_none());
     assert!(all.set_state(resource, b"late"), "a state of the released one is ignored");
     assert_eq!(all.state(next), None);
@@ -107,7 +134,7 @@ fn a_resource_ends_with_its_last_observer() {
 #[test]
 fn a_state_during_a_notification_follows_it() {
     let mut all = Observations::new(HashKey(1, 2), Time::ZERO);
-    let resource = all.resource(&filter(1), client(1)).expect("there is room");
+    let resource = add(&mut all, 1, 1);
     all.register(registration(1), resource, Time::ZERO);
     assert_eq!(all.next_due(Time::ZERO), None, "the response has the state");
     all.set_state(resource, b"1");

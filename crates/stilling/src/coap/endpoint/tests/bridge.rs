@@ -3,6 +3,7 @@
 use stilling_hub::{Durability, HubCounters, Ingress, JournalStorage, Loss, Now, StreamConfig};
 
 use super::super::super::hub_bridge::HubBridge;
+use super::super::super::limits::{FILTER_READS_MAX, PENDING_READS_MAX};
 use super::*;
 use crate::hub::testing::hub_with;
 use crate::hub::{HubHandle, Runner, StreamDirectory};
@@ -257,6 +258,58 @@ fn an_observer_of_a_filter_gets_the_newest_message() {
     }
     all.turn();
     assert_eq!(all.hub_counters.registrations.get(), 0);
+}
+
+/// A filter that is observed is not read again for each request, and a client reads only a part of what may be read at
+/// the same time.
+#[test]
+fn reads_of_filters_are_shared_and_bounded() {
+    let mut all = BridgeFixture::new(&[]);
+    all.publish("publish/readings.roof", b"20");
+    let register = [(OptionNumber::OBSERVE, Vec::new())];
+    all.ask(&client(2), Code::GET, "subscribe/readings.roof", &register, b"");
+    let opened = |all: &BridgeFixture| all.hub.as_ref().expect("it is there").counters.coap.opened.get();
+    let before = opened(&all);
+    for port in 3..100 {
+        let get = request(CON, Code::GET, port, "subscribe/readings.roof", &[], b"");
+        let answer = all.fixture.send(&client(port), &get).expect("it is answered at once");
+        assert_eq!(answer.payload, b"20");
+    }
+    assert_eq!(opened(&all), before);
+    // The hub does not answer these.
+    let other = DatagramPath { peer: ([127, 0, 0, 2], 1).into(), ..client(1) };
+    let read = |all: &mut BridgeFixture, path: &DatagramPath, number: usize| {
+        all.fixture.next_id += 1;
+        let uri = format!("subscribe/readings.{number}");
+        all.fixture.send(path, &request(CON, Code::GET, all.fixture.next_id, &uri, &[], b""))
+    };
+    let waiting = (0..1000).take_while(|number| read(&mut all, &client(1), *number).is_none()).count();
+    assert_eq!(waiting, FILTER_READS_MAX / 2);
+    assert_eq!(read(&mut all, &client(4), 1000).expect("it is refused").code, Code::SERVICE_UNAVAILABLE);
+    assert_eq!(read(&mut all, &client(4), 0), None, "it waits for the same read");
+    assert_eq!(read(&mut all, &other, 1000), None);
+    let answers = all.turn();
+    assert_eq!(answers.len(), waiting + 2);
+    assert!(answers.iter().all(|(_, answer)| answer.code == Code::NOT_FOUND));
+    assert_eq!(read(&mut all, &client(4), 1001), None);
+}
+
+/// A request without room among those that wait starts no read, and leaves no resource.
+#[test]
+fn a_read_that_cannot_wait_leaves_nothing() {
+    let mut all = BridgeFixture::new(&[]);
+    let waiting = (0..).take_while(|id| {
+        let get = request(NON, Code::GET, *id, "subscribe/readings.a", &[], b"");
+        all.fixture.send(&client(1), &get).is_none()
+    });
+    assert_eq!(waiting.count(), PENDING_READS_MAX / 2);
+    let get = request(NON, Code::GET, 7000, "subscribe/readings.b", &[], b"");
+    let refused = all.fixture.send(&client(2), &get).expect("it is refused");
+    assert_eq!(refused.code, Code::SERVICE_UNAVAILABLE);
+    assert_eq!(all.fixture.shard.exchange.observations.resources(), 1);
+    all.turn();
+    let answer = all.ask(&client(2), Code::GET, "subscribe/readings.b", &[], b"");
+    assert_eq!(answer.code, Code::NOT_FOUND, "it is read");
 }
 
 /// All observers of a long message read its blocks from the one state, and the ETag tells a newer one from it.

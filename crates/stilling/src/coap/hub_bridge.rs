@@ -44,7 +44,7 @@ pub(crate) struct HubBridge {
     subscriptions: NumberedCalls<ResourceId>,
 }
 
-/// What has a number in the hub.
+/// Calls that the hub has not finished, by number and by id.
 #[derive(Debug)]
 struct NumberedCalls<Id> {
     ids: HashMap<u32, Id>,
@@ -247,7 +247,7 @@ impl HubBridge {
             }
             _ => return,
         };
-        // One that was withdrawn has an answer.
+        // A withdrawn publication has been answered.
         if let Some(exchange) = self.publications.remove_number(ticket) {
             hub.pending_coap_publications = hub.pending_coap_publications.saturating_sub(1);
             coap.publication_ended(exchange, answer);
@@ -373,3 +373,6 @@ fn too_slow() -> BridgeAnswer {
 fn too_many_subscriptions() -> BridgeAnswer {
     BridgeAnswer::error(Code::SERVICE_UNAVAILABLE, "the hub has no room for another subscription")
 }
+
+#[cfg(test)]
+mod tests;

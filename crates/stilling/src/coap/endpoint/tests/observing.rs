@@ -1,6 +1,6 @@
 //! Observation beyond the plugtests: slow and spoofed clients, full tables, several shards.
 
-use super::super::super::limits::{CONFIRMABLE_EVERY, OBSERVERS_MAX};
+use super::super::super::limits::{CONFIRMABLE_EVERY, ECHO_LIFETIME, OBSERVERS_MAX};
 use super::*;
 
 /// Acknowledges the first notification, after a round trip of 20 ms.
@@ -172,6 +172,35 @@ fn a_spoofed_source_gets_no_notification() {
         fixture.change("obs", b"the second of two states");
         assert_eq!(fixture.transmit().remove(0).0, victim);
     }
+}
+
+/// Observe × spoofed source: a deregistration from an address whose proof has expired may be spoofed, and does not end the
+/// observation of its owner.
+#[test]
+fn a_spoofed_deregistration_ends_no_observation() {
+    let (mut fixture, owner) = (Fixture::new(), stranger(1));
+    let observe = |fixture: &mut Fixture, id, value: &[u8], echo: Option<&Vec<u8>>| {
+        let mut options = vec![(OptionNumber::OBSERVE, value.to_vec())];
+        options.extend(echo.map(|echo| (OptionNumber::ECHO, echo.clone())));
+        let mut datagram = request(NON, Code::GET, id, "obs-non", &options, b"");
+        datagram[4..6].copy_from_slice(&[7, 7]);
+        fixture.send(&owner, &datagram).expect("an answer")
+    };
+    let echo_of = |answer: &Received| answer.value(OptionNumber::ECHO).expect("4.01 has one").to_vec();
+    let required = observe(&mut fixture, 1, &[], None);
+    let registered = observe(&mut fixture, 2, &[], Some(&echo_of(&required)));
+    assert!(registered.observe().is_some());
+    fixture.now = fixture.now.after(ECHO_LIFETIME * 2);
+    observe(&mut fixture, 3, &[1], None);
+    fixture.change("obs-non", b"still observed");
+    let (path, notification) = fixture.transmit().remove(0);
+    assert_eq!((path, &notification.payload[..]), (owner, &b"still observed"[..]));
+    fixture.acknowledge(&owner, notification.id);
+    // The owner receives at this address, and ends it.
+    let required = observe(&mut fixture, 4, &[], None);
+    observe(&mut fixture, 5, &[1], Some(&echo_of(&required)));
+    fixture.shard.publish_metrics(fixture.now);
+    assert_eq!(fixture.counters.observers.get(), 0);
 }
 
 /// A client of one shard changes what a client of another observes.

@@ -2,12 +2,12 @@
 //! others.
 //!
 //! ```text
-//!   clients that take all they get     1     2     3      n
-//!   share of each                     1/2   1/3   1/4   1/(n+1)
-//!   free for a further client         1/2   1/3   1/4   1/(n+1)
+//!   clients that take all they get      first   second   third   free for the next
+//!   at first                             1/2     1/4      1/8     1/8
+//!   after entries have come and gone     1/4     1/4      1/4     1/4
 //! ```
 //!
-//! A client that holds more than its share, because others came later, keeps what it has and gets nothing more.
+//! A client that holds more than is free, because others came later, keeps what it has and gets nothing more.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};

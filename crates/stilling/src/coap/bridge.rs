@@ -125,7 +125,7 @@ pub(super) enum AwaitedOutcome {
 pub(super) struct Bridge {
     access: BridgeAccess,
     calls: VecDeque<BridgeCall>,
-    /// Exchanges whose answers are ready.
+    /// Exchanges and their outcomes, the oldest first.
     ended: VecDeque<(PendingId, AwaitedOutcome)>,
     publications_held: Arc<MemoryUsage>,
 }
@@ -203,11 +203,12 @@ impl Bridge {
         self.calls.pop_front()
     }
 
+    /// Sets the outcome of an exchange, which [`next_ended`](Self::next_ended) returns.
     pub(super) fn end(&mut self, exchange: PendingId, outcome: AwaitedOutcome) {
         self.ended.push_back((exchange, outcome));
     }
 
-    /// The next exchange whose answer is ready.
+    /// Takes the next exchange that has an outcome.
     pub(super) fn next_ended(&mut self) -> Option<(PendingId, AwaitedOutcome)> {
         self.ended.pop_front()
     }

@@ -140,7 +140,7 @@ impl CoapShard {
         to_hub.or_else(|| self.exchange.forwarding.next_call())
     }
 
-    /// A publication has its answer, which leaves by [`poll_transmit`](Self::poll_transmit).
+    /// Sets the answer of a publication, which leaves by [`poll_transmit`](Self::poll_transmit).
     pub(crate) fn publication_ended(&mut self, exchange: PendingId, answer: BridgeAnswer) {
         self.exchange.bridge.end(exchange, AwaitedOutcome::Answer(answer));
     }
@@ -155,7 +155,7 @@ impl CoapShard {
         self.exchange.complete_state(resource);
     }
 
-    /// A filter cannot be observed, or no longer.
+    /// Ends a filter that cannot be observed, or no longer: requests that wait for it get the answer.
     pub(crate) fn fail_state(&mut self, resource: ResourceId, answer: impl Fn() -> BridgeAnswer) {
         self.exchange.fail_state(resource, answer);
     }

@@ -47,7 +47,7 @@ pub(super) enum AwaitedAnswer {
     State { resource: ResourceId, registers: bool, until: Time },
 }
 
-/// A pending request, for all time: slots are reused, with another generation.
+/// Identifies a pending request. A reused slot has another generation, so an id is never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct PendingId {
     /// Ordered by it: later requests are greater.

@@ -15,7 +15,7 @@ use crate::hub::{Runner, StreamDirectory};
 use crate::settings::SourceRange;
 
 /// An endpoint with its hub, whose stream `readings` is in memory.
-struct Fixture {
+struct HubFixture {
     coap: CoapShard,
     counters: Arc<CoapCounters>,
     bridge: HubBridge,
@@ -25,8 +25,8 @@ struct Fixture {
     next_id: u16,
 }
 
-impl Fixture {
-    fn new() -> Fixture {
+impl HubFixture {
+    fn new() -> HubFixture {
         let stream =
             StreamConfig { durability: Durability::Memory, ..StreamConfig::new("readings", ["readings.>"]) };
         let directory = Arc::new(StreamDirectory::new(std::slice::from_ref(&stream)));
@@ -37,7 +37,7 @@ impl Fixture {
             CoapSettings { bridge: BridgeAccess::new(SourceRange::loopback()), ..CoapSettings::default() };
         let coap = CoapShard::new(Arc::clone(&counters), HashKey(1, 2), now).with_settings(settings, now);
         let (bridge, hub) = (HubBridge::default(), hub.with_streams(directory));
-        Fixture { coap, counters, bridge, hub, runner, now, next_id: 0 }
+        HubFixture { coap, counters, bridge, hub, runner, now, next_id: 0 }
     }
 
     /// Sends a non-confirmable request and makes its calls in the hub. Returns the code and payload of a direct answer.
@@ -114,7 +114,7 @@ fn parse(datagram: &[u8]) -> (Code, Vec<u8>) {
 /// A slow read of a stream ends the requests that wait for it, and its observations, and the filter is read anew.
 #[test]
 fn a_slow_consumer_fails_the_requests_that_wait() {
-    let mut all = Fixture::new();
+    let mut all = HubFixture::new();
     for port in [1, 2] {
         assert_eq!(all.send(port, Code::GET, "subscribe/readings.a", port == 2), None);
     }
@@ -135,8 +135,8 @@ fn a_slow_consumer_fails_the_requests_that_wait() {
 /// Numbers repeat: a subscription that lasts keeps its own, and mail for one that has ended reaches no other.
 #[test]
 fn a_repeated_number_delivers_nothing_to_another_subscription() {
-    let mut all = Fixture::new();
-    let old = |all: &Fixture| all.bridge.subscriptions.id(1);
+    let mut all = HubFixture::new();
+    let old = |all: &HubFixture| all.bridge.subscriptions.id(1);
     assert_eq!(all.send(1, Code::GET, "subscribe/readings.a", true), None);
     all.turn();
     let first = old(&all).expect("it is subscribed");
@@ -163,7 +163,7 @@ fn a_repeated_number_delivers_nothing_to_another_subscription() {
 /// A publication that is withdrawn again, because its answer has not left yet, ends once.
 #[test]
 fn a_publication_is_withdrawn_once() {
-    let mut all = Fixture::new();
+    let mut all = HubFixture::new();
     for port in [1, 2] {
         assert_eq!(all.send(port, Code::POST, "publish/readings.a", false), None);
     }

@@ -26,7 +26,7 @@ impl ObservableKey {
     }
 }
 
-/// A resource, for all time: slots are reused, with another generation.
+/// Identifies a resource. A reused slot has another generation, so an id is never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ResourceId {
     generation: u64,
@@ -53,7 +53,7 @@ pub(super) struct ObservedResource {
 }
 
 impl ObservedResource {
-    /// Another one for each state.
+    /// The version of the state. A new state has a new version.
     pub(super) fn version(&self) -> u64 {
         self.version
     }
@@ -76,7 +76,7 @@ pub(super) struct ObservedResources {
     generations: u64,
     /// Resources with a new state.
     changed: VecDeque<ResourceId>,
-    /// Resources that may be without observers and requests.
+    /// Resources to be checked for observers and waiting requests.
     unused: Vec<ResourceId>,
     /// Of the bytes of all states.
     state_shares: AddressShares,
@@ -156,7 +156,7 @@ impl ObservedResources {
             has_changed: false,
         });
         self.by_key.insert(key.clone(), slot);
-        // Unless it is used before the next release.
+        // A resource that nothing uses before the next release is removed by it.
         self.unused.push(id);
         Some(id)
     }
@@ -244,7 +244,8 @@ impl ObservedResources {
         Some(id)
     }
 
-    /// Checks at the next [`remove_unused`](Self::remove_unused) whether a resource is still needed.
+    /// Marks a resource without observers for [`remove_unused`](Self::remove_unused), which removes it unless requests wait
+    /// for it.
     pub(super) fn note_unused(&mut self, id: ResourceId) {
         let is_unused = self.get(id).is_some_and(|resource| resource.observers.is_empty());
         if is_unused && !self.unused.contains(&id) {

@@ -27,8 +27,9 @@ const SAMPLE_WEIGHT_SHIFT: u32 = 3;
 /// The time in which shed replies are counted.
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Interval of the reports of a pool's state, per shard. A state that ends sooner is not reported.
-const REPORT_INTERVAL: Duration = SECOND;
+/// Least time between reports of a pool's state, per shard, and how long a pool has to be normal before the end of an
+/// overload is reported.
+const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The two conditions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,30 +139,44 @@ impl Overload {
     }
 }
 
-/// The reports of a pool's state: one when it has changed, at most one per [`REPORT_INTERVAL`].
+/// The reports of a pool's state: one when it has changed, at most one per [`REPORT_INTERVAL`]. Under a load that
+/// exceeds its capacity a pool alternates between its states; that is one overload.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OverloadReports {
+    /// The state in the last report.
     last: OverloadState,
     next_at: Time,
+    /// When the pool was last seen overloaded.
+    overloaded_at: Time,
 }
 
 impl OverloadReports {
     pub(super) fn new(now: Time) -> OverloadReports {
-        OverloadReports { last: OverloadState::Normal, next_at: now }
+        OverloadReports { last: OverloadState::Normal, next_at: now, overloaded_at: now }
     }
 
     /// Whether the state is to be reported now. It then counts as reported.
     pub(super) fn is_due(&mut self, state: OverloadState, now: Time) -> bool {
-        if now < self.next_at || (self.last, state) == (OverloadState::Normal, OverloadState::Normal) {
+        let is_over = state == OverloadState::Normal;
+        if !is_over {
+            self.overloaded_at = now;
+        }
+        let due_at = if is_over { self.end_at() } else { self.next_at };
+        if state == self.last || now < due_at {
             return false;
         }
-        self.next_at = now.after(REPORT_INTERVAL);
-        std::mem::replace(&mut self.last, state) != state
+        (self.last, self.next_at) = (state, now.after(REPORT_INTERVAL));
+        true
+    }
+
+    /// When the end of an overload may be reported.
+    fn end_at(&self) -> Time {
+        self.next_at.max(self.overloaded_at.after(REPORT_INTERVAL))
     }
 
     /// When to check the state next, although nothing happens: overload ends with time.
     pub(super) fn next_check(&self) -> Option<Time> {
-        (self.last != OverloadState::Normal).then_some(self.next_at)
+        (self.last != OverloadState::Normal).then(|| self.end_at())
     }
 }
 
@@ -371,22 +386,23 @@ mod tests {
         }
     }
 
-    /// Each change is reported, however often the state is checked, but at most one per second; the end of an overload
-    /// is reported although no request arrives.
+    /// A pool that alternates between its states has one overload, with few reports; its end is reported once the pool
+    /// was normal for a time, although no request arrives.
     #[test]
     fn changes_of_the_state_are_reported_once_and_at_intervals() {
         let (mut reports, mut now) = (OverloadReports::new(start()), start());
         assert!(!reports.is_due(OverloadState::Normal, now));
         assert_eq!(reports.next_check(), None);
         assert!(reports.is_due(OverloadState::NoWorker, now));
-        // It changes every millisecond for ten seconds.
-        let mut lines = 0;
-        for millisecond in 0..10_000 {
+        // It changes every millisecond for a minute.
+        let states = [OverloadState::Slow, OverloadState::NoWorker, OverloadState::Normal];
+        let mut reported = Vec::new();
+        for millisecond in 0..60_000 {
             now = now.after(Duration::from_millis(1));
-            let state = if millisecond % 3 == 0 { OverloadState::Slow } else { OverloadState::NoWorker };
-            lines += u32::from(reports.is_due(state, now));
+            let state = states[millisecond % 3];
+            reported.extend(reports.is_due(state, now).then_some(state));
         }
-        assert!((1..=10).contains(&lines), "{lines}");
+        assert!(reported.len() <= 6 && !reported.contains(&OverloadState::Normal), "{reported:?}");
         let check = reports.next_check().expect("its end is to be reported");
         assert!(check > now && check <= now.after(REPORT_INTERVAL));
         assert!(reports.is_due(OverloadState::Normal, check));

@@ -21,10 +21,9 @@ use super::exchanges::{Exchanges, RequestAdmission};
 use super::forwarding::{Forwarding, ForwardingPool};
 use super::handed_exchanges::{HandedExchange, records};
 use super::limits::{
-    BODIES_MAX, BODIES_SIZE_MAX, EXCHANGE_LIFETIME, EXCHANGES_MAX, MESSAGE_SIZE_MAX, OBSERVERS_MAX,
-    REPLIES_SIZE_MAX, SLOW_TIME, TRANSMISSIONS_MAX,
+    BODIES_MAX, BODIES_SIZE_MAX, EXCHANGE_LIFETIME, EXCHANGES_MAX, MESSAGE_SIZE_MAX, REPLIES_SIZE_MAX,
+    SLOW_TIME, TRANSMISSIONS_MAX,
 };
-use super::notification_ids::NotificationIds;
 use super::observations::{Observations, ResourceId};
 use super::peers::ProvenPeers;
 use super::pending::{PendingExchanges, PendingId, RequestContext};
@@ -93,7 +92,6 @@ impl CoapShard {
             observations: Observations::new(key, now),
             bridge: Bridge::default(),
             answer: Answer::default(),
-            notification_ids: NotificationIds::new(key, OBSERVERS_MAX),
             is_receiving: true,
             unproven: UnprovenBudget::new(UnprovenPeers::default(), now),
         };

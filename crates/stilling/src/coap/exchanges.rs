@@ -21,7 +21,6 @@ use super::limits::{
     AMPLIFICATION_MAX, BODY_SIZE_MAX, EFFECT_REPLY_SIZE_MIN, FORWARD_TIMEOUT, REQUEST_BODY_SIZE_MAX,
     RETRY_AFTER_SECONDS,
 };
-use super::notification_ids::NotificationIds;
 use super::observations::Observations;
 use super::peers::ProvenPeers;
 use super::pending::{
@@ -76,7 +75,6 @@ pub(super) struct Exchanges {
     pub(super) observations: Observations,
     pub(super) bridge: Bridge,
     pub(super) answer: Answer,
-    pub(super) notification_ids: NotificationIds,
     /// Acknowledgements can arrive.
     pub(super) is_receiving: bool,
     pub(super) unproven: UnprovenBudget,

@@ -35,7 +35,6 @@ mod handed_exchanges;
 mod http_mapping;
 mod hub_bridge;
 pub(crate) mod limits;
-mod notification_ids;
 mod notifying;
 mod observations;
 mod overload;

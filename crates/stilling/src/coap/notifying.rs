@@ -80,14 +80,12 @@ impl Exchanges {
         let registration = Registration {
             path: *context.path(),
             token: context.key.token,
+            request: context.key.id,
             block2: context.block2,
             format: self.answer.format,
             cache_key: cache_key.unwrap_or_default().into(),
         };
         context.observe = self.observations.register(registration, resource, now);
-        if context.observe.is_some() {
-            self.notification_ids.prepare(context.path().peer, context.key.id, now);
-        }
         self.counters.observers_refused.add(u64::from(context.observe.is_none()));
     }
 
@@ -160,7 +158,7 @@ impl Exchanges {
             // RFC 7641 §4.2: the format stays as it was.
             self.answer.start(Code::NOT_ACCEPTABLE);
         }
-        let id = self.notification_ids.next(path.peer, now);
+        let id = self.observations.next_message_id(&path)?;
         let is_last = !self.answer.code.is_success();
         let observe = (!is_last).then_some(sequence);
         let head = MessageHead { kind, id, token, observe, block1: None };

@@ -9,6 +9,7 @@
 //! A resource has one state, the newest, and an observer has at most one notification in flight. So a slow client gets
 //! fewer states and no queue, and a state costs the same for any number of slow clients.
 
+mod notification_ids;
 mod observers;
 mod resources;
 
@@ -252,6 +253,11 @@ impl Observations {
     /// The sequence of an observer's next notification.
     pub(super) fn next_sequence(&mut self, slot: ObserverSlot, now: Time) -> Option<ObserveSequence> {
         self.observers.next_sequence(slot, now)
+    }
+
+    /// The id of the next notification for a client; `None` if it observes nothing.
+    pub(super) fn next_message_id(&mut self, path: &DatagramPath) -> Option<MessageId> {
+        self.observers.next_message_id(path)
     }
 
     /// A notification with the current state has been sent, or passed to the transmissions.

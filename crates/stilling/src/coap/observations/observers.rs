@@ -11,6 +11,7 @@ use stilling_wire::coap::{BlockValue, ContentFormat, MessageId, MessageType, Obs
 
 use super::super::address_shares::{AddressShares, ClientAddress};
 use super::super::limits::{CONFIRMABLE_EVERY, CONFIRMABLE_INTERVAL_MAX, NOTIFICATION_INTERVAL};
+use super::notification_ids::NotificationIds;
 use super::resources::ResourceId;
 
 /// Bits of nanoseconds per sequence (33 µs): sequences do not repeat within 256 s (RFC 7641 §4.4).
@@ -25,6 +26,8 @@ pub(in super::super) struct ObserverSlot(u32);
 pub(in super::super) struct Registration {
     pub(in super::super) path: DatagramPath,
     pub(in super::super) token: Token,
+    /// The id of its first request.
+    pub(in super::super) request: MessageId,
     /// The size of blocks that it wants.
     pub(in super::super) block2: Option<BlockValue>,
     /// The format of all its notifications.
@@ -97,6 +100,7 @@ pub(super) struct Observers {
     by_token: HashMap<(DatagramPath, Token), u32, HashKey>,
     /// The last message of each.
     by_message: HashMap<(DatagramPath, MessageId), u32, HashKey>,
+    message_ids: NotificationIds,
     /// Observers to be checked now.
     due: VecDeque<u32>,
     wheel: TimerWheel,
@@ -112,6 +116,7 @@ impl Observers {
             shares: AddressShares::new(hash_key, capacity),
             by_token: HashMap::with_hasher(hash_key),
             by_message: HashMap::with_hasher(hash_key),
+            message_ids: NotificationIds::new(hash_key, capacity),
             due: VecDeque::new(),
             wheel: TimerWheel::new(now, 0),
             expired: Vec::new(),
@@ -175,6 +180,7 @@ impl Observers {
             self.slots.len() as u32 - 1
         });
         self.by_token.insert((registration.path, registration.token), slot);
+        self.message_ids.add_observer(&registration.path, registration.request, now);
         let observer = Observer {
             registration,
             resource,
@@ -198,6 +204,7 @@ impl Observers {
         let observer = self.slots.get_mut(slot.0 as usize)?.take()?;
         let Registration { path, token, .. } = &observer.registration;
         self.by_token.remove(&(*path, *token));
+        self.message_ids.remove_observer(path);
         if let Some(id) = observer.last_message {
             self.by_message.remove(&(*path, id));
         }
@@ -248,6 +255,10 @@ impl Observers {
         let is_newer = clock.is_newer_than(observer.sequence);
         observer.sequence = if is_newer { clock } else { observer.sequence.next() };
         Some(observer.sequence)
+    }
+
+    pub(super) fn next_message_id(&mut self, path: &DatagramPath) -> Option<MessageId> {
+        self.message_ids.next(path)
     }
 
     pub(super) fn notified(

@@ -28,6 +28,7 @@ fn registration(token: u8) -> Registration {
     Registration {
         path: path(1),
         token: Token::new(&[token]).expect("a short token"),
+        request: token.into(),
         block2: None,
         format: None,
         cache_key: Box::default(),

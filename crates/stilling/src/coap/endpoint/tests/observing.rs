@@ -1,5 +1,7 @@
 //! Observation beyond the plugtests: slow and spoofed clients, full tables, several shards.
 
+use std::collections::BTreeSet;
+
 use super::super::super::limits::{CONFIRMABLE_EVERY, ECHO_LIFETIME, OBSERVERS_MAX};
 use super::*;
 
@@ -229,11 +231,12 @@ fn one_confirmable_notification_per_client_is_in_flight() {
         fixture.observe(&me, id, "obs");
     }
     fixture.change("obs", b"x");
-    let mut tokens = std::collections::BTreeSet::new();
+    let (mut tokens, mut ids) = (BTreeSet::new(), BTreeSet::new());
     while tokens.len() < 20 {
         for (_, notification) in fixture.advance() {
             fixture.acknowledge(&me, notification.id);
-            tokens.insert(notification.token);
+            // RFC 7252 §4.4: each has an id of its own, or clients ignore it.
+            assert!(tokens.insert(notification.token) == ids.insert(notification.id));
         }
         assert!(fixture.now < Time::ZERO.after(Duration::from_secs(1100)));
     }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   buckets    [ newest exchange with this hash ] ─▶ exchanges   oldest ──▶ newest, in the order of arrival
-//!                                                     └ next with the same hash │ reply ─▶ ByteRing
+//!                                                     └ next with the same hash │ reply ─▶ ByteQueue
 //! ```
 
 use std::hash::BuildHasher;
@@ -13,9 +13,9 @@ use stilling_hub::HashKey;
 use stilling_ring::Time;
 use stilling_wire::coap::{MessageId, Token};
 
-use super::byte_ring::{ByteRing, RingPosition};
+use super::byte_queue::{ByteQueue, QueuePosition};
 use super::handed_exchanges::is_reply_to_safe;
-use super::limits::{EXCHANGE_LIFETIME, MESSAGE_SIZE_MAX};
+use super::limits::EXCHANGE_LIFETIME;
 
 /// Identifies a request. The token is part of it: an endpoint that has used all message ids starts again, and a
 /// request with another token is never a retransmission.
@@ -41,7 +41,7 @@ pub(super) enum KnownExchange<'a> {
 struct Exchange {
     key: ExchangeKey,
     since: Time,
-    reply: Option<(RingPosition, u16)>,
+    reply: Option<(QueuePosition, u16)>,
     /// The older exchange with the same bucket: its number plus 1.
     older: u64,
 }
@@ -59,7 +59,7 @@ pub(super) struct ExchangeCache {
     end: u64,
     /// The newest exchange of each bucket: its number plus 1.
     buckets: Vec<u64>,
-    replies: ByteRing,
+    replies: ByteQueue,
     /// Exchanges forgotten before [`EXCHANGE_LIFETIME`].
     evicted: u64,
 }
@@ -74,7 +74,7 @@ impl ExchangeCache {
             first: 0,
             end: 0,
             buckets: vec![0; capacity.next_power_of_two()],
-            replies: ByteRing::new(replies_size.max(MESSAGE_SIZE_MAX)),
+            replies: ByteQueue::new(replies_size),
             evicted: 0,
         }
     }
@@ -141,12 +141,12 @@ impl ExchangeCache {
     pub(super) fn insert_since(&mut self, key: ExchangeKey, since: Time, now: Time, reply: Option<&[u8]>) {
         self.forget_expired(now);
         if self.len() == self.capacity as u64 {
-            self.first += 1;
+            self.forget_oldest();
             self.evicted += 1;
         }
         let reply = reply.and_then(|bytes| {
             let size = u16::try_from(bytes.len()).ok()?;
-            Some((self.replies.push(&[bytes])?, size))
+            Some((self.replies.push(bytes)?, size))
         });
         let bucket = self.bucket(&key);
         let older = std::mem::replace(&mut self.buckets[bucket], self.end + 1);
@@ -167,7 +167,17 @@ impl ExchangeCache {
             {
                 return;
             }
-            self.first += 1;
+            self.forget_oldest();
+        }
+    }
+
+    /// Forgets an exchange, and releases the replies before that of the next one.
+    fn forget_oldest(&mut self) {
+        self.first += 1;
+        if self.first < self.end
+            && let Some((position, _)) = self.exchanges[self.index(self.first)].reply
+        {
+            self.replies.release_before(position);
         }
     }
 
@@ -217,14 +227,14 @@ mod tests {
     /// Row 1.1: memory is fixed; a full cache forgets the oldest and counts it.
     #[test]
     fn a_full_cache_forgets_the_oldest() {
-        let mut cache = cache(100, 1280);
+        let mut cache = cache(100, 0);
         for id in 0..1000 {
-            cache.insert(key(1, id, b""), at(0), Some(&[0; 128]));
+            cache.insert(key(1, id, b""), at(0), Some(&[0; 1280]));
         }
         assert_eq!((cache.len(), cache.take_evicted(), cache.take_evicted()), (100, 900, 0));
         assert_eq!(cache.find(&key(1, 899, b""), at(0)), None);
         assert_eq!(cache.find(&key(1, 900, b""), at(0)), Some(KnownExchange::ReplyOverwritten));
-        assert_eq!(cache.find(&key(1, 999, b""), at(0)), Some(KnownExchange::Replied(&[0; 128])));
+        assert_eq!(cache.find(&key(1, 999, b""), at(0)), Some(KnownExchange::Replied(&[0; 1280])));
         for id in 0..60 {
             cache.insert(key(2, id, b""), at(300), None);
         }

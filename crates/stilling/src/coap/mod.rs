@@ -21,6 +21,7 @@ mod assembly;
 mod body_cache;
 mod bridge;
 mod bridging;
+mod byte_queue;
 mod byte_ring;
 mod call;
 mod counters;

@@ -11,7 +11,7 @@ fn report(seed: u64) -> BroadcastReport {
     run(seed, false).unwrap_or_else(|failure| panic!("{failure}\n{replay}"))
 }
 
-fn named_counts(totals: &BroadcastTotals) -> [(&'static str, u64); 20] {
+fn named_counts(totals: &BroadcastTotals) -> [(&'static str, u64); 21] {
     [
         ("acknowledged", totals.acknowledged),
         ("duplicates", totals.duplicates),
@@ -30,6 +30,7 @@ fn named_counts(totals: &BroadcastTotals) -> [(&'static str, u64); 20] {
         ("ends", totals.ends),
         ("power failures", totals.power),
         ("kills", totals.kills),
+        ("kills in snapshots", totals.snapshot_kills),
         ("restarts", totals.restarts),
         ("cut while draining", totals.crashed_draining),
         ("removals by retention", totals.removals),

@@ -56,18 +56,15 @@ const ON_DISK: [&str; 15] = [
 ];
 
 /// Bugs that show with subscribers that resume.
-const IN_BROADCAST: [&str; 6] = [
+const IN_BROADCAST: [&str; 7] = [
     "early feed reuse",
     "late resume",
     "lost hand-over",
     "early delivery",
     "missing sync",
     "early rejection",
+    "unsynced snapshot",
 ];
-
-/// Shows after a kill between the write and the sync of a snapshot, then a power failure: in about one of 5,000 worlds
-/// of broadcast. The search begins before one of them.
-const RARE: (&str, u64) = ("unsynced snapshot", 5_500);
 
 /// Bugs that show in hot restarts; "lost window" (of message ids) also shows in the streams world.
 const IN_HAND_OVERS: [&str; 4] = ["early opening", "early release", "dropped wait", "lost window"];
@@ -114,12 +111,8 @@ fn coap_world(seed: u64) -> Option<SeedFailure> {
 }
 
 fn first_failure(bug: Option<&'static str>, world: World) -> Option<SeedFailure> {
-    first_failure_from(0, bug, world)
-}
-
-fn first_failure_from(seed: u64, bug: Option<&'static str>, world: World) -> Option<SeedFailure> {
     planted::choose(bug);
-    (seed..seed + SEEDS).find_map(world)
+    (0..SEEDS).find_map(world)
 }
 
 /// One test, because the chosen bug is global to the process.
@@ -136,7 +129,6 @@ fn every_planted_bug_is_found_and_no_other() {
     let seen_on_disk = ON_DISK.map(|bug| (bug, found(bug, streams_world)));
     let seen_in_hand_overs = IN_HAND_OVERS.map(|bug| (bug, found(bug, succession_world)));
     let seen_in_broadcast = IN_BROADCAST.map(|bug| (bug, found(bug, broadcast_world)));
-    let seen_rare = first_failure_from(RARE.1, Some(RARE.0), broadcast_world).is_some();
     let seen_in_coap = IN_COAP.map(|bug| (bug, found(bug, coap_world)));
     let worlds: [World; 9] = [
         http_world,
@@ -159,7 +151,6 @@ fn every_planted_bug_is_found_and_no_other() {
     assert_eq!(seen_on_disk, ON_DISK.map(|bug| (bug, true)));
     assert_eq!(seen_in_hand_overs, IN_HAND_OVERS.map(|bug| (bug, true)));
     assert_eq!(seen_in_broadcast, IN_BROADCAST.map(|bug| (bug, true)));
-    assert!(seen_rare, "{}", RARE.0);
     assert_eq!(seen_in_coap, IN_COAP.map(|bug| (bug, true)));
     assert_eq!(without, [const { None }; 9]);
 }

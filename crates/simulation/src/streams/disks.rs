@@ -1,9 +1,10 @@
 //! State of the disks when a server ends: sealed cleanly, or cut off at any point.
 
+use std::ops::RangeInclusive;
 use std::time::Instant;
 
 use stilling::parts::SteppedJournal;
-use stilling_journal::disk::simulated::SimulatedDisk;
+use stilling_journal::disk::simulated::{DiskEvent, SimulatedDisk};
 
 use crate::SplitMix64;
 
@@ -54,6 +55,35 @@ pub(super) fn seal(
             disks.iter().zip(before).map(|(disk, before)| crash_disk(disk, before, how, random)).collect()
         }
     }
+}
+
+/// The points of `disk` at which the first snapshot written from the event `from` on is complete, but not durable.
+pub(super) fn unsynced_snapshot(disk: &SimulatedDisk, from: usize) -> Option<RangeInclusive<usize>> {
+    if disk.recorded() == from {
+        return None;
+    }
+    let history = disk.history();
+    let events = || history.events().iter().map(|(_, event)| event).enumerate().skip(from);
+    let snapshot = events().find_map(|(_, event)| match event {
+        DiskEvent::Created { file, name, .. } if name.ends_with(".snapshot") => Some(*file),
+        _ => None,
+    })?;
+    let (written, _) =
+        events().find(|(_, event)| matches!(event, DiskEvent::Writing { file, .. } if *file == snapshot))?;
+    let (synced, _) = events().find(|(at, event)| *at > written && **event == DiskEvent::DirectorySynced)?;
+    Some(written + 1..=synced)
+}
+
+/// Ends the journal with a kill when the disk of this number is at this point. All other disks have everything written.
+pub(super) fn kill_at(
+    journal: SteppedJournal,
+    disks: &[SimulatedDisk],
+    (number, point): (usize, usize),
+) -> Vec<SimulatedDisk> {
+    let mut points = recorded(disks);
+    points[number] = point;
+    drop(journal);
+    disks.iter().zip(points).map(|(disk, point)| disk.history().killed_at(point, usize::MAX)).collect()
 }
 
 fn recorded(disks: &[SimulatedDisk]) -> Vec<usize> {

@@ -14,6 +14,9 @@ pub(super) const ON_DISK: usize = 2;
 /// The stream on disk without a gate.
 pub(super) const UNGATED_DISK: usize = 0;
 
+/// The stream on disk with a gate.
+pub(super) const GATED_DISK: usize = 1;
+
 /// Publishers from this number on send long messages.
 pub(super) const LONG_PUBLISHERS: u32 = 200;
 

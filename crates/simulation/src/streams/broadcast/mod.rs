@@ -59,6 +59,8 @@ pub struct BroadcastTotals {
     pub power: u64,
     /// Kills.
     pub kills: u64,
+    /// Kills while a gate's snapshot was not durable.
+    pub snapshot_kills: u64,
     /// Completed restarts.
     pub restarts: u64,
     /// Servers cut off while they drained.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use stilling::settings::{Durability, Retention, SlowSubscribers, StreamConfig};
 use stilling_journal::JournalLimits;
 
-use super::message::{LONG_PUBLISHERS, LOTS, ON_DISK, STREAMS, UNGATED_DISK, is_gated};
+use super::message::{GATED_DISK, LONG_PUBLISHERS, LOTS, ON_DISK, STREAMS, UNGATED_DISK, is_gated};
 use super::position::{StartPosition, SubscriberPosition};
 use super::publisher::BroadcastPublisher;
 use super::subscriber::{BroadcastSubscriber, SubscriberProtocol, draw_habits};
@@ -29,6 +29,12 @@ const MEMORY_BATCH_SIZE: usize = 12 * 1024;
 
 /// Worlds with long messages, per thousand: slow subscribers fall behind.
 const LONG_WORLDS: u16 = 40;
+
+/// Worlds with a kill during the write of a gate's snapshot, per thousand.
+const SNAPSHOT_WORLDS: u16 = 50;
+
+/// Makes the seed of what is drawn only in these worlds, so that the draws of all others do not depend on it.
+const SNAPSHOT_SEED: u64 = 0x736e_6170_7368_6f74;
 
 /// Most stalls of shards in one run.
 const STALLS_MAX: usize = 8;
@@ -75,12 +81,23 @@ pub(super) struct ShardStall {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum BroadcastRunEnd {
     Crash(ServerCrash),
+    /// Killed when the gated stream on disk has the first snapshot that no sync covers yet, or at the end of its span.
+    KillInSnapshot,
     /// Drained and sealed in order, unless cut off so long after the request.
     Restart(Option<(Duration, ServerCrash)>),
 }
 
 impl BroadcastParameters {
-    pub(super) fn draw(random: &mut SplitMix64) -> BroadcastParameters {
+    pub(super) fn draw(seed: u64, random: &mut SplitMix64) -> BroadcastParameters {
+        let mut parameters = BroadcastParameters::draw_ordinary(random);
+        let mut random = SplitMix64::new(seed ^ SNAPSHOT_SEED);
+        if random.chance(SNAPSHOT_WORLDS) {
+            parameters.kill_in_snapshot(&mut random);
+        }
+        parameters
+    }
+
+    fn draw_ordinary(random: &mut SplitMix64) -> BroadcastParameters {
         let has_retention = std::array::from_fn(|_| random.chance(250));
         let faults = if random.chance(500) { FaultRates::NONE } else { mild(random) };
         let network = NetworkOptions {
@@ -125,6 +142,34 @@ impl BroadcastParameters {
             end_by_kill_and_power_failure(&mut runs);
         }
         BroadcastParameters { network, plan, has_retention, may_skip, publishers, subscribers, runs }
+    }
+
+    /// Makes it a world in which a server is killed while it writes a gate's snapshot. Its successor removes the records
+    /// that the snapshot includes, then the power fails.
+    fn kill_in_snapshot(&mut self, random: &mut SplitMix64) {
+        let BroadcastParameters { plan, has_retention, publishers, runs, .. } = self;
+        // Records of one publication each fill a segment long before their bytes make a snapshot due.
+        plan.segment_size = random.between(3, 5) * 4096;
+        plan.streams[GATED_DISK].retention.bytes = plan.segment_size * random.between(1, 2);
+        has_retention[GATED_DISK] = true;
+        let pace = Duration::from_millis(random.between(1, 20));
+        *publishers = (0..random.between(3, 5) as u32)
+            .map(|number| {
+                let total = random.between(60, 120) as u32;
+                BroadcastPublisher::draw((number, GATED_DISK), total, pace, random)
+            })
+            .collect();
+        let killed = BroadcastRun {
+            span: Duration::from_secs(5),
+            end: BroadcastRunEnd::KillInSnapshot,
+            ..BroadcastRun::draw(plan.shards, random)
+        };
+        let failed = BroadcastRun {
+            span: Duration::from_millis(random.between(5, 300)),
+            end: BroadcastRunEnd::Crash(ServerCrash::Power),
+            ..BroadcastRun::draw(plan.shards, random)
+        };
+        *runs = vec![killed, failed];
     }
 }
 

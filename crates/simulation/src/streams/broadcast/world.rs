@@ -1,6 +1,7 @@
 //! The world's scheduler: runs clients, server, disks and operator.
 
 use std::cell::RefCell;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use stilling::settings::{SlowSubscribers, StreamConfig};
@@ -9,7 +10,7 @@ use stilling_ring::Time;
 
 use super::client::{BroadcastClient, BroadcastRole, BroadcastTask};
 use super::ledger::BroadcastLedger;
-use super::message::ON_DISK;
+use super::message::{GATED_DISK, ON_DISK};
 use super::parameters::{self, BroadcastParameters, BroadcastRun, BroadcastRunEnd, ShardStall};
 use super::{BroadcastReport, BroadcastTotals};
 use crate::SplitMix64;
@@ -83,6 +84,8 @@ struct RunProgress {
     started_at: Time,
     /// `None`: the last run.
     run: Option<BroadcastRun>,
+    /// Events of the gated disk that have been searched for a snapshot.
+    recorded: usize,
 }
 
 /// Stages of the last run.
@@ -103,7 +106,7 @@ pub(super) fn play(
 ) -> Result<BroadcastReport, String> {
     let mut random = SplitMix64::new(seed);
     let BroadcastParameters { network, plan, has_retention, may_skip, publishers, subscribers, mut runs } =
-        BroadcastParameters::draw(&mut random);
+        BroadcastParameters::draw(seed, &mut random);
     let network = Network::new(random.bits(), network);
     *keep.borrow_mut() = Some(network.clone());
     if verbose {
@@ -198,6 +201,13 @@ impl BroadcastWorld {
                     return self.step_last_run(now);
                 };
                 let any = run.step_faults(progress.started_at, now, server, &self.disks);
+                if let BroadcastRunEnd::KillInSnapshot = run.end {
+                    let disk = &self.disks[GATED_DISK];
+                    let recorded = std::mem::replace(&mut progress.recorded, disk.recorded());
+                    if let Some(points) = disks::unsynced_snapshot(disk, recorded) {
+                        return self.kill_in_snapshot(now, points).map(|()| true);
+                    }
+                }
                 let is_over = now >= progress.started_at.after(run.span);
                 if is_over {
                     self.end(now)?;
@@ -231,7 +241,8 @@ impl BroadcastWorld {
         if self.runs.is_empty() {
             self.network.stop_faults();
         }
-        let progress = RunProgress { started_at: now, run: self.runs.pop() };
+        let recorded = self.disks[GATED_DISK].recorded();
+        let progress = RunProgress { started_at: now, run: self.runs.pop(), recorded };
         self.phase = BroadcastPhase::Serving(server, progress);
         Ok(())
     }
@@ -308,22 +319,40 @@ impl BroadcastWorld {
         };
         self.generation += 1;
         self.totals.fallen_behind += server.fallen_behind();
-        match progress.run {
-            Some(BroadcastRun { end: BroadcastRunEnd::Crash(how), pause, damage, .. }) => {
-                match how {
-                    ServerCrash::Power => self.totals.power += 1,
-                    ServerCrash::Kill => self.totals.kills += 1,
-                }
-                self.crash(server, how, now.after(pause));
-                self.damage(damage)?;
-            }
-            run => {
+        let how = match progress.run.as_ref().map(|run| run.end) {
+            Some(BroadcastRunEnd::Crash(how)) => how,
+            Some(BroadcastRunEnd::KillInSnapshot) => ServerCrash::Kill,
+            Some(BroadcastRunEnd::Restart(_)) | None => {
                 server.end();
                 self.note("end");
-                self.phase = BroadcastPhase::Draining(server, now, run);
+                self.phase = BroadcastPhase::Draining(server, now, progress.run);
+                return Ok(());
             }
+        };
+        match how {
+            ServerCrash::Power => self.totals.power += 1,
+            ServerCrash::Kill => self.totals.kills += 1,
         }
-        Ok(())
+        self.crash(server, how, now.after(progress.pause()));
+        self.damage(progress.damage())
+    }
+
+    /// Kills the serving server at one of these points of the gated disk.
+    fn kill_in_snapshot(&mut self, now: Time, points: RangeInclusive<usize>) -> Result<(), String> {
+        let BroadcastPhase::Serving(server, progress) =
+            std::mem::replace(&mut self.phase, BroadcastPhase::Over)
+        else {
+            return Ok(());
+        };
+        self.generation += 1;
+        self.totals.snapshot_kills += 1;
+        self.totals.fallen_behind += server.fallen_behind();
+        self.note("kill in a snapshot");
+        let point = self.random.between(*points.start() as u64, *points.end() as u64) as usize;
+        self.disks = disks::kill_at(server.kill(), &self.disks, (GATED_DISK, point));
+        self.repair_disks();
+        self.phase = BroadcastPhase::Down { until: now.after(progress.pause()) };
+        self.damage(progress.damage())
     }
 
     /// Handles a draining server that has stopped or is cut off.
@@ -449,6 +478,16 @@ impl BroadcastWorld {
 }
 
 impl RunProgress {
+    /// Time until the next server starts.
+    fn pause(&self) -> Duration {
+        self.run.as_ref().map_or(Duration::ZERO, |run| run.pause)
+    }
+
+    /// Damage to a disk during that time.
+    fn damage(&self) -> Option<DiskDamage> {
+        self.run.as_ref().and_then(|run| run.damage)
+    }
+
     fn next(&self) -> Option<Time> {
         let run = self.run.as_ref()?;
         let hang = run.hang.map(|(after, _)| after);
@@ -464,7 +503,9 @@ impl BroadcastRun {
     fn cut_at(&self, since: Time) -> Option<Time> {
         match self.end {
             BroadcastRunEnd::Restart(Some((span, _))) => Some(since.after(span)),
-            BroadcastRunEnd::Restart(None) | BroadcastRunEnd::Crash(_) => None,
+            BroadcastRunEnd::Restart(None) | BroadcastRunEnd::Crash(_) | BroadcastRunEnd::KillInSnapshot => {
+                None
+            }
         }
     }
 

@@ -11,7 +11,7 @@ use stilling::parts::{
 };
 use stilling::settings::StreamConfig;
 use stilling_engine::driver::{Driver as _, Wait};
-use stilling_engine::{Shard, ShardConfig};
+use stilling_engine::{CloseReason, Shard, ShardConfig};
 use stilling_journal::disk::simulated::SimulatedDisk;
 use stilling_journal::{JournalLimits, LogConfig};
 use stilling_ring::{Time, Wake};
@@ -65,6 +65,8 @@ pub(super) struct StreamsServer {
     pub(super) hangs_until: Time,
     /// A shard whose thread does not run before this time.
     pub(super) stalled: Option<(usize, Time)>,
+    /// Bytes of output that a shard held when it disconnected a slow consumer.
+    slow_consumer_at: Option<u64>,
 }
 
 pub(super) struct ServerShard {
@@ -194,6 +196,7 @@ impl StreamsServer {
             origin,
             hangs_until,
             stalled: None,
+            slow_consumer_at: None,
         })
     }
 
@@ -206,6 +209,20 @@ impl StreamsServer {
         hub.map_or(0, |hub| hub.streams.iter().map(|stream| stream.frozen.get()).sum())
     }
 
+    /// Bytes of output that a shard held when it last disconnected a slow consumer, once.
+    pub(super) fn take_slow_consumer(&mut self) -> Option<u64> {
+        self.slow_consumer_at.take()
+    }
+
+    /// Slow consumers that a shard disconnected because of their output, and the bytes of output that it holds.
+    fn slow_and_held(&self, shard: usize) -> (i64, u64) {
+        let engine = &self.overview.engines[shard];
+        // Subscribers that reached the write timeout count as slow, too; other connections reach it as well.
+        let late = engine.closed(CloseReason::WriteTimeout).get() as i64;
+        let slow = self.overview.hub_handles[shard].slow_consumers.get() as i64;
+        (slow - late, engine.output_held.get())
+    }
+
     /// Times that a slow subscriber fell behind.
     pub(super) fn fallen_behind(&self) -> u64 {
         self.overview.hub.get().map_or(0, |hub| hub.fallen_behind())
@@ -215,11 +232,16 @@ impl StreamsServer {
     pub(super) fn run(&mut self, now: Time, random: &mut SplitMix64) -> Result<bool, String> {
         let mut any = false;
         self.stalled = self.stalled.filter(|(_, until)| *until > now);
-        for (number, server_shard) in self.server_shards.iter_mut().enumerate() {
+        for number in 0..self.server_shards.len() {
             if self.stalled.is_some_and(|(stalled, _)| stalled == number) {
                 continue;
             }
-            any |= server_shard.run(now, number > 0)?;
+            let before = self.slow_and_held(number);
+            any |= self.server_shards[number].run(now, number > 0)?;
+            let after = self.slow_and_held(number);
+            if after.0 > before.0 {
+                self.slow_consumer_at = Some(before.1.max(after.1));
+            }
         }
         let journal = &mut self.journal;
         let at = instant(self.origin, now);

@@ -37,6 +37,14 @@ impl BroadcastRole {
         matches!(self.task, BroadcastTask::Publisher(_))
     }
 
+    /// Most bytes that wait for a subscriber's connection.
+    pub(super) fn pending_max(&self, context: &BroadcastContext<'_>) -> usize {
+        match &self.task {
+            BroadcastTask::Publisher(_) => 0,
+            BroadcastTask::Subscriber(subscriber) => subscriber.pending_max(context),
+        }
+    }
+
     /// Whether it is a publisher, or a subscriber that has received everything known.
     pub(super) fn is_up_to_date(&self, context: &BroadcastContext<'_>) -> bool {
         match &self.task {
@@ -131,7 +139,9 @@ impl ClientRole<BroadcastContext<'_>> for BroadcastRole {
         context.may_close_anyone
             || match &self.task {
                 BroadcastTask::Publisher(_) => why == "the server closes",
-                BroadcastTask::Subscriber(subscriber) => subscriber.is_slow() || subscriber.has_copies(),
+                BroadcastTask::Subscriber(subscriber) => {
+                    subscriber.is_slow() || subscriber.has_copies() && context.has_slow_consumers
+                }
             }
     }
 

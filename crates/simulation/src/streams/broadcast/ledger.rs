@@ -446,6 +446,25 @@ impl BroadcastLedger {
         proven.map(|(sequence, name)| (*sequence, *name))
     }
 
+    /// Most bytes that a subscription with this filter is sent for the messages published so far, without `excluded`.
+    pub(super) fn encoded_size_max(
+        &self,
+        stream: usize,
+        filter: &str,
+        excluded: impl Fn(MessageName) -> bool,
+    ) -> usize {
+        let sent = self.sent[stream].iter().filter(|(name, _)| !excluded(**name));
+        let messages = sent.map(|(_, attempts)| &attempts.message);
+        let messages = messages.filter(|message| matches(filter, &message.subject));
+        messages.map(SentMessage::encoded_size_max).sum()
+    }
+
+    /// Messages of the acknowledged or received records of an epoch up to a sequence.
+    pub(super) fn proven_until(&self, key: EpochKey, last: u64) -> BTreeSet<MessageName> {
+        let proven = self.epochs.get(&key).map(|epoch| epoch.proven.range(..=last));
+        proven.into_iter().flatten().map(|(_, name)| *name).collect()
+    }
+
     fn is_for(&self, stream: usize, filter: &str, name: MessageName) -> bool {
         self.sent[stream].get(&name).is_some_and(|attempts| matches(filter, &attempts.message.subject))
     }

@@ -23,6 +23,9 @@ pub(super) const LONG_PUBLISHERS: u32 = 200;
 /// Bytes of their payloads, which repeat a shorter one.
 const LONG_PAYLOAD_MAX: usize = 7500;
 
+/// Most bytes of an encoded message beside its subject and payload: headers, names, numbers and line ends.
+const ENCODING_SIZE_MAX: usize = 200;
+
 /// Separates the repetitions.
 const SEPARATOR: u8 = b'|';
 
@@ -91,6 +94,11 @@ impl CloseRecord {
 }
 
 impl SentMessage {
+    /// Most bytes that a subscription is sent for it, in any format.
+    pub(super) fn encoded_size_max(&self) -> usize {
+        self.subject.len() + self.payload.len() + ENCODING_SIZE_MAX
+    }
+
     /// A message for a stream without a gate.
     pub(super) fn plain(stream: usize, name: MessageName) -> SentMessage {
         let subject = format!("{}.{}", STREAMS[stream], name.publisher);

@@ -1,7 +1,10 @@
 //! What a subscriber has received of its stream, and how it resumes.
 
+use std::collections::BTreeSet;
+
 use super::decode::{SubscriberInput, format_time};
 use super::ledger::{BroadcastLedger, EpochKey, PassedRange};
+use crate::streams::message::MessageName;
 
 /// Where a subscription begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +71,12 @@ impl SubscriberPosition {
 
     pub(super) fn stream(&self) -> usize {
         self.stream
+    }
+
+    /// Messages received or passed.
+    pub(super) fn passed(&self, ledger: &BroadcastLedger) -> BTreeSet<MessageName> {
+        let position = self.key.zip(self.last);
+        position.map_or_else(BTreeSet::new, |(key, last)| ledger.proven_until(key, last))
     }
 
     pub(super) fn number(&self) -> usize {

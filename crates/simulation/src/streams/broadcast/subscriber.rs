@@ -1,6 +1,7 @@
 //! Subscribers over SSE, WebSocket and NATS: they read at their own pace, leave and return, and resume by the means of
 //! their protocol.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use stilling_ring::Time;
@@ -61,6 +62,8 @@ pub(super) struct BroadcastSubscriber {
     second_filter: Option<String>,
     /// Messages of this connection, over NATS, with the index of their subscription.
     received: Vec<(usize, MessageName)>,
+    /// Messages known as stored when this connection over NATS was made: it does not receive them.
+    earlier: BTreeSet<MessageName>,
     /// This connection receives everything that the last publishers send.
     expects_last: bool,
 }
@@ -85,6 +88,7 @@ impl BroadcastSubscriber {
             is_requested: false,
             second_filter,
             received: Vec::new(),
+            earlier: BTreeSet::new(),
             expects_last: false,
         }
     }
@@ -93,8 +97,24 @@ impl BroadcastSubscriber {
         matches!(self.protocol, SubscriberProtocol::Nats | SubscriberProtocol::Consumer)
     }
 
-    /// Whether it has two subscriptions on a connection. Such a connection gets copies instead of a position in a feed, and
-    /// those of a burst may exceed its share.
+    /// Most bytes that wait for its connection: its messages that it has not received.
+    pub(super) fn pending_max(&self, context: &BroadcastContext<'_>) -> usize {
+        let ledger = &*context.ledger;
+        if self.protocol != SubscriberProtocol::Nats {
+            let passed = self.position.passed(ledger);
+            let is_passed = |name| passed.contains(&name);
+            return ledger.encoded_size_max(self.position.stream(), self.position.filter(), is_passed);
+        }
+        let received: BTreeSet<_> = self.received.iter().copied().collect();
+        let size_max = |(subscription, filter): (usize, &str)| {
+            let is_excluded = |name| self.earlier.contains(&name) || received.contains(&(subscription, name));
+            ledger.encoded_size_max(self.position.stream(), filter, is_excluded)
+        };
+        self.filters().enumerate().map(size_max).sum()
+    }
+
+    /// Whether it has two subscriptions on a connection. Such a connection gets copies instead of a position in a feed, so
+    /// those of a burst may fill the output memory.
     pub(super) fn has_copies(&self) -> bool {
         self.second_filter.is_some()
     }
@@ -119,6 +139,9 @@ impl BroadcastSubscriber {
     pub(super) fn dialled(&mut self, wire: &mut ClientWire, context: &mut BroadcastContext<'_>) {
         (self.is_open, self.is_requested) = (false, false);
         self.reads_at = context.now;
+        if self.protocol == SubscriberProtocol::Nats {
+            self.earlier = context.ledger.proven_until(self.key(context.run), u64::MAX);
+        }
         self.leaves_at = self.stay.filter(|_| !context.is_last_phase).map(|most| {
             context.now.after(Duration::from_micros(context.random.below(most.as_micros() as u64)))
         });

@@ -26,6 +26,14 @@ const ROUNDS_AT_ONCE_MAX: u32 = 50_000;
 /// Longest time of the last run.
 const LAST_RUN_MAX: Duration = Duration::from_secs(300);
 
+/// Bytes that may wait for one connection, or for all of a shard, before one counts as slow (`docs/limits.md`): 15/16 of
+/// 16 MiB, which are a quarter of `--max-output-held`.
+const PENDING_MIN: usize = 15 * 1024 * 1024;
+
+/// Bytes that a shard held before or after a turn in which it disconnected a slow consumer because of `--max-output-held`,
+/// 64 MiB: at least so many, because the last connection held at most 16 MiB.
+const HELD_MIN: u64 = 48 * 1024 * 1024;
+
 /// Latest start of a client, in microseconds.
 const START_MAX: u64 = 100_000;
 
@@ -48,6 +56,8 @@ pub(super) struct BroadcastContext<'a> {
     pub(super) is_last_phase: bool,
     /// The server disconnects slow subscribers, or has little room for unsent output.
     pub(super) may_close_anyone: bool,
+    /// The server has disconnected slow consumers.
+    pub(super) has_slow_consumers: bool,
 }
 
 struct BroadcastWorld {
@@ -64,6 +74,8 @@ struct BroadcastWorld {
     phase: BroadcastPhase,
     stage: LastStage,
     may_close_anyone: bool,
+    /// This run of the server has disconnected a slow consumer.
+    has_slow_consumers: bool,
     run: u32,
     generation: u32,
     totals: BroadcastTotals,
@@ -138,6 +150,7 @@ pub(super) fn play(
         phase: BroadcastPhase::Down { until: Time::ZERO },
         stage: LastStage::Publishing,
         may_close_anyone,
+        has_slow_consumers: false,
         run: 0,
         generation: 0,
         totals: BroadcastTotals::default(),
@@ -160,12 +173,33 @@ impl BroadcastWorld {
             if let BroadcastPhase::Serving(server, _) | BroadcastPhase::Draining(server, ..) = &mut self.phase
             {
                 any |= server.run(now, &mut self.random)?;
+                if let Some(held) = server.take_slow_consumer() {
+                    self.check_slow_consumer(held)?;
+                }
             }
             if !any || matches!(self.phase, BroadcastPhase::Over) {
                 return Ok(());
             }
         }
         Err("too many rounds while time stands still".to_owned())
+    }
+
+    /// Checks that a shard which held so many bytes had to disconnect a slow consumer.
+    fn check_slow_consumer(&mut self, held: u64) -> Result<(), String> {
+        self.has_slow_consumers = true;
+        if self.may_close_anyone {
+            return Ok(());
+        }
+        let clients = std::mem::take(&mut self.clients);
+        let context = self.context();
+        let pending: Vec<usize> = clients.iter().map(|client| client.role.pending_max(&context)).collect();
+        self.clients = clients;
+        let is_one_full = pending.iter().any(|size| *size > PENDING_MIN);
+        let all = pending.iter().sum::<usize>();
+        if is_one_full || held >= HELD_MIN && all > PENDING_MIN {
+            return Ok(());
+        }
+        Err(format!("a slow consumer was disconnected while {held} bytes were held; at most {all} waited"))
     }
 
     fn advance(&mut self) -> Result<(), String> {
@@ -232,6 +266,7 @@ impl BroadcastWorld {
     fn start(&mut self, now: Time) -> Result<(), String> {
         self.audit()?;
         self.run += 1;
+        self.has_slow_consumers = false;
         self.ledger.begin_run(self.run);
         let sockets = server::listen(&self.network, self.plan.shards);
         let server = StreamsServer::start(&self.plan, &self.network, &self.disks, sockets);
@@ -307,6 +342,7 @@ impl BroadcastWorld {
             is_served: matches!(self.phase, BroadcastPhase::Serving(..)),
             is_last_phase: self.stage != LastStage::Publishing,
             may_close_anyone: self.may_close_anyone,
+            has_slow_consumers: self.has_slow_consumers,
         }
     }
 

@@ -45,6 +45,7 @@ pub mod single_shard;
 pub mod streams;
 pub mod suite;
 pub mod trace;
+mod turns;
 pub mod unread;
 
 pub use driver::SimDriver;

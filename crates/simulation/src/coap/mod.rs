@@ -30,17 +30,14 @@ use std::rc::Rc;
 
 use stilling::parts::ShardService;
 use stilling_engine::Shard;
-use stilling_ring::Time;
 
 use crate::SplitMix64;
 use crate::driver::SimDriver;
 use crate::network::Network;
 use crate::report::{RunReport, SeedFailure, attempt};
+use crate::turns::run_until_stopped;
 
 use parameters::CoapWorldParameters;
-
-/// Turns of the shard, or steps of the world, while time stands still; more count as spinning.
-const TURNS_AT_ONCE_MAX: u32 = 20_000;
 
 type CoapSimShard = Shard<SimDriver, ShardService>;
 
@@ -112,15 +109,6 @@ fn play(seed: u64, verbose: bool, keep: &RefCell<Option<Network>>) -> Result<Coa
     let hook_world = Rc::clone(&world);
     let step = move |limit| hook_world.borrow_mut().advance(limit).map_err(std::io::Error::other);
     shard.driver().set_wait_hook(Box::new(step));
-    let (mut turns, mut since) = (0, Time::ZERO);
-    while !shard.is_stopped() {
-        shard.turn(true).map_err(|error| error.to_string())?;
-        shard.audit()?;
-        world.borrow_mut().step()?;
-        (turns, since) = if network.now() > since { (0, network.now()) } else { (turns + 1, since) };
-        if turns > TURNS_AT_ONCE_MAX {
-            return Err("the shard spins: too many turns while time stands still".to_owned());
-        }
-    }
+    run_until_stopped(&mut shard, &network, || world.borrow_mut().step().map(drop))?;
     verification::drain_and_check(shard, &mut world.borrow_mut())
 }

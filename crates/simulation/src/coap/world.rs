@@ -8,12 +8,13 @@ use stilling::parts::Lifecycle;
 use stilling_ring::Time;
 use stilling_workers::processes::SimulatedProcesses;
 
+use super::CoapTotals;
 use super::client::{CoapClientContext, CoapWorldClient};
 use super::ledger::Ledger;
 use super::parameters::CoapWorldParameters;
 use super::process::{ProcessContext, SimulatedProcess};
-use super::{CoapTotals, TURNS_AT_ONCE_MAX};
 use crate::network::{Network, SimDatagramPeer};
+use crate::turns::TURNS_AT_ONCE_MAX;
 
 /// Time from the end of faults until their consequences have ended: processes have been started again, and slots whose
 /// requests were overdue are free.

@@ -13,8 +13,9 @@ use super::hostile::{HostileClient, HostileStyle};
 use super::nats_clients::{NatsTally, SimNatsClient};
 use super::parameters::HttpWorldParameters;
 use super::well_behaved::{WellBehaved, WellBehavedStyle};
-use super::{HttpClientContext, HttpSimShard, TURNS_AT_ONCE_MAX};
+use super::{HttpClientContext, HttpSimShard};
 use crate::network::{Address, Network, PeerKey};
+use crate::turns::TURNS_AT_ONCE_MAX;
 
 /// All clients must finish within this time after faults stop.
 const STARVATION_TIMEOUT: Duration = Duration::from_secs(200);

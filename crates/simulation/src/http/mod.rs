@@ -35,6 +35,7 @@ use crate::SplitMix64;
 use crate::driver::SimDriver;
 use crate::network::{Address, Network};
 use crate::report::{RunReport, SeedFailure, attempt};
+use crate::turns::run_until_stopped;
 
 pub use hostile::HostileStyle;
 pub use well_behaved::WellBehavedStyle;
@@ -44,9 +45,6 @@ use parameters::HttpWorldParameters;
 
 /// Start of every world, in seconds since 1970.
 const CALENDAR_START: u64 = 1_700_000_000;
-
-/// Turns of a shard while time stands still; more count as spinning.
-const TURNS_AT_ONCE_MAX: u32 = 20_000;
 
 type HttpSimShard = Shard<SimDriver, ShardService>;
 
@@ -128,15 +126,6 @@ fn play(
     let hook_world = Rc::clone(&http_world);
     let step = move |limit| hook_world.borrow_mut().advance(limit).map_err(std::io::Error::other);
     shard.driver().set_wait_hook(Box::new(step));
-    let (mut turns, mut since) = (0, Time::ZERO);
-    while !shard.is_stopped() {
-        shard.turn(true).map_err(|error| error.to_string())?;
-        shard.audit()?;
-        http_world.borrow_mut().after_turn()?;
-        (turns, since) = if network.now() > since { (0, network.now()) } else { (turns + 1, since) };
-        if turns > TURNS_AT_ONCE_MAX {
-            return Err("the shard spins: too many turns while time stands still".to_owned());
-        }
-    }
+    run_until_stopped(&mut shard, &network, || http_world.borrow_mut().after_turn())?;
     verification::drain_and_check(shard, &http_world)
 }

@@ -96,7 +96,8 @@ impl Exchanges {
         }
         let key = filter_of(request);
         let is_new = self.observations.find_resource(&key).is_none();
-        let Some(resource) = self.observations.resource(&key, ClientAddress::of(context.path())) else {
+        let client = ClientAddress::of(context.path());
+        let Some(resource) = self.observations.resource(&key, client) else {
             self.refuse_full();
             return false;
         };
@@ -111,7 +112,7 @@ impl Exchanges {
             self.release_resources();
             return false;
         };
-        self.observations.wait(resource, exchange);
+        self.observations.wait(resource, exchange, client);
         if let ObservableKey::Filter(filter) = key
             && is_new
         {
@@ -129,6 +130,14 @@ impl Exchanges {
         cache_key: Option<&[u8]>,
         now: Time,
     ) {
+        if self.observations.lacks_state(resource) {
+            if registers {
+                // An error ends the observation that the request refreshes (RFC 7641 §4.2).
+                self.observations.deregister(context.path(), context.key.token);
+            }
+            let reason = "the newest message is too long, or there is no room for it";
+            return BridgeAnswer::error(Code::SERVICE_UNAVAILABLE, reason).write(&mut self.answer);
+        }
         if !registers && self.observations.state(resource).is_none() {
             return self.answer.error(Code::NOT_FOUND, "there is no message for this filter");
         }
@@ -148,7 +157,7 @@ impl Exchanges {
     pub(super) fn complete_state(&mut self, resource: ResourceId) {
         self.observations.set_complete(resource);
         for exchange in self.observations.waiting(resource) {
-            self.bridge.end(*exchange, AwaitedOutcome::State);
+            self.bridge.end(exchange, AwaitedOutcome::State);
         }
     }
 

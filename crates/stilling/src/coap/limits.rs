@@ -155,11 +155,13 @@ pub(crate) const OBSERVED_RESOURCES_MAX: usize = 4096;
 /// filter share one read. A client address has at most as many as are free, as for [`OBSERVERS_MAX`]. More: 5.03.
 pub(crate) const FILTER_READS_MAX: usize = 256;
 
-/// Bytes of a state that is stored for its observers. Longer: the older state stays, and the new one is counted.
+/// Bytes of a state that is stored for its observers. Longer: the older state stays, and the new one is
+/// counted. Without an older state, requests for it are answered 5.03.
 pub(crate) const OBSERVED_STATE_SIZE_MAX: usize = 64 * 1024;
 
 /// Bytes of all these states, per shard. A client address has at most as many as are free, as for
-/// [`OBSERVED_RESOURCES_MAX`]. More: as for [`OBSERVED_STATE_SIZE_MAX`], unless another observer of the filter has room.
+/// [`OBSERVED_RESOURCES_MAX`]. More: as for [`OBSERVED_STATE_SIZE_MAX`], unless another client that observes
+/// the filter or waits for it has room.
 pub(crate) const OBSERVED_STATES_SIZE_MAX: usize = 16 * 1024 * 1024;
 
 /// Of this many notifications of an observer one is confirmable.

@@ -24,7 +24,7 @@ pub(super) use self::observers::{Observer, ObserverSlot, Registration};
 pub(super) use self::resources::{ObservableKey, ResourceId};
 
 use self::observers::Observers;
-use self::resources::{ObservedResource, ObservedResources};
+use self::resources::{ObservedResource, ObservedResources, WaitingRequest};
 use super::address_shares::ClientAddress;
 use super::body_cache::{ETag, etag_of};
 use super::limits::{OBSERVED_RESOURCES_MAX, OBSERVED_STATE_SIZE_MAX, OBSERVERS_MAX};
@@ -147,21 +147,23 @@ impl Observations {
 
     /// Sets the state of a resource. Returns whether there was room for it, in the share of any of its clients.
     pub(super) fn set_state(&mut self, resource: ResourceId, state: &[u8]) -> bool {
-        self.resources.set_state(resource, state)
-            || self.find_owner(resource, state.len()) && self.resources.set_state(resource, state)
+        let is_stored = self.resources.set_state(resource, state)
+            || self.find_owner(resource, state.len()) && self.resources.set_state(resource, state);
+        if !is_stored {
+            self.resources.note_dropped(resource);
+        }
+        is_stored
     }
 
-    /// Counts a resource towards an observer's client that has room for a state of this size.
+    /// Counts a resource towards a client that waits for it or observes it and has room for a state of this size.
     fn find_owner(&mut self, id: ResourceId, size: usize) -> bool {
-        let count = self.resources.get(id).map_or(0, |resource| resource.observers.len());
-        if size > OBSERVED_STATE_SIZE_MAX {
+        let Some(resource) = self.resources.get(id).filter(|_| size <= OBSERVED_STATE_SIZE_MAX) else {
             return false;
-        }
-        (0..count).any(|at| {
-            let slot = self.resources.get(id).and_then(|resource| resource.observers.get(at)).copied();
-            let client = slot.and_then(|slot| self.observers.get(slot)).map(Observer::client);
-            client.is_some_and(|client| self.resources.try_set_owner(id, client, size))
-        })
+        };
+        let waiting = resource.waiting.iter().map(|request| request.client);
+        let observing = resource.observers.iter().filter_map(|slot| self.observers.get(*slot));
+        let clients: Vec<_> = waiting.chain(observing.map(Observer::client)).collect();
+        clients.into_iter().any(|client| self.resources.try_set_owner(id, client, size))
     }
 
     /// Notes that a resource has every state up to now.
@@ -172,6 +174,11 @@ impl Observations {
     /// Whether a resource has every state up to now.
     pub(super) fn is_complete(&self, resource: ResourceId) -> bool {
         self.resources.get(resource).is_some_and(ObservedResource::is_complete)
+    }
+
+    /// Whether a resource has no state because its messages are too long or have no room.
+    pub(super) fn lacks_state(&self, resource: ResourceId) -> bool {
+        self.resources.get(resource).is_some_and(ObservedResource::lacks_state)
     }
 
     /// The state of a resource.
@@ -186,33 +193,32 @@ impl Observations {
         Some(*etag.get_or_insert_with(|| etag_of(Some(format), state)))
     }
 
-    /// Makes a request wait for a resource.
-    pub(super) fn wait(&mut self, resource: ResourceId, exchange: PendingId) {
+    /// Makes a client's request wait for a resource.
+    pub(super) fn wait(&mut self, resource: ResourceId, exchange: PendingId, client: ClientAddress) {
         if let Some(resource) = self.resources.get_mut(resource) {
-            resource.waiting.push(exchange);
+            resource.waiting.push(WaitingRequest { exchange, client });
         }
     }
 
     /// Takes the requests that wait for a resource.
     pub(super) fn take_waiting(&mut self, resource: ResourceId) -> Vec<PendingId> {
         self.resources.note_unused(resource);
-        self.resources
-            .get_mut(resource)
-            .map(|resource| std::mem::take(&mut resource.waiting))
-            .unwrap_or_default()
+        let waiting = self.resources.get_mut(resource).map(|resource| std::mem::take(&mut resource.waiting));
+        waiting.into_iter().flatten().map(|request| request.exchange).collect()
     }
 
     /// Notes that a request no longer waits for a resource.
     pub(super) fn stop_waiting(&mut self, resource: ResourceId, exchange: PendingId) {
         if let Some(found) = self.resources.get_mut(resource) {
-            found.waiting.retain(|waiting| *waiting != exchange);
+            found.waiting.retain(|waiting| waiting.exchange != exchange);
             self.resources.note_unused(resource);
         }
     }
 
     /// The requests that wait for a resource.
-    pub(super) fn waiting(&self, resource: ResourceId) -> &[PendingId] {
-        self.resources.get(resource).map_or(&[], |resource| &resource.waiting)
+    pub(super) fn waiting(&self, resource: ResourceId) -> impl Iterator<Item = PendingId> {
+        let waiting = self.resources.get(resource).map(|resource| &resource.waiting);
+        waiting.into_iter().flatten().map(|request| request.exchange)
     }
 
     /// Ends all observations of a resource, without a notification.

@@ -33,6 +33,13 @@ pub(crate) struct ResourceId {
     slot: u32,
 }
 
+/// A request that waits until a resource is complete.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WaitingRequest {
+    pub(super) exchange: PendingId,
+    pub(super) client: ClientAddress,
+}
+
 #[derive(Debug)]
 pub(super) struct ObservedResource {
     pub(super) key: ObservableKey,
@@ -46,8 +53,9 @@ pub(super) struct ObservedResource {
     /// Of the state, if it has been asked for.
     pub(super) etag: Option<ETag>,
     is_complete: bool,
-    /// Requests that wait until it is complete.
-    pub(super) waiting: Vec<PendingId>,
+    /// The newest message is too long or has no room.
+    is_newest_dropped: bool,
+    pub(super) waiting: Vec<WaitingRequest>,
     pub(super) observers: Vec<ObserverSlot>,
     has_changed: bool,
 }
@@ -61,6 +69,11 @@ impl ObservedResource {
     /// Whether it has every state up to now. Before, its filter is being read.
     pub(super) fn is_complete(&self) -> bool {
         self.is_complete
+    }
+
+    /// Whether it has no state because its messages are too long or have no room.
+    pub(super) fn lacks_state(&self) -> bool {
+        self.state.is_none() && self.is_newest_dropped
     }
 }
 
@@ -151,6 +164,7 @@ impl ObservedResources {
             state_size: 0,
             etag: None,
             is_complete: false,
+            is_newest_dropped: false,
             waiting: Vec::new(),
             observers: Vec::new(),
             has_changed: false,
@@ -191,6 +205,7 @@ impl ObservedResources {
         }
         let Some(resource) = self.get_mut(id) else { return true };
         resource.state_size = old + growth;
+        resource.is_newest_dropped = false;
         resource.etag = None;
         let stored = resource.state.get_or_insert_default();
         stored.clear();
@@ -199,6 +214,13 @@ impl ObservedResources {
         let version = resource.version + 1;
         self.set_version(id, version);
         true
+    }
+
+    /// Notes that the newest message is not stored.
+    pub(super) fn note_dropped(&mut self, id: ResourceId) {
+        if let Some(resource) = self.get_mut(id) {
+            resource.is_newest_dropped = true;
+        }
     }
 
     /// Counts a resource towards another client, if that has room for a state of this size.

@@ -2,8 +2,10 @@
 
 use stilling_hub::{Durability, HubCounters, Ingress, JournalStorage, Loss, Now, StreamConfig};
 
+use super::super::super::address_shares::ClientAddress;
 use super::super::super::hub_bridge::HubBridge;
-use super::super::super::limits::{FILTER_READS_MAX, PENDING_READS_MAX};
+use super::super::super::limits::{FILTER_READS_MAX, OBSERVED_STATE_SIZE_MAX, PENDING_READS_MAX};
+use super::super::super::observations::ObservableKey;
 use super::*;
 use crate::hub::testing::hub_with;
 use crate::hub::{HubHandle, Runner, StreamDirectory};
@@ -75,6 +77,25 @@ impl BridgeFixture {
         let datagram = request(CON, code, self.fixture.next_id, uri, options, payload);
         let at_once = self.fixture.send(path, &datagram);
         at_once.unwrap_or_else(|| self.turn().remove(0).1)
+    }
+
+    fn resource(&self, filter: &str) -> ResourceId {
+        let key = ObservableKey::Filter(filter.as_bytes().into());
+        self.fixture.shard.exchange.observations.find_resource(&key).expect("it is read")
+    }
+
+    /// Fills a client's share of the bytes of states, until its resources are released.
+    fn fill_states(&mut self, path: &DatagramPath) {
+        let observations = &mut self.fixture.shard.exchange.observations;
+        let long = vec![0; OBSERVED_STATE_SIZE_MAX];
+        for number in 0_u32.. {
+            let key = ObservableKey::Filter(number.to_string().into_bytes().into());
+            let resource = observations.resource(&key, ClientAddress::of(path)).expect("there is room");
+            observations.set_complete(resource);
+            if !observations.set_state(resource, &long) {
+                return;
+            }
+        }
     }
 
     fn publish(&mut self, uri: &str, payload: &[u8]) -> Received {
@@ -292,6 +313,72 @@ fn reads_of_filters_are_shared_and_bounded() {
     assert_eq!(answers.len(), waiting + 2);
     assert!(answers.iter().all(|(_, answer)| answer.code == Code::NOT_FOUND));
     assert_eq!(read(&mut all, &client(4), 1001), None);
+}
+
+/// A message that is not stored is not missing: the answer is 5.03, and the client does not become an observer.
+#[test]
+fn a_message_that_is_not_stored_is_answered_unavailable() {
+    let register = [(OptionNumber::OBSERVE, Vec::new())];
+    for state in [vec![b'x'], vec![b'x'; OBSERVED_STATE_SIZE_MAX + 1]] {
+        let mut all = BridgeFixture::new(&[]);
+        for (port, options) in [(1, &[][..]), (2, &register)] {
+            let get = request(CON, Code::GET, port, "subscribe/readings.a", options, b"");
+            assert_eq!(all.fixture.send(&client(port), &get), None);
+        }
+        all.fill_states(&client(1));
+        let resource = all.resource("readings.a");
+        all.fixture.shard.set_state(resource, &state);
+        all.fixture.shard.complete_state(resource);
+        let answers = all.fixture.transmit();
+        assert_eq!(answers.len(), 2);
+        for (_, answer) in answers {
+            assert_eq!((answer.code, answer.observe()), (Code::SERVICE_UNAVAILABLE, None));
+            assert!(answer.value(OptionNumber::MAX_AGE).is_some());
+        }
+        assert_eq!(all.fixture.counters.states_dropped.get(), 1);
+        assert_eq!(all.fixture.shard.exchange.observations.len(), 0);
+    }
+}
+
+/// An observer whose registration is refreshed with 5.03 is no longer one.
+#[test]
+fn a_refresh_without_a_stored_message_ends_the_observation() {
+    let mut all = BridgeFixture::new(&[]);
+    let register = [(OptionNumber::OBSERVE, Vec::new())];
+    let mut get = request(CON, Code::GET, 1, "subscribe/readings.a", &register, b"");
+    assert_eq!(all.fixture.send(&client(1), &get), None);
+    assert!(all.turn().remove(0).1.observe().is_some());
+    let resource = all.resource("readings.a");
+    all.fixture.shard.set_state(resource, &vec![b'x'; OBSERVED_STATE_SIZE_MAX + 1]);
+    // The same token, in another message.
+    get[3] = 2;
+    let answer = all.fixture.send(&client(1), &get).expect("it is answered at once");
+    assert_eq!((answer.code, answer.observe()), (Code::SERVICE_UNAVAILABLE, None));
+    assert_eq!(all.fixture.shard.exchange.observations.len(), 0);
+}
+
+/// A filter that clients read together counts for one that waits for it and has room, with its state and its read.
+#[test]
+fn a_message_counts_for_a_client_that_waits_and_has_room() {
+    let mut all = BridgeFixture::new(&[]);
+    let other = DatagramPath { peer: ([127, 0, 0, 2], 1).into(), ..client(1) };
+    for path in [client(1), other] {
+        let get = request(CON, Code::GET, 1, "subscribe/readings.a", &[], b"");
+        assert_eq!(all.fixture.send(&path, &get), None);
+    }
+    all.fill_states(&client(1));
+    let resource = all.resource("readings.a");
+    all.fixture.shard.set_state(resource, b"x");
+    all.fixture.shard.complete_state(resource);
+    let answers = all.fixture.transmit();
+    assert_eq!(answers.len(), 2);
+    assert!(answers.iter().all(|(_, answer)| (answer.code, text(answer)) == (Code::CONTENT, "x")));
+    // The first has its whole share of reads.
+    let reads = (0..).take_while(|number| {
+        let uri = format!("subscribe/readings.{number}");
+        all.fixture.send(&client(2), &request(CON, Code::GET, *number, &uri, &[], b"")).is_none()
+    });
+    assert_eq!(reads.count(), FILTER_READS_MAX / 2);
 }
 
 /// A request without room among those that wait starts no read, and leaves no resource.

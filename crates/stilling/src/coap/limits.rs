@@ -164,6 +164,10 @@ pub(crate) const OBSERVED_STATE_SIZE_MAX: usize = 64 * 1024;
 /// the filter or waits for it has room.
 pub(crate) const OBSERVED_STATES_SIZE_MAX: usize = 16 * 1024 * 1024;
 
+/// Clients of a filter, besides its owner, that are asked for room for a state. None of them has room: as for
+/// [`OBSERVED_STATE_SIZE_MAX`].
+pub(crate) const STATE_OWNERS_TRIED_MAX: usize = 8;
+
 /// Of this many notifications of an observer one is confirmable.
 pub(crate) const CONFIRMABLE_EVERY: u32 = 10;
 

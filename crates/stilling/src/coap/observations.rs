@@ -27,7 +27,7 @@ use self::observers::Observers;
 use self::resources::{ObservedResource, ObservedResources, WaitingRequest};
 use super::address_shares::ClientAddress;
 use super::body_cache::{ETag, etag_of};
-use super::limits::{OBSERVED_RESOURCES_MAX, OBSERVED_STATE_SIZE_MAX, OBSERVERS_MAX};
+use super::limits::{OBSERVED_RESOURCES_MAX, OBSERVED_STATE_SIZE_MAX, OBSERVERS_MAX, STATE_OWNERS_TRIED_MAX};
 use super::pending::PendingId;
 
 /// See the [module](self).
@@ -160,10 +160,19 @@ impl Observations {
         let Some(resource) = self.resources.get(id).filter(|_| size <= OBSERVED_STATE_SIZE_MAX) else {
             return false;
         };
+        // The owner has no room.
+        let mut tried: Vec<_> = resource.owner.into_iter().collect();
         let waiting = resource.waiting.iter().map(|request| request.client);
         let observing = resource.observers.iter().filter_map(|slot| self.observers.get(*slot));
-        let clients: Vec<_> = waiting.chain(observing.map(Observer::client)).collect();
-        clients.into_iter().any(|client| self.resources.try_set_owner(id, client, size))
+        for client in waiting.chain(observing.map(Observer::client)) {
+            if tried.len() > STATE_OWNERS_TRIED_MAX {
+                break;
+            }
+            if !tried.contains(&client) {
+                tried.push(client);
+            }
+        }
+        tried.into_iter().skip(1).any(|client| self.resources.try_set_owner(id, client, size))
     }
 
     /// Notes that a resource has every state up to now.

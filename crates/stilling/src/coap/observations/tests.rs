@@ -2,7 +2,9 @@
 
 use stilling_wire::coap::MessageType::{Confirmable, NonConfirmable};
 
-use super::super::limits::{FILTER_READS_MAX, OBSERVED_STATE_SIZE_MAX, OBSERVED_STATES_SIZE_MAX};
+use super::super::limits::{
+    FILTER_READS_MAX, OBSERVED_STATE_SIZE_MAX, OBSERVED_STATES_SIZE_MAX, STATE_OWNERS_TRIED_MAX,
+};
 use super::*;
 
 fn filter(number: usize) -> ObservableKey {
@@ -81,6 +83,35 @@ fn a_state_counts_for_an_observer_that_has_room() {
     // It counts for a client only as long as that observes it.
     all.deregister(&path(2), registration(2).token);
     assert_eq!(owner(&all), Some(client(1)));
+}
+
+/// A state tries a few clients, each once, however many observers there are.
+#[test]
+fn a_state_tries_few_clients() {
+    let mut all = Observations::new(HashKey(1, 2), Time::ZERO);
+    let shared = add(&mut all, 0, 1);
+    let full = STATE_OWNERS_TRIED_MAX as u8 + 1;
+    let half = OBSERVED_STATE_SIZE_MAX / 2;
+    let mut numbers = 1..;
+    for address in 1..=full {
+        // All but the last leave 64 KiB, and the last half of them.
+        let size = if address == full { half } else { OBSERVED_STATE_SIZE_MAX };
+        let added = numbers.by_ref().take_while(|number| {
+            let resource = add(&mut all, *number, address);
+            all.set_state(resource, &vec![1; size])
+        });
+        assert!(added.count() > 0, "{address}");
+        for token in 0..2 {
+            let observer = Registration { path: path(address), ..registration(token) };
+            assert!(all.register(observer, shared, Time::ZERO).is_some());
+        }
+    }
+    let last = Registration { path: path(full + 1), ..registration(0) };
+    assert!(all.register(last, shared, Time::ZERO).is_some());
+    let state = vec![1; half];
+    assert!(!all.set_state(shared, &state), "the client with room is beyond those that are tried");
+    (0..2).for_each(|token| all.deregister(&path(full), registration(token).token));
+    assert!(all.set_state(shared, &state));
 }
 
 /// A client with many filters leaves room for others.

@@ -3,7 +3,7 @@
 //! Each publication and each observed filter is a client of the hub of its own, so a full stream parks only its own
 //! publications. Their tokens have indices that no connection has, and a number in place of the generation.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use stilling_engine::Token;
 use stilling_hub::{
@@ -36,6 +36,8 @@ pub(crate) struct HubBridge {
     last_number: u32,
     /// Publications in the hub.
     publications: NumberedCalls<PendingId>,
+    /// Numbers of withdrawn publications that the hub has not finished.
+    withdrawn: HashSet<u32>,
     /// Publications that wait for room, the oldest first: their ids increase.
     waiting: VecDeque<(PendingId, Box<BridgePublication>)>,
     /// Whether the hub will report room.
@@ -165,7 +167,8 @@ impl HubBridge {
         let answer = if let Some(at) = waiting {
             self.waiting.remove(at);
             BridgeAnswer::error(Code::SERVICE_UNAVAILABLE, "the hub is busy: nothing was published")
-        } else if self.publications.remove(exchange).is_some() {
+        } else if let Some(number) = self.publications.remove(exchange) {
+            self.withdrawn.insert(number);
             let reason = "the disk did not confirm in time: this may have been stored";
             BridgeAnswer::error(Code::GATEWAY_TIMEOUT, reason)
         } else {
@@ -247,7 +250,10 @@ impl HubBridge {
             }
             _ => return,
         };
-        // A withdrawn publication has been answered.
+        if self.withdrawn.remove(&ticket) {
+            // It has been answered.
+            return;
+        }
         if let Some(exchange) = self.publications.remove_number(ticket) {
             hub.pending_coap_publications = hub.pending_coap_publications.saturating_sub(1);
             coap.publication_ended(exchange, answer);
@@ -285,6 +291,7 @@ impl HubBridge {
             let reason = "another server has taken over: this may have been stored";
             coap.publication_ended(exchange, BridgeAnswer::error(Code::GATEWAY_TIMEOUT, reason));
         }
+        self.withdrawn.clear();
         for resource in self.subscriptions.drain() {
             coap.fail_state(resource, handed_over);
         }
@@ -295,8 +302,12 @@ impl HubBridge {
         loop {
             self.last_number = (self.last_number % NUMBER_MASK) + 1;
             let number = self.last_number;
-            // Subscriptions may last for longer than it takes to use all numbers.
-            if !self.subscriptions.contains(number) && !self.publications.contains(number) {
+            // Subscriptions may last for longer than it takes to use all numbers, and so may publications that wait for a
+            // hung disk.
+            let is_used = self.subscriptions.contains(number)
+                || self.publications.contains(number)
+                || self.withdrawn.contains(&number);
+            if !is_used {
                 return number;
             }
         }

@@ -179,3 +179,21 @@ fn a_publication_is_withdrawn_once() {
     assert_eq!(answers, [(1, Code::GATEWAY_TIMEOUT), (2, Code::CHANGED)]);
     assert_eq!(all.hub.pending_coap_publications, 0);
 }
+
+/// A withdrawn publication has its number until the hub has finished it, so its outcome ends no other.
+#[test]
+fn a_late_outcome_does_not_end_a_later_publication() {
+    let mut all = HubFixture::new();
+    assert_eq!(all.send(1, Code::POST, "publish/readings.a", false), None);
+    let exchange = all.bridge.publications.id(1).expect("it is in the hub");
+    all.bridge.call(BridgeCall::Withdraw(exchange), Some(&mut all.hub), &mut all.coap);
+    // All numbers have been used.
+    all.bridge.last_number = NUMBER_MASK;
+    assert_eq!(all.send(2, Code::POST, "publish/readings.a", false), None);
+    assert!(all.bridge.publications.id(1).is_none() && all.bridge.publications.id(2).is_some());
+    let answers = all.turn();
+    let codes: Vec<_> = answers.iter().map(|(port, code, _)| (*port, *code)).collect();
+    assert_eq!(codes, [(1, Code::GATEWAY_TIMEOUT), (2, Code::CHANGED)]);
+    assert_eq!(answers[1].2, br#"{"stream":"readings","seq":2}"#);
+    assert_eq!((all.hub.pending_coap_publications, all.bridge.withdrawn.len()), (0, 0));
+}

@@ -117,7 +117,7 @@ impl BridgeAnswer {
 pub(super) enum AwaitedOutcome {
     Answer(BridgeAnswer),
     /// The state of its resource.
-    State,
+    State(ResourceId),
 }
 
 /// The part of the endpoint that talks to the hub.

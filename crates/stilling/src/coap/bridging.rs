@@ -157,7 +157,7 @@ impl Exchanges {
     pub(super) fn complete_state(&mut self, resource: ResourceId) {
         self.observations.set_complete(resource);
         for exchange in self.observations.waiting(resource) {
-            self.bridge.end(exchange, AwaitedOutcome::State);
+            self.bridge.end(exchange, AwaitedOutcome::State(resource));
         }
     }
 
@@ -173,9 +173,15 @@ impl Exchanges {
     /// Writes the next answer of a request that waited for the hub.
     pub(super) fn stage_from_hub(&mut self, now: Time, buffer: &mut [u8]) -> Option<(DatagramPath, usize)> {
         while let Some((exchange, outcome)) = self.bridge.next_ended() {
+            if let AwaitedOutcome::State(resource) = outcome
+                && self.observations.key(resource).is_none()
+            {
+                // The filter has failed since, and the answer that says so follows.
+                continue;
+            }
             let Some(mut pending) = self.pending.take(exchange) else { continue };
             match (outcome, pending.awaits) {
-                (AwaitedOutcome::State, AwaitedAnswer::State { resource, registers, .. }) => {
+                (AwaitedOutcome::State(resource), AwaitedAnswer::State { registers, .. }) => {
                     let cache_key = std::mem::take(&mut pending.cache_key);
                     let key = Some(&cache_key[..]).filter(|key| !key.is_empty());
                     self.answer_filter(resource, registers, &mut pending.context, key, now);
@@ -183,7 +189,7 @@ impl Exchanges {
                     self.observations.stop_waiting(resource, exchange);
                 }
                 (AwaitedOutcome::Answer(answer), _) => answer.write(&mut self.answer),
-                (AwaitedOutcome::State, _) => continue,
+                (AwaitedOutcome::State(_), _) => continue,
             }
             let staged = self.answer_late(&pending, now, buffer);
             if staged.is_some() {

@@ -132,6 +132,23 @@ fn a_slow_consumer_fails_the_requests_that_wait() {
     assert_eq!(all.hub.counters.coap.open(), 0);
 }
 
+/// A filter that fails before the answers with its state have left is answered with the failure.
+#[test]
+fn a_failure_replaces_the_state_that_has_not_been_sent() {
+    let mut all = HubFixture::new();
+    for port in [1, 2] {
+        assert_eq!(all.send(port, Code::GET, "subscribe/readings.a", port == 2), None);
+    }
+    let resource = all.bridge.subscriptions.id(1).expect("it is subscribed");
+    all.coap.set_state(resource, b"x");
+    all.coap.complete_state(resource);
+    all.deliver(1, DeliveryItem::SlowConsumer);
+    let answers = all.transmit();
+    let codes: Vec<_> = answers.iter().map(|(port, code, _)| (*port, *code)).collect();
+    assert_eq!(codes, [(1, Code::SERVICE_UNAVAILABLE), (2, Code::SERVICE_UNAVAILABLE)]);
+    assert_eq!(all.observers(), 0);
+}
+
 /// Numbers repeat: a subscription that lasts keeps its own, and mail for one that has ended reaches no other.
 #[test]
 fn a_repeated_number_delivers_nothing_to_another_subscription() {

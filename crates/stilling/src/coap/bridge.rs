@@ -9,17 +9,18 @@
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
+use stilling_hub::HashKey;
 use stilling_wire::coap::{Code, ContentFormat, OptionNumber};
 
+use super::address_shares::{AddressShares, ClientAddress};
 use super::answer::Answer;
 use super::limits::{PUBLICATIONS_SIZE_MAX, RETRY_AFTER_SECONDS};
 use super::observations::ResourceId;
 use super::pending::PendingId;
 use super::request::CoapRequest;
 use crate::http::encode_conditions;
-use crate::memory::{MemoryReservation, MemoryUsage};
 use crate::settings::SourceRange;
 
 const PUBLISH_PREFIX: &[u8] = b"publish/";
@@ -68,7 +69,34 @@ pub(crate) struct BridgePublication {
     pub(super) headers: Vec<u8>,
     pub(super) payload: Vec<u8>,
     /// Its bytes, while it waits.
-    _reservation: MemoryReservation,
+    _reservation: ShareReservation,
+}
+
+/// Bytes in a client's share until this is dropped.
+#[derive(Debug)]
+struct ShareReservation {
+    shares: Arc<Mutex<AddressShares>>,
+    client: ClientAddress,
+    bytes: usize,
+}
+
+impl ShareReservation {
+    /// `None` without room for the client.
+    fn new(
+        shares: &Arc<Mutex<AddressShares>>,
+        client: ClientAddress,
+        bytes: usize,
+    ) -> Option<ShareReservation> {
+        let has_room = shares.lock().unwrap_or_else(PoisonError::into_inner).try_add(client, bytes);
+        has_room.then(|| ShareReservation { shares: Arc::clone(shares), client, bytes })
+    }
+}
+
+impl Drop for ShareReservation {
+    fn drop(&mut self) {
+        let mut shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
+        shares.release(self.client, self.bytes);
+    }
 }
 
 /// A call for the [`HubBridge`](super::HubBridge).
@@ -121,16 +149,26 @@ pub(super) enum AwaitedOutcome {
 }
 
 /// The part of the endpoint that talks to the hub.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Bridge {
     access: BridgeAccess,
     calls: VecDeque<BridgeCall>,
     /// Exchanges and their outcomes, the oldest first.
     ended: VecDeque<(PendingId, AwaitedOutcome)>,
-    publications_held: Arc<MemoryUsage>,
+    /// Of the bytes of publications that wait. Only this shard locks it.
+    publication_shares: Arc<Mutex<AddressShares>>,
 }
 
 impl Bridge {
+    pub(super) fn new(hash_key: HashKey) -> Bridge {
+        Bridge {
+            access: BridgeAccess::default(),
+            calls: VecDeque::new(),
+            ended: VecDeque::new(),
+            publication_shares: Arc::new(Mutex::new(AddressShares::new(hash_key, PUBLICATIONS_SIZE_MAX))),
+        }
+    }
+
     pub(super) fn set_access(&mut self, access: BridgeAccess) {
         self.access = access;
     }
@@ -171,13 +209,14 @@ impl Bridge {
         Ok(())
     }
 
-    /// The publication that a complete request describes.
+    /// The publication that a complete request of a client describes.
     ///
     /// # Errors
     /// The answer to an invalid one.
     pub(super) fn publication(
         &self,
         request: &CoapRequest<'_>,
+        client: ClientAddress,
     ) -> Result<Box<BridgePublication>, BridgeAnswer> {
         let conditions: Vec<_> = request.values(OptionNumber::URI_QUERY).map(name_and_value).collect();
         if let Some((name, _)) = conditions.iter().find(|(name, _)| !is_condition(name)) {
@@ -187,10 +226,10 @@ impl Bridge {
         let headers = encode_conditions(conditions.into_iter(), false)
             .map_err(|rejection| BridgeAnswer::error(Code::BAD_REQUEST, &rejection.reason))?;
         let subject = rest_of_path(request);
-        let mut reservation = MemoryReservation::new(&self.publications_held);
-        if !reservation.grow(subject.len() + headers.len() + request.payload.len(), PUBLICATIONS_SIZE_MAX) {
+        let size = subject.len() + headers.len() + request.payload.len();
+        let Some(reservation) = ShareReservation::new(&self.publication_shares, client, size) else {
             return Err(BridgeAnswer::error(Code::SERVICE_UNAVAILABLE, "too many publications wait"));
-        }
+        };
         let payload = request.payload.to_vec();
         Ok(Box::new(BridgePublication { subject, headers, payload, _reservation: reservation }))
     }
@@ -232,4 +271,46 @@ fn is_condition(name: &[u8]) -> bool {
 pub(super) fn rest_of_path(request: &CoapRequest<'_>) -> Vec<u8> {
     let segments: Vec<&[u8]> = request.values(OptionNumber::URI_PATH).skip(1).collect();
     segments.join(&b'/')
+}
+
+#[cfg(test)]
+mod tests {
+    use stilling_engine::DatagramPath;
+    use stilling_wire::coap::{CoapMessage, MessageType, MessageWriter, Token};
+
+    use super::super::limits::REQUEST_BODY_SIZE_MAX;
+    use super::super::request::PathBuffer;
+    use super::*;
+
+    /// Long publications of one client that wait leave room for those of others, and return it when they wait no longer.
+    #[test]
+    fn a_client_has_a_share_of_the_bytes_that_wait() {
+        let client = |address| {
+            ClientAddress::of(&DatagramPath {
+                socket: 0,
+                peer: ([192, 0, 2, address], 1).into(),
+                local: None,
+            })
+        };
+        let mut buffer = vec![0; 2 * REQUEST_BODY_SIZE_MAX];
+        let mut writer =
+            MessageWriter::new(&mut buffer, MessageType::NonConfirmable, Code::POST, 1, Token::EMPTY)
+                .expect("there is room");
+        for segment in ["publish", "a"] {
+            writer.option(OptionNumber::URI_PATH, segment.as_bytes()).expect("there is room");
+        }
+        let datagram = writer.payload(&vec![b'x'; REQUEST_BODY_SIZE_MAX - 1]).expect("there is room");
+        let message = CoapMessage::parse(datagram).expect("it is valid");
+        let mut path = PathBuffer::new();
+        let request = CoapRequest::decode(&message, &mut path).expect("it is valid");
+        let bridge = Bridge::new(HashKey(1, 2));
+        let fill = |address| -> Vec<_> {
+            (0..).map_while(|_| bridge.publication(&request, client(address)).ok()).collect()
+        };
+        let first = fill(1);
+        assert_eq!(first.len() * REQUEST_BODY_SIZE_MAX, PUBLICATIONS_SIZE_MAX / 2);
+        assert_eq!(fill(2).len(), first.len() / 2);
+        drop(first);
+        assert_eq!(fill(2).len() * REQUEST_BODY_SIZE_MAX, PUBLICATIONS_SIZE_MAX / 2);
+    }
 }

@@ -69,7 +69,8 @@ impl Exchanges {
         if self.refuse_lost_answer(request) {
             return false;
         }
-        let publication = match self.bridge.publication(request) {
+        let client = ClientAddress::of(context.path());
+        let publication = match self.bridge.publication(request, client) {
             Ok(publication) => publication,
             Err(answer) => {
                 answer.write(&mut self.answer);

@@ -90,7 +90,7 @@ impl CoapShard {
             peers: ProvenPeers::new(key),
             demo: DemoResources::default(),
             observations: Observations::new(key, now),
-            bridge: Bridge::default(),
+            bridge: Bridge::new(key),
             answer: Answer::default(),
             is_receiving: true,
             unproven: UnprovenBudget::new(UnprovenPeers::default(), now),

@@ -185,7 +185,8 @@ pub(crate) const NOTIFICATION_RETRY_DELAY: Duration = Duration::from_secs(1);
 /// How often a shard checks whether other shards have changed the demo resources that it observes.
 pub(crate) const DEMO_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Bytes of publications that wait for room in the queue to the hub, per shard. More: 5.03.
+/// Bytes of publications that wait for room in the queue to the hub, per shard. A client address has at most as many as
+/// are free, as for [`OBSERVERS_MAX`]. More: 5.03.
 pub(crate) const PUBLICATIONS_SIZE_MAX: usize = 16 * 1024 * 1024;
 
 /// How long a publication may take. Reached: 5.03 if it has not entered the hub, else 5.04.

@@ -13,8 +13,10 @@
 //! requests of different shards never compete for one slot. An assignment that has ended keeps its process until no
 //! slot is in use.
 //!
-//! The requests of each client have a queue of their own, with an equal share of the pool's places, whether the client
-//! has a process or not: a client that floods costs others neither places nor time.
+//! The requests of each client have a queue of their own, whether the client has a process or not. Its share is one part
+//! in N of the pool's places with N processes: a client that floods takes no more places, and delays no other client.
+//! While processes start or are replaced, more than N clients may wait. If their requests fill the queue of all shards,
+//! it rejects further ones, also of a client within its share.
 //!
 //! A reload replaces each process by its successor, the process with the same position in the other set. The successor
 //! goes to the client of the process: other clients cannot have it before that client has moved or left.
@@ -122,9 +124,8 @@ impl<C: Copy + Eq + Hash, Q> AffinityQueue<C, Q> {
     /// refused if it is beyond the client's share of the queue.
     ///
     /// # Errors
-    /// The request, when the queue of all shards is full.
+    /// The request, when the queue of all shards is full and the request is within the client's share.
     pub fn enqueue(&mut self, now: Time, client: C, request: Q) -> Result<AdmissionTicket, Q> {
-        let Some(ticket) = self.shard_queue.count_queued(now) else { return Err(request) };
         let assigned = self.find(client);
         let waiting = match assigned {
             Some(at) => self.assignments[at].waiting.len(),
@@ -132,9 +133,10 @@ impl<C: Copy + Eq + Hash, Q> AffinityQueue<C, Q> {
         };
         if waiting >= self.waiting_max {
             self.refuse(request);
-        } else {
-            self.insert(client, assigned, ticket, WaitingRequest { request, queued_at: now });
+            return Ok(self.shard_queue.next_ticket(now));
         }
+        let Some(ticket) = self.shard_queue.count_queued(now) else { return Err(request) };
+        self.insert(client, assigned, ticket, WaitingRequest { request, queued_at: now });
         Ok(ticket)
     }
 
@@ -285,6 +287,7 @@ impl<C: Copy + Eq + Hash, Q> AffinityQueue<C, Q> {
             }
             let mut requests = self.unassigned.take(client);
             while let Some((_, WaitingRequest { request, .. })) = requests.pop_first() {
+                self.shard_queue.admission_queue.queued.fetch_sub(1, Relaxed);
                 self.refuse(request);
             }
             self.unassigned.recycle(requests);
@@ -340,9 +343,9 @@ impl<C: Copy + Eq + Hash, Q> AffinityQueue<C, Q> {
         });
     }
 
+    /// Refuses a request that the queue does not count.
     fn refuse(&mut self, request: Q) {
         let admission_queue = &self.shard_queue.admission_queue;
-        admission_queue.queued.fetch_sub(1, Relaxed);
         count(&admission_queue.tally.rejected);
         count(&admission_queue.affinity.no_worker);
         self.refused.push(request);

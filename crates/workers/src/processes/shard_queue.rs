@@ -103,8 +103,12 @@ impl<Q> ShardAdmissionQueue<Q> {
             return None;
         }
         self.admission_queue.tally.queued_max.fetch_max(before + 1, Relaxed);
+        Some(self.next_ticket(now))
+    }
+
+    pub(super) fn next_ticket(&mut self, now: Time) -> AdmissionTicket {
         self.count += 1;
-        Some(AdmissionTicket { since: now, number: self.count })
+        AdmissionTicket { since: now, number: self.count }
     }
 
     /// Queues an admitted request again at its old position, whatever the queue's length.

@@ -442,6 +442,26 @@ fn a_client_without_a_process_has_its_share_of_the_queue() {
     assert_eq!(pool.waiting(), 0);
 }
 
+/// Row 1.4: in a full queue, a client beyond its share is refused for its share: no other request can make room for it.
+#[test]
+fn a_client_beyond_its_share_is_refused_in_a_full_queue_too() {
+    let mut pool = Pool::new(1, 4);
+    for client in [0, 0, 2, 2] {
+        pool.ask(client);
+    }
+    assert_eq!((pool.waiting(), pool.refused.len()), (4, 0));
+    let (now, no_worker) =
+        (pool.now, |pool: &Pool| pool.slots[0].admission_queue().affinity.snapshot().no_worker);
+    assert!(pool.queues[0].enqueue(now, 0, 100).is_ok(), "it is refused by `poll_admission`");
+    pool.poll(0);
+    assert_eq!((&pool.refused[..], no_worker(&pool)), (&[100][..], 1));
+    assert_eq!(pool.queues[0].enqueue(now, 4, 101), Err(101), "within its share, but the queue is full");
+    assert_eq!((pool.waiting(), no_worker(&pool)), (4, 1));
+    pool.check();
+    (0..PROCESSES).for_each(|process| pool.open(process));
+    assert_eq!(pool.running.len(), PROCESSES);
+}
+
 /// Row 1.4: a request that is withdrawn makes room, whether its client has a process or not.
 #[test]
 fn a_withdrawn_request_frees_its_place() {

@@ -263,13 +263,17 @@ impl Forwarding {
         self.fail(exchange, ForwardFailure::NoWorker, now);
     }
 
-    /// The oldest request of the same pool that still waits for a worker: a full queue drops it for a newer one.
+    /// The oldest request of the same pool that still waits for a worker: a full queue drops it for a newer one. `None`
+    /// with affinity: no client loses a request to another one.
     pub(super) fn oldest_queued(
         &self,
         exchange: PendingId,
         is_queued: impl Fn(RequestId) -> bool,
     ) -> Option<(PendingId, RequestId)> {
         let pool = self.exchanges.get(&exchange)?.pool;
+        if self.has_affinity(pool) {
+            return None;
+        }
         self.exchanges
             .iter()
             .filter(|(_, forwarded)| forwarded.pool == pool && !forwarded.has_ended)

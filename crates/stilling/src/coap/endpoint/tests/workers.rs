@@ -275,6 +275,18 @@ fn beyond_the_limit_of_replies_new_requests_get_none() {
     assert_eq!(fixture.send(&client(3), &duplicate), Some(known));
 }
 
+/// Row 1.4: a full queue with affinity drops no request of another client.
+#[test]
+fn a_pool_with_affinity_drops_no_waiting_request() {
+    for (has_affinity, oldest) in [(false, Some(RequestId::for_test(1))), (true, None)] {
+        let mut fixture = fixture_of(CoapSettings::default(), has_affinity);
+        fixture.forward(&client(1), 1, 1);
+        assert_eq!(fixture.send(&client(2), &request(CON, Code::GET, 1, "app/x", &[], b"")), None);
+        let (exchange, _) = fixture.forwarded();
+        assert_eq!(fixture.shard.oldest_queued(exchange, |_| true).map(|(_, id)| id), oldest);
+    }
+}
+
 /// Row 1.10: a full queue drops the request that waits for longest.
 #[test]
 fn the_oldest_waiting_request_is_found() {

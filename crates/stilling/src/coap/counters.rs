@@ -98,7 +98,7 @@ pub struct CoapCounters {
     pub worker: StageTime,
     /// Requests forwarded to worker processes.
     pub forwarded: Counter,
-    /// Requests answered 5.03 because no worker was free in time, or the queue was full (row 1.6).
+    /// Requests answered 5.03 because no worker was free in time, or for this client, or the queue was full (row 1.6).
     pub no_worker: Counter,
     /// Requests answered 5.02: the worker died, or its response was not HTTP or incomplete.
     pub worker_failures: Counter,

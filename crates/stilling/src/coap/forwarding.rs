@@ -29,6 +29,8 @@ use crate::upstream::{
 enum ForwardFailure {
     /// 5.03.
     NoWorker,
+    /// 5.03: with affinity, no process is free for the client, or the client is beyond its share of the queue.
+    Refused,
     /// 5.02: the process died, or its response is not HTTP or incomplete.
     WorkerFailed,
     /// 5.04.
@@ -304,11 +306,10 @@ impl Forwarding {
             }
             // The whole body is in the request.
             UpstreamEvent::BodyWanted => {}
-            UpstreamEvent::Expired
-            | UpstreamEvent::Refused
-            | UpstreamEvent::Failed(UpstreamFailure::Unavailable) => {
+            UpstreamEvent::Expired | UpstreamEvent::Failed(UpstreamFailure::Unavailable) => {
                 self.fail(exchange, ForwardFailure::NoWorker, now);
             }
+            UpstreamEvent::Refused => self.fail(exchange, ForwardFailure::Refused, now),
             UpstreamEvent::Failed(UpstreamFailure::BadGateway) | UpstreamEvent::Aborted => {
                 self.fail(exchange, ForwardFailure::WorkerFailed, now);
             }
@@ -358,6 +359,8 @@ impl Forwarding {
                 self.counters.no_worker.add(1);
                 overload.no_worker(now);
             }
+            // It concerns this client only: the others have their own processes.
+            ForwardFailure::Refused => self.counters.no_worker.add(1),
             ForwardFailure::TimedOut => {
                 self.counters.worker_timeouts.add(1);
                 overload.timed_out(now.since(forwarded.since), now);
@@ -400,7 +403,7 @@ impl Forwarding {
         let exchange = self.ended.pop_front()?;
         let forwarded = self.exchanges.remove(&exchange)?;
         match (forwarded.failure, &forwarded.response) {
-            (Some(ForwardFailure::NoWorker | ForwardFailure::NoMemory), _) => {
+            (Some(ForwardFailure::NoWorker | ForwardFailure::Refused | ForwardFailure::NoMemory), _) => {
                 answer.start(Code::SERVICE_UNAVAILABLE).max_age = Some(RETRY_AFTER_SECONDS);
             }
             (Some(ForwardFailure::TimedOut), _) => _ = answer.start(Code::GATEWAY_TIMEOUT),

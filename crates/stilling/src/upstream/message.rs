@@ -9,7 +9,7 @@ pub(crate) enum UpstreamEvent {
     Piece(ResponsePiece),
     BodyWanted,
     Expired,
-    /// With affinity: no process is free for this client.
+    /// With affinity: no process is free for this client, or the client is beyond its share of the queue.
     Refused,
     Failed(UpstreamFailure),
     /// The response has begun and cannot be completed.

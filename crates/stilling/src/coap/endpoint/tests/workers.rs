@@ -117,6 +117,7 @@ fn failures_are_answered_and_counted() {
         (failed(UpstreamFailure::Timeout), Code::GATEWAY_TIMEOUT),
         (failed(UpstreamFailure::Unavailable), Code::SERVICE_UNAVAILABLE),
         (UpstreamEvent::Expired, Code::SERVICE_UNAVAILABLE),
+        (UpstreamEvent::Refused, Code::SERVICE_UNAVAILABLE),
     ]
     .into_iter()
     .enumerate()
@@ -129,7 +130,7 @@ fn failures_are_answered_and_counted() {
     }
     let counters = &fixture.counters;
     let counts = [&counters.worker_failures, &counters.worker_timeouts, &counters.no_worker];
-    assert_eq!(counts.map(stilling_engine::counters::Counter::get), [2, 1, 2]);
+    assert_eq!(counts.map(stilling_engine::counters::Counter::get), [2, 1, 3]);
 }
 
 /// A response in pieces is requested as fast as it comes; one beyond the bound is 5.02, and its request is abandoned.
@@ -200,6 +201,24 @@ fn only_new_requests_are_shed() {
     assert_eq!(fixture.end(two, ok(b"2")).code, Code::CHANGED);
     let counters = &fixture.counters;
     assert_eq!((counters.shed_unavailable.get(), counters.shed_too_many.get()), (1, 1));
+}
+
+/// Rows 1.4, 1.9: a client for which no process is free is answered 5.03, and requests of others are not shed for it.
+#[test]
+fn a_refused_client_is_no_overload() {
+    for (event, is_shed) in [(UpstreamEvent::Refused, false), (UpstreamEvent::Expired, true)] {
+        let mut fixture = fixture_of(CoapSettings::default(), true);
+        for port in 1..=2 {
+            fixture.forward(&client(port), 1, port.into());
+        }
+        let third = fixture.forward(&client(3), 1, 3);
+        let answer = fixture.end(third, event);
+        assert_eq!(answer.code, Code::SERVICE_UNAVAILABLE);
+        assert!(answer.value(OptionNumber::MAX_AGE).is_some());
+        assert_eq!(fixture.counters.no_worker.get(), 1);
+        let reply = fixture.send(&client(4), &request(CON, Code::GET, 1, "app/new", &[], b""));
+        assert_eq!(reply.is_some(), is_shed, "{reply:?}");
+    }
 }
 
 /// Row 1.8: handling times of 300 ms are slow with a threshold of 200 ms and not with the default of 2 s.

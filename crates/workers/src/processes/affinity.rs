@@ -19,7 +19,9 @@
 //! it rejects further ones, also of a client within its share.
 //!
 //! A reload replaces each process by its successor, the process with the same position in the other set. The successor
-//! goes to the client of the process: other clients cannot have it before that client has moved or left.
+//! goes to the client of the process: other clients cannot have it before that client has moved or left. The client's
+//! next requests do not wait for those that the process still has, which may take as long as its drain: only then does a
+//! client have requests in two processes.
 //!
 //! A request waits for a process only while one is starting, stopping or being replaced. No notification is lost: the
 //! opening of a process, the end of an ownership and the move of a client notify all shards, the release of a slot notifies the owner, and

@@ -55,20 +55,17 @@ impl Reloader {
             if !is_woken || is_ended.load(Ordering::Acquire) {
                 return;
             }
-            let reloaded = self.reload(is_ended);
-            if let Err(reason) = reloaded
-                && !is_ended.load(Ordering::Acquire)
-            {
+            let apps = (self.read)();
+            if is_ended.load(Ordering::Acquire) {
+                return;
+            }
+            if let Err(reason) = apps.and_then(|apps| self.reload(&apps)) {
                 (self.report)(&format!("reload failed: {reason}; the present worker processes remain"));
             }
         }
     }
 
-    fn reload(&mut self, is_ended: &AtomicBool) -> Result<(), String> {
-        let apps = (self.read)()?;
-        if is_ended.load(Ordering::Acquire) {
-            return Ok(());
-        }
+    fn reload(&self, apps: &[AppConfig]) -> Result<(), String> {
         let present_apps: Vec<Arc<App>> = self.apps.iter().filter_map(Weak::upgrade).collect();
         let present = present_apps.iter().map(|app| app.config());
         let names = |apps: &mut dyn Iterator<Item = &AppConfig>| {
@@ -100,7 +97,8 @@ impl fmt::Debug for Reloader {
 }
 
 /// Ends the reload thread when it is dropped, without a wait: a settings file on a disk that hangs does not delay the
-/// end of the server. The thread only reads the settings and compares them, and reloads nothing after the drop.
+/// end of the server. The thread drops settings whose read ends after the drop. A reload that has begun by then may
+/// still be requested: a supervisor that stops its processes ignores it.
 pub(crate) struct ReloadThread {
     event: Arc<OwnedFd>,
     is_ended: Arc<AtomicBool>,
@@ -132,12 +130,20 @@ mod tests {
     /// not applied afterwards.
     #[test]
     fn a_read_that_hangs_does_not_hold_up_the_end() {
+        end_during_a_read(Err("it cannot be read".to_owned()));
+        // Applied, they would be reported: the server has no pool of this name.
+        end_during_a_read(Ok(vec![AppConfig::new("true")]));
+    }
+
+    /// Ends the thread while it reads the settings, which are `settings` afterwards.
+    fn end_during_a_read(settings: Result<Vec<AppConfig>, String>) {
         let (begun, has_begun) = mpsc::channel();
         let (release, released) = mpsc::channel::<()>();
         let read = move || {
             begun.send(()).expect("the test runs");
             // Ends when the test drops the sender.
-            released.recv().map_err(|_| "it cannot be read".to_owned()).map(|()| Vec::new())
+            let _ = released.recv();
+            settings.clone()
         };
         let event = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd"));
         let report = |_: &str| REPORTED.store(true, Ordering::SeqCst);

@@ -252,7 +252,8 @@ impl<C: Copy + Eq + Hash, Q> AffinityQueue<C, Q> {
     }
 
     /// Moves a client and its requests from a process that a reload has closed to the successor, or to another free
-    /// process if the successor does not serve and requests wait. Otherwise the client keeps its claim to the successor.
+    /// process if the successor does not serve and requests wait. Otherwise the successor stays reserved for the
+    /// client.
     fn move_to_successor(&mut self, at: usize, now: Time) {
         let Assignment { client, process, last_used, .. } = self.assignments[at];
         let successor = self.successor(process);
@@ -313,14 +314,15 @@ impl<C: Copy + Eq + Hash, Q> AffinityQueue<C, Q> {
         true
     }
 
-    /// Makes this shard the owner of a free process. Returns the process and its generation.
+    /// Makes this shard the owner of a free process, one that is not reserved for the client of its predecessor.
+    /// Returns the process and its generation.
     fn own_free_process(&self) -> Option<(usize, u64)> {
         let slots_by_process = &self.shard_queue.slots_by_process;
-        let is_claimed = |process| slots_by_process[self.successor(process)].has_client();
+        let is_reserved = |process| slots_by_process[self.successor(process)].has_client();
         (0..slots_by_process.len()).find_map(|process| {
             let slots = &slots_by_process[process];
             // In this order: the predecessor of an open process has closed before, so it gets no client any more.
-            let is_free = slots.generation() != 0 && !slots.is_owned() && !is_claimed(process);
+            let is_free = slots.generation() != 0 && !slots.is_owned() && !is_reserved(process);
             is_free.then(|| slots.try_own(self.shard_queue.number)).flatten().map(|run| (process, run))
         })
     }

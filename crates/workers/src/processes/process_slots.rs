@@ -33,8 +33,13 @@ pub(super) struct ProcessSlots {
     /// The generation that accepts requests; 0: closed.
     open_for: AtomicU64,
     in_use: AtomicU32,
-    /// With affinity: 1 + the shard whose client has the process; 0: none. Only this shard acquires slots. With
-    /// [`LEFT`] its client has left the process, which still has requests.
+    /// With affinity: the shard that owns the process, which alone acquires slots.
+    ///
+    /// | value | means | `is_owned` | `has_client` |
+    /// |---|---|---|---|
+    /// | 0 | the process is free | no | no |
+    /// | 1 + shard | a client of the shard has the process | yes | yes |
+    /// | 1 + shard, with [`LEFT`] | its client has left the process, which still has requests | yes | no |
     owner: AtomicUsize,
     /// Whether a reload has closed the process, until it is opened again.
     is_retired: AtomicBool,

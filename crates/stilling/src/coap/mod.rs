@@ -13,7 +13,8 @@
 //! ```
 //!
 //! Time is an argument. [`CoapShard::receive`] returns the reply to a datagram; everything else leaves by
-//! [`CoapShard::poll_transmit`], and calls for worker processes and the hub by [`CoapShard::next_call`]. Each message names its whole path: peer, socket and local address.
+//! [`CoapShard::poll_transmit`], and calls for worker processes and the hub by [`CoapShard::next_call`]. Each message
+//! names its whole path: peer, socket and local address.
 
 mod address_shares;
 mod answer;

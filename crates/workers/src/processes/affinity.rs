@@ -13,19 +13,20 @@
 //! requests of different shards never compete for one slot. An assignment that has ended keeps its process until no
 //! slot is in use.
 //!
-//! The requests of each client have a queue of their own, whether the client has a process or not. Its share is one part
-//! in N of the pool's places with N processes: a client that floods takes no more places, and delays no other client.
-//! While processes start or are replaced, more than N clients may wait. If their requests fill the queue of all shards,
-//! it rejects further ones, also of a client within its share.
+//! The requests of each client have a queue of their own, whether the client has a process or not. Its share is one
+//! part in N of the pool's places with N processes: a client that floods takes no more places, and delays no other
+//! client. While processes start or are replaced, more than N clients may wait. If their requests fill the queue of all
+//! shards, it rejects further ones, also of a client within its share.
 //!
 //! A reload replaces each process by its successor, the process with the same position in the other set. The successor
 //! goes to the client of the process: other clients cannot have it before that client has moved or left. The client's
-//! next requests do not wait for those that the process still has, which may take as long as its drain: only then does a
-//! client have requests in two processes.
+//! next requests do not wait for those that the process still has, which may take as long as its drain: only then does
+//! a client have requests in two processes.
 //!
 //! A request waits for a process only while one is starting, stopping or being replaced. No notification is lost: the
-//! opening of a process, the end of an ownership and the move of a client notify all shards, the release of a slot notifies the owner, and
-//! [`next_deadline`](AffinityQueue::next_deadline) is the time at which a client will have been idle for too long.
+//! opening of a process, the end of an ownership and the move of a client notify all shards, the release of a slot
+//! notifies the owner, and [`next_deadline`](AffinityQueue::next_deadline) is the time at which a client will have been
+//! idle for too long.
 
 use std::hash::Hash;
 use std::sync::atomic::AtomicU64;
@@ -95,8 +96,8 @@ struct Assignment<C, Q> {
 }
 
 impl<C: Copy + Eq + Hash, Q> AffinityQueue<C, Q> {
-    /// Makes a queue of an empty one, for a pool of `processes`; a reload replaces all of them at once. A client without
-    /// requests for `idle_timeout` loses its process.
+    /// Makes a queue of an empty one, for a pool of `processes`; a reload replaces all of them at once. A client
+    /// without requests for `idle_timeout` loses its process.
     #[must_use]
     pub fn new(
         mut shard_queue: ShardAdmissionQueue<Q>,
@@ -233,7 +234,8 @@ impl<C: Copy + Eq + Hash, Q> AffinityQueue<C, Q> {
         }
     }
 
-    /// Removes an assignment that has ended, and frees its process, if it has no requests. Returns whether it is removed.
+    /// Removes an assignment that has ended, and frees its process, if it has no requests. Returns whether it is
+    /// removed.
     fn release_ended(&mut self, at: usize) -> bool {
         let assignment = &mut self.assignments[at];
         if !assignment.has_ended {

@@ -10,8 +10,8 @@
 //!
 //! The processes of a reload are in `Standby` between `Starting` and `Serving`, until all of them are ready.
 //!
-//! Every state except `Standby`, `Serving` and `Killed` has a time limit: no request, however long, prevents the replacement of a
-//! process.
+//! Every state except `Standby`, `Serving` and `Killed` has a time limit: no request, however long, prevents the
+//! replacement of a process.
 
 use std::io;
 use std::os::fd::OwnedFd;

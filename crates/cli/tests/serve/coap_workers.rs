@@ -3,6 +3,8 @@
 use std::net::UdpSocket;
 use std::time::Duration;
 
+use rustix::process::Signal;
+
 use crate::app::before_fakes;
 use crate::support::{DriverUnderTest, ServerUnderTest, Tool};
 
@@ -12,6 +14,7 @@ on_both_drivers!(
     a_killed_worker_costs_its_request_only,
     a_slow_worker_answers_separately,
     overload_sheds_new_requests_and_ends,
+    a_reload_with_affinity_keeps_the_places_of_coap_clients,
 );
 
 const COAP: &str = "--coap 127.0.0.1:0 --accept-threads 1";
@@ -49,6 +52,36 @@ pub(crate) fn receive(socket: &UdpSocket) -> (u8, Vec<u8>) {
         if message[1] != 0 {
             return (message[1], message[..size].to_vec());
         }
+    }
+}
+
+/// The process that answers a CoAP request with this message id; `None`: 5.03 with Max-Age.
+#[track_caller]
+pub(crate) fn process_over_coap(socket: &UdpSocket, id: u16) -> Option<u32> {
+    socket.send(&get(id, &["pid"])).expect("it can be sent");
+    receive_process(socket)
+}
+
+/// The process that has answered with its id; `None`: 5.03 with Max-Age.
+#[track_caller]
+fn receive_process(socket: &UdpSocket) -> Option<u32> {
+    let (code, message) = receive(socket);
+    if message[0] & 0x30 == 0 {
+        // A separate response: acknowledged, so that it is not sent again.
+        socket.send(&[0x60, 0, message[2], message[3]]).expect("it can be sent");
+    }
+    let payload = message.iter().position(|byte| *byte == 0xff).map(|at| &message[at + 1..]);
+    match code {
+        CONTENT => {
+            let text = std::str::from_utf8(payload.expect("a payload")).expect("text");
+            Some(text.parse().expect("a number"))
+        }
+        SERVICE_UNAVAILABLE => {
+            // Max-Age is option 14, the only one.
+            assert_eq!(message[4], 0xd1, "Max-Age: {message:?}");
+            None
+        }
+        code => panic!("{code:#x}"),
     }
 }
 
@@ -157,4 +190,33 @@ fn overload_sheds_new_requests_and_ends(driver: DriverUnderTest) {
         + metrics.value("coap_shed_total{reply=\"too_many\"}");
     assert_eq!(counted, shed);
     assert_eq!(metrics.value("coap_datagrams_total{class=\"duplicate\"}"), 12);
+}
+
+/// Rows 1.4, 1.24: after a reload each CoAP client with a process has a new one, and a further client is answered 5.03 as
+/// before; a request that the former process has is finished by it.
+fn a_reload_with_affinity_keeps_the_places_of_coap_clients(driver: DriverUnderTest) {
+    let options = "--coap 127.0.0.1:0 --accept-threads 2 --processes 2 --app-affinity";
+    let (server, mut watcher) = before_fakes(driver, options);
+    let [busy, idle, further] = [(); 3].map(|()| socket(&server));
+    let former = [&busy, &idle].map(|client| process_over_coap(client, 1).expect("a free process"));
+    assert_ne!(former[0], former[1]);
+    assert_eq!(process_over_coap(&further, 1), None);
+    busy.send(&get(2, &["sleep", "600"])).expect("it can be sent");
+    watcher.until("it runs", |metrics| metrics.sum("app_requests_now", "state=\"running\"") == 1);
+    server.signal(Signal::HUP);
+    watcher.until("the processes are replaced", |metrics| {
+        metrics.sum("app_process_events_total", "event=\"reloaded\"") == 1
+    });
+    assert_eq!(process_over_coap(&further, 2), None, "the new processes are those of the present clients");
+    assert_eq!(receive_process(&busy), Some(former[0]));
+    let new = [&busy, &idle].map(|client| process_over_coap(client, 3).expect("it has a new process"));
+    assert!(new[0] != new[1] && new.iter().all(|process| !former.contains(process)), "{former:?} {new:?}");
+    for id in 4..6 {
+        assert_eq!(process_over_coap(&further, id), None);
+        assert_eq!([&busy, &idle].map(|client| process_over_coap(client, id)), new.map(Some));
+    }
+    drop(watcher);
+    let metrics = server.finish();
+    assert_eq!(metrics.sum("app_requests_total", "outcome=\"no_worker\""), 4);
+    assert_eq!(metrics.sum("coap_shed_total", "reply="), 0, "a refused client is no overload");
 }

@@ -1,9 +1,7 @@
 //! `--app-affinity`: each client has a worker process of its own.
 
-use std::net::UdpSocket;
-
 use super::{before_fakes, get, number};
-use crate::coap_workers;
+use crate::coap_workers::{self, process_over_coap};
 use crate::support::{DriverUnderTest, Metrics, TestPeer};
 
 on_both_drivers! {
@@ -19,26 +17,6 @@ fn assigned(metrics: &Metrics) -> u64 {
 
 fn refused(metrics: &Metrics) -> u64 {
     metrics.value("app_requests_total{pool=\"app\",outcome=\"no_worker\"}")
-}
-
-/// The process that answers a CoAP request with this message id; `None`: 5.03 with Max-Age.
-#[track_caller]
-fn process_over_coap(socket: &UdpSocket, id: u16) -> Option<u32> {
-    socket.send(&coap_workers::get(id, &["pid"])).expect("it can be sent");
-    let (code, message) = coap_workers::receive(socket);
-    let payload = message.iter().position(|byte| *byte == 0xff).map(|at| &message[at + 1..]);
-    match code {
-        coap_workers::CONTENT => {
-            let text = std::str::from_utf8(payload.expect("a payload")).expect("text");
-            Some(text.parse().expect("a number"))
-        }
-        coap_workers::SERVICE_UNAVAILABLE => {
-            // Max-Age is option 14, the only one.
-            assert_eq!(message[4], 0xd1, "Max-Age: {message:?}");
-            None
-        }
-        code => panic!("{code:#x}"),
-    }
 }
 
 fn is_sorted_and_distinct(mut pids: Vec<u32>) -> bool {

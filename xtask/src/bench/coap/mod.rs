@@ -22,13 +22,13 @@ use peers::{CoapPeer, CoapPrograms};
 const TITLE: &str = "CoAP over UDP";
 
 /// Requests of a small body: with 64 source ports within their message ids.
-const SMALL_REQUESTS: u32 = 1_000_000;
+const SMALL_REQUESTS: u32 = 500_000;
 
 /// Requests of a body of 10 KB: ten messages each.
 const LARGE_REQUESTS: u32 = 50_000;
 
-/// The same with loss: 10^6 blocks in three rounds.
-const LOSSY_REQUESTS: u32 = 34_000;
+/// The same with loss: 10^6 blocks in three rounds of both drivers.
+const LOSSY_REQUESTS: u32 = 17_000;
 
 /// Part of the requests in a reduced load.
 const QUICK_DIVISOR: u32 = 20;
@@ -74,7 +74,7 @@ const SCENARIOS: [CoapScenario; 5] = [
     },
     CoapScenario {
         title: "Confirmable GET, 64 bytes, 1,024 source ports with one request each",
-        load: CoapLoad { requests: SMALL_REQUESTS / 4, sockets: 1024, window: 1, ..SMALL },
+        load: CoapLoad { requests: SMALL_REQUESTS / 2, sockets: 1024, window: 1, ..SMALL },
         targets: &[],
     },
     CoapScenario { title: "Confirmable GET, 10 KB in ten blocks", load: LARGE, targets: &[] },

@@ -12,7 +12,7 @@ fn report(seed: u64) -> CoapReport {
     run(seed, false).unwrap_or_else(|failure| panic!("{failure}\n{replay}"))
 }
 
-fn named_counts(totals: &CoapTotals) -> [(&'static str, u64); 14] {
+fn named_counts(totals: &CoapTotals) -> [(&'static str, u64); 15] {
     [
         ("answers", totals.answers),
         ("long answers", totals.long_answers),
@@ -27,6 +27,7 @@ fn named_counts(totals: &CoapTotals) -> [(&'static str, u64); 14] {
         ("worker failures", totals.worker_failures),
         ("worker timeouts", totals.worker_timeouts),
         ("deaths", totals.deaths),
+        ("notifications", totals.notifications),
         ("versions", totals.versions),
     ]
 }

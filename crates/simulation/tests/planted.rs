@@ -70,7 +70,8 @@ const IN_BROADCAST: [&str; 7] = [
 const IN_HAND_OVERS: [&str; 4] = ["early opening", "early release", "dropped wait", "lost window"];
 
 /// Bugs that show where datagrams are lost and repeated, and resources change.
-const IN_COAP: [&str; 3] = ["previous peer", "executed duplicate", "block of another ETag"];
+const IN_COAP: [&str; 4] =
+    ["previous peer", "executed duplicate", "block of another ETag", "repeated message id"];
 
 type World = fn(u64) -> Option<SeedFailure>;
 

@@ -16,9 +16,11 @@ use stilling_workers::{Pool, PoolLimits};
 
 use super::CoapSimShard;
 use super::client::CoapWorldClient;
+use super::observer::SimulatedObserver;
 use super::parameters::CoapWorldParameters;
 use super::process::{SimulatedProcess, socket_path};
 use super::world::{CoapWorld, CoapWorldParts};
+use crate::SplitMix64;
 use crate::driver::SimDriver;
 use crate::network::Network;
 use crate::overview;
@@ -71,8 +73,14 @@ pub(super) fn build(mut parameters: CoapWorldParameters) -> (CoapSimShard, CoapW
         .zip(0..)
         .map(|(of, number)| CoapWorldClient::new(number, *of, &network, random))
         .collect();
+    // Their draws are apart from those of the others.
+    let observers = parameters.observers.iter().map(|of| {
+        let random = SplitMix64::new(u64::from(of.address.port()) ^ parameters.faults_until.as_nanos());
+        SimulatedObserver::new(*of, &network, random)
+    });
+    let observers = observers.collect();
     let processes = (0..parameters.processes).map(SimulatedProcess::new).collect();
-    let parts = CoapWorldParts { clients, processes, slots, lifecycle, overview };
+    let parts = CoapWorldParts { clients, observers, processes, slots, lifecycle, overview };
     (shard, CoapWorld::new(parameters, network, parts))
 }
 

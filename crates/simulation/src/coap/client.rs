@@ -1,13 +1,13 @@
 //! A client that sends one request at a time with the shipped protocol core, and checks each message and each answer.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use stilling_client::coap::{CoapClientConfig, CoapClientCore, CoapClientEvent};
 use stilling_ring::Time;
-use stilling_wire::coap::{CoapMessage, MessageContent, MessageId, MessageType, encode_empty};
+use stilling_wire::coap::{MessageType, encode_empty};
 
 use super::CoapTotals;
+use super::conversation::Conversation;
 use super::ledger::Ledger;
 use super::operation::{Operation, OperationEnd};
 use super::parameters::ClientParameters;
@@ -16,16 +16,8 @@ use crate::network::{Network, SimDatagramPeer};
 
 /// Rate of requests that are abandoned for the next one, per thousand.
 const ABANDONED_RATE: u16 = 60;
-/// Distance of the ids of pings to those of requests, which the core counts up: a late reset that answers a ping must
-/// not have the id of a request.
-const PING_ID_DISTANCE: MessageId = 1 << 15;
-
 /// Rate of pings, per thousand messages.
 const PING_RATE: u16 = 20;
-/// How long an id must not be used for another message.
-const EXCHANGE_LIFETIME: Duration = Duration::from_secs(247);
-/// Bytes of a message of the server at most.
-const MESSAGE_SIZE_MAX: usize = 1280;
 /// Pause after a refusal.
 const REFUSED_PAUSE: Duration = Duration::from_secs(7);
 
@@ -55,13 +47,7 @@ pub(super) struct CoapWorldClient {
     /// Requests before the last one.
     remaining: u32,
     has_last_answer: bool,
-    /// The token of each message that was sent.
-    sent: BTreeMap<MessageId, Vec<u8>>,
-    /// Id of the last request.
-    last_id: MessageId,
-    tokens: BTreeSet<Vec<u8>>,
-    /// What the server sent with each of its message ids, and when.
-    received: BTreeMap<MessageId, (Time, Vec<u8>)>,
+    conversation: Conversation,
 }
 
 impl CoapWorldClient {
@@ -86,10 +72,7 @@ impl CoapWorldClient {
             requests: 0,
             remaining: parameters.requests,
             has_last_answer: false,
-            sent: BTreeMap::new(),
-            last_id: 0,
-            tokens: BTreeSet::new(),
-            received: BTreeMap::new(),
+            conversation: Conversation::default(),
             random,
         }
     }
@@ -133,7 +116,7 @@ impl CoapWorldClient {
             if from != self.parameters.server {
                 return Err(format!("a datagram from {from}"));
             }
-            self.check_datagram(&datagram, context.now)?;
+            self.conversation.check(&datagram, context.now)?;
             self.core.handle_datagram(&datagram, now);
             self.flush();
             self.poll_events(context)?;
@@ -184,53 +167,16 @@ impl CoapWorldClient {
     /// Sends the messages of the core, and pings.
     fn flush(&mut self) {
         while let Some(datagram) = self.core.poll_transmit() {
-            if let Ok(message) = CoapMessage::parse(&datagram)
-                && message.content == MessageContent::Request
-            {
-                let token = message.token.as_bytes().to_vec();
-                self.sent.insert(message.id, token.clone());
-                self.last_id = message.id;
-                self.tokens.insert(token);
-            }
+            self.conversation.note_sent(&datagram);
             // A datagram of the core is never too long for the network.
             let _ = self.peer.send(self.parameters.server, &datagram);
-            if self.random.chance(PING_RATE) {
-                let id = self.last_id.wrapping_add(PING_ID_DISTANCE);
-                if let std::collections::btree_map::Entry::Vacant(entry) = self.sent.entry(id) {
-                    entry.insert(Vec::new());
-                    let ping = encode_empty(MessageType::Confirmable, id);
-                    let _ = self.peer.send(self.parameters.server, &ping);
-                }
+            if self.random.chance(PING_RATE)
+                && let Some(id) = self.conversation.add_ping()
+            {
+                let ping = encode_empty(MessageType::Confirmable, id);
+                let _ = self.peer.send(self.parameters.server, &ping);
             }
         }
-    }
-
-    /// Checks that a message is for this client, and answers what it sent.
-    fn check_datagram(&mut self, datagram: &[u8], now: Time) -> Result<(), String> {
-        if datagram.len() > MESSAGE_SIZE_MAX {
-            return Err(format!("a message of {} bytes", datagram.len()));
-        }
-        let message =
-            CoapMessage::parse(datagram).map_err(|error| format!("a malformed message: {error}"))?;
-        if matches!(message.kind, MessageType::Confirmable | MessageType::NonConfirmable) {
-            // RFC 7252 §4.4: an id has one message within this time, or clients ignore the second.
-            let is_other =
-                |&(at, ref other): &(Time, Vec<u8>)| now.since(at) < EXCHANGE_LIFETIME && other != datagram;
-            if self.received.get(&message.id).is_some_and(is_other) {
-                return Err(format!("message id {} was used twice", message.id));
-            }
-            self.received.insert(message.id, (now, datagram.to_vec()));
-        }
-        let sent = self.sent.get(&message.id);
-        let is_known = match (message.content, message.kind) {
-            (MessageContent::Response, MessageType::Acknowledgement) => {
-                sent.is_some_and(|token| token == message.token.as_bytes())
-            }
-            (MessageContent::Response, _) => self.tokens.contains(message.token.as_bytes()),
-            (MessageContent::Empty, MessageType::Acknowledgement | MessageType::Reset) => sent.is_some(),
-            _ => false,
-        };
-        if is_known { Ok(()) } else { Err(format!("a message for another client or request: {message:?}")) }
     }
 
     fn poll_events(&mut self, context: &mut CoapClientContext<'_>) -> Result<(), String> {

@@ -12,12 +12,15 @@
 //! message ids, from the address that it asked; a complete answer has the bytes of its request; one of a resource that
 //! changes has the bytes of a single version, and not of one that was outdated when it was requested; each datagram is
 //! in one class; no more datagrams leave than requests, acknowledgements and retransmissions allow; each forwarded
-//! request ends with one result. Once faults have stopped, each client gets an answer.
+//! request ends with one result. Observers get states of their resource only, and none of its ids twice. Once faults have
+//! stopped, each client gets an answer, and each observer gets each state.
 
 mod assembly;
 mod client;
 mod content;
+mod conversation;
 mod ledger;
+mod observer;
 mod operation;
 mod parameters;
 mod process;
@@ -70,6 +73,8 @@ pub struct CoapTotals {
     pub worker_timeouts: u64,
     /// Processes that died or were killed.
     pub deaths: u64,
+    /// States that observers got.
+    pub notifications: u64,
     /// Versions of the resource that changes.
     pub versions: u64,
 }

@@ -22,6 +22,7 @@ pub(super) struct CoapWorldParameters {
     /// Receive buffers of the driver.
     pub(super) buffers: u16,
     pub(super) clients: Vec<ClientParameters>,
+    pub(super) observers: Vec<ObserverParameters>,
     /// Datagrams of the stranger.
     pub(super) strange_datagrams: u32,
     pub(super) unproven: UnprovenPeers,
@@ -55,6 +56,15 @@ pub(super) struct ClientParameters {
     pub(super) request_timeout: Duration,
     /// Whether all its messages are read-only, so that the ones of the resource that changes are frequent.
     pub(super) is_reader: bool,
+}
+
+/// One observer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ObserverParameters {
+    pub(super) address: SocketAddr,
+    /// The server's address that it uses.
+    pub(super) server: SocketAddr,
+    pub(super) path: &'static str,
 }
 
 fn millis(random: &mut SplitMix64, low: u64, high: u64) -> Duration {
@@ -96,18 +106,40 @@ impl CoapWorldParameters {
             early_end,
             drain_timeout: millis(random, 20, 20_000),
             random: random.fork(),
+            // Last, so that the other parameters do not depend on them.
+            observers: match random.chance(400) {
+                true => (0..random.between(1, 4) as u16)
+                    .map(|number| ObserverParameters::draw(number, is_slow, random))
+                    .collect(),
+                false => Vec::new(),
+            },
         }
+    }
+}
+
+/// The address of a client at this port, and that of the server which it uses.
+fn addresses(port: u16, random: &mut SplitMix64) -> (SocketAddr, SocketAddr) {
+    let is_remote = random.chance(150);
+    let ip = if is_remote { [10, 0, 1, 1] } else { [127, 0, 0, 1] };
+    let server_ip = if random.chance(500) { [10, 0, 0, 1] } else { [10, 0, 0, 2] };
+    ((ip, port).into(), (server_ip, 5683).into())
+}
+
+impl ObserverParameters {
+    fn draw(number: u16, is_slow: bool, random: &mut SplitMix64) -> ObserverParameters {
+        let (address, server) = addresses(30_000 + number, random);
+        // On a slow network a long state changes before its blocks are read.
+        let path = ["obs", "obs-non", "obs-large"][random.below(if is_slow { 2 } else { 3 }) as usize];
+        ObserverParameters { address, server, path }
     }
 }
 
 impl ClientParameters {
     fn draw(number: u16, is_slow: bool, random: &mut SplitMix64) -> ClientParameters {
-        let is_remote = random.chance(150);
-        let ip = if is_remote { [10, 0, 1, 1] } else { [127, 0, 0, 1] };
-        let server_ip = if random.chance(500) { [10, 0, 0, 1] } else { [10, 0, 0, 2] };
+        let (address, server) = addresses(20_000 + number, random);
         ClientParameters {
-            address: (ip, 20_000 + number).into(),
-            server: (server_ip, 5683).into(),
+            address,
+            server,
             requests: random.between(2, 7) as u32,
             // Beyond EXCHANGE_LIFETIME in some worlds.
             pause_ms_max: if random.chance(150) { 300_000 } else { random.between(1, 3000) },

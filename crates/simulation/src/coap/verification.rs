@@ -12,7 +12,7 @@ use crate::report::RunReport;
 /// Waits of a millisecond for the last connections to end.
 const WAITS_MAX: u32 = 100_000;
 
-/// Transmissions of a separate response at most, beside its acknowledgement.
+/// Transmissions of a confirmable message at most, beside the acknowledgement of its request.
 const TRANSMISSIONS_MAX: u64 = 5;
 
 fn check(condition: bool, why: impl FnOnce() -> String) -> Result<(), String> {
@@ -69,7 +69,8 @@ fn check_datagrams(coap: &CoapCounters, engine: &EngineCounters) -> Result<(), S
     let received = engine.datagrams_received.get() - engine.datagrams_shed.get();
     check(classes == received, || format!("{received} datagrams received, {classes} in a class"))?;
     let sent = engine.datagrams_sent.get();
-    let sent_max = received + TRANSMISSIONS_MAX * coap.separate_responses.get();
+    let confirmable = coap.separate_responses.get() + coap.confirmable_notifications.get();
+    let sent_max = received + TRANSMISSIONS_MAX * confirmable + coap.notifications.get();
     check(sent <= sent_max, || format!("{sent} datagrams sent, {sent_max} may be"))
 }
 

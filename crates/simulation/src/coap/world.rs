@@ -11,6 +11,7 @@ use stilling_workers::processes::SimulatedProcesses;
 use super::CoapTotals;
 use super::client::{CoapClientContext, CoapWorldClient};
 use super::ledger::Ledger;
+use super::observer::{ObserverContext, SimulatedObserver};
 use super::parameters::CoapWorldParameters;
 use super::process::{ProcessContext, SimulatedProcess};
 use crate::network::{Network, SimDatagramPeer};
@@ -34,6 +35,7 @@ const STRANGE_PAUSE_MS_MAX: u64 = 3000;
 /// What the world acts with.
 pub(super) struct CoapWorldParts {
     pub(super) clients: Vec<CoapWorldClient>,
+    pub(super) observers: Vec<SimulatedObserver>,
     pub(super) processes: Vec<SimulatedProcess>,
     pub(super) slots: SimulatedProcesses,
     pub(super) lifecycle: Arc<Lifecycle>,
@@ -102,12 +104,14 @@ impl CoapWorld {
     }
 
     fn next_event(&self) -> Option<Time> {
-        let CoapWorldParts { clients, processes, .. } = &self.parts;
+        let CoapWorldParts { clients, observers, processes, .. } = &self.parts;
         let stranger = (self.stranger.remaining > 0).then_some(self.stranger.next_at);
         let others = [self.network.next_event(), self.next_scheduled(), self.ledger.changes_at(), stranger];
         let clients = clients.iter().filter(|_| !self.is_draining).filter_map(CoapWorldClient::wake_at);
+        let observers = observers.iter().filter(|_| !self.is_draining);
+        let observers = observers.filter_map(|observer| observer.wake_at(!self.has_stopped_faults));
         let processes = processes.iter().filter_map(SimulatedProcess::wake_at);
-        let next = clients.chain(processes).chain(others.into_iter().flatten()).min()?;
+        let next = clients.chain(observers).chain(processes).chain(others.into_iter().flatten()).min()?;
         Some(next.max(self.network.now()))
     }
 
@@ -123,7 +127,7 @@ impl CoapWorld {
         for round in 0..TURNS_AT_ONCE_MAX {
             self.apply_schedule()?;
             self.step_stranger();
-            let stepped = self.step_clients()?;
+            let stepped = self.step_clients()? | self.step_observers()?;
             if !self.step_processes()? && !stepped {
                 return Ok(round > 0);
             }
@@ -141,7 +145,9 @@ impl CoapWorld {
             self.parameters.work_ms_max = self.parameters.work_ms_max.min(CALM_WORK_MS_MAX);
         }
         let is_early = self.parameters.early_end.is_some_and(|at| now >= at);
-        let is_done = self.parts.clients.iter().all(CoapWorldClient::is_done);
+        let CoapWorldParts { clients, observers, .. } = &self.parts;
+        let is_done =
+            clients.iter().all(CoapWorldClient::is_done) && observers.iter().all(SimulatedObserver::is_done);
         if !self.is_draining && (is_early || is_done) {
             self.is_draining = true;
             self.parts.lifecycle.end();
@@ -189,6 +195,18 @@ impl CoapWorld {
         Ok(any)
     }
 
+    fn step_observers(&mut self) -> Result<bool, String> {
+        let now = self.network.now();
+        let is_calm = now >= self.calm_from();
+        let has_faults = !self.has_stopped_faults;
+        let mut context = ObserverContext { now, totals: &mut self.totals, has_faults, is_calm };
+        let mut any = false;
+        for observer in self.parts.observers.iter_mut().filter(|_| !self.is_draining) {
+            any |= observer.step(&mut context)?;
+        }
+        Ok(any)
+    }
+
     fn step_processes(&mut self) -> Result<bool, String> {
         let CoapWorldParts { processes, slots, .. } = &mut self.parts;
         let mut context = ProcessContext {
@@ -210,7 +228,9 @@ impl CoapWorld {
 
     pub(super) fn unfinished(&self) -> String {
         let clients = self.parts.clients.iter().filter(|client| !client.is_done());
-        let clients: Vec<String> = clients.map(CoapWorldClient::describe).collect();
+        let observers = self.parts.observers.iter().filter(|observer| !observer.is_done());
+        let clients = clients.map(CoapWorldClient::describe);
+        let clients: Vec<String> = clients.chain(observers.map(SimulatedObserver::describe)).collect();
         let requests = self.parts.slots.requests();
         format!("{requests:?}\n{}", clients.join("\n"))
     }

@@ -9,7 +9,7 @@ use std::hash::BuildHasher;
 
 use stilling_engine::DatagramPath;
 use stilling_hub::HashKey;
-use stilling_ring::Time;
+use stilling_ring::{Time, planted};
 use stilling_wire::coap::MessageId;
 
 /// Least distance of the first id of a peer to that of its request, in both directions.
@@ -65,7 +65,9 @@ impl NotificationIds {
     pub(super) fn next(&mut self, peer: &DatagramPath) -> Option<MessageId> {
         let next = &mut self.peers.get_mut(peer)?.next;
         let id = *next;
-        *next = id.wrapping_add(1);
+        if !(planted!("repeated message id") && id.is_multiple_of(4)) {
+            *next = id.wrapping_add(1);
+        }
         Some(id)
     }
 

@@ -23,8 +23,8 @@ pub use close_reason::CloseReason;
 pub use datagram_drop::DatagramDropReason;
 pub use detached::{AdoptError, AdoptErrorKind, Detached};
 pub use shard::{
-    DatagramDropPolicy, DatagramIo, DatagramPath, Io, NO_FREE_SLOT, OutputFull, PassedDatagram, Recipient,
-    Service, Session, Shard, ShardConfig, ShardControl,
+    ConnectError, DatagramDropPolicy, DatagramIo, DatagramPath, Io, NO_FREE_SLOT, OutputFull, PassedDatagram,
+    Recipient, Service, Session, Shard, ShardConfig, ShardControl,
 };
 pub use token::Token;
 

@@ -76,9 +76,8 @@ pub const ACCEPTS_PER_TURN: usize = 128;
 /// Initial capacity of the lists of one turn, in entries. Exceeded: the list grows and keeps its capacity.
 pub const TURN_LIST_CAPACITY: usize = 4096;
 
-/// Listeners per shard: enough for a server with one shard to take over the listeners of a server with sixty shards.
-/// More: an error at start.
-pub const LISTENERS_MAX: u32 = 64;
+/// Listeners and datagram sockets per shard; each costs some 50 bytes of tables, also if it is not used. More: an error.
+pub const LISTENERS_MAX: u32 = 1024;
 
 /// Bytes that one turn may send, from the shard's arena and from shared blocks. Full: the shard sends before it
 /// continues.

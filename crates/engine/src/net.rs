@@ -320,6 +320,15 @@ pub fn local_addr(socket: &impl AsFd) -> io::Result<SocketAddr> {
     address.as_socket().ok_or_else(|| io::ErrorKind::InvalidInput.into())
 }
 
+/// The address of the peer of a connected socket.
+///
+/// # Errors
+/// `InvalidInput` if it is not an internet socket; else a system error.
+pub fn peer_addr(socket: &impl AsFd) -> io::Result<SocketAddr> {
+    let address = SockRef::from(socket).peer_addr()?;
+    address.as_socket().ok_or_else(|| io::ErrorKind::InvalidInput.into())
+}
+
 /// The peer address of a connected internet socket; an IPv4-mapped IPv6 address becomes an IPv4 address.
 pub(crate) fn peer_ip(socket: &impl AsFd) -> Option<IpAddr> {
     let address = SockRef::from(socket).peer_addr().ok()?.as_socket()?;

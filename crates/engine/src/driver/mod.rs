@@ -25,10 +25,15 @@
 //!   received bytes must not be lost.
 //! - **Buffers are lent.** A `Received` buffer belongs to the shard until `release`. While all are lent, receives wait
 //!   inside the driver, counted, and continue as buffers are released.
+//! - **Immediate operations do not wait and keep nothing.** `recv_now` and `send_now` move bytes between the socket and
+//!   the caller's memory, which the system no longer uses when they return. They may be called between turns, and while
+//!   `await_readable` or `await_writable` is armed, whose event may then be outdated: it reports that the source was
+//!   ready at some time since the wait was armed.
 //!
 //! Obligations of a shard: at most one outgoing item per connection and turn (any number per datagram socket, each in
 //! one piece), at most [`PIECES_MAX`](crate::limits::PIECES_MAX) pieces in an item, and no `shutdown` before the output
-//! is sent, because the two are not ordered within a turn.
+//! is sent, because the two are not ordered within a turn. No `recv_now` while a `receive` is armed, and no `send_now`
+//! between queueing an item and the turn that sends it: bytes would be reordered.
 //!
 //! Hazards: a token must not be attached twice, a source must not have two receives at once, and a driver is used only
 //! by the thread that created it.
@@ -50,6 +55,7 @@ pub mod poll;
 mod role;
 pub mod signals;
 pub(crate) mod sockopt;
+mod source_descriptor;
 #[cfg(target_os = "linux")]
 pub mod uring;
 
@@ -59,6 +65,7 @@ use std::net::{IpAddr, SocketAddr};
 use stilling_ring::Time;
 
 pub use self::gather::{ChainedBytes, Gather, GatherSlices, PieceChain, PieceList};
+pub use self::source_descriptor::SourceDescriptor;
 
 use crate::token::Token;
 
@@ -333,6 +340,28 @@ pub trait Driver: Sized {
     /// Receives at once into the caller's memory. `Ok(0)` is the end of the stream; [`io::ErrorKind::WouldBlock`] means
     /// that no bytes are available.
     fn recv_now(&mut self, token: Token, into: &mut [u8]) -> io::Result<usize>;
+
+    /// Sends at once from the caller's memory, as many bytes as the system accepts; [`io::ErrorKind::WouldBlock`] means
+    /// that it accepts none now.
+    fn send_now(&mut self, token: Token, bytes: &[u8]) -> io::Result<usize>;
+
+    /// Whether there is something to receive on a stream, an end or a failure. Consumes nothing, not even the failure.
+    /// A driver that cannot know returns true.
+    fn is_readable(&mut self, token: Token) -> bool {
+        let _ = token;
+        true
+    }
+
+    /// The socket of a connection, of one that is still connecting, or of a listener, for system calls such as
+    /// getsockopt(2). Receiving, sending and polling through it is not allowed.
+    ///
+    /// # Errors
+    /// `NotConnected`: the source is closing, or the driver creates its socket only in its next turn. `Unsupported`: the
+    /// driver has no descriptors. `EMFILE`: a direct descriptor needs an ordinary one for the time of the value.
+    fn descriptor(&mut self, token: Token) -> io::Result<SourceDescriptor<'_>> {
+        let _ = token;
+        Err(io::ErrorKind::Unsupported.into())
+    }
 
     /// Whether the peer of a stream has reset it, or ended both directions, as far as the system knows; unread bytes do
     /// not matter. For connections on which nothing is armed. A driver that cannot know returns false. (A direct

@@ -19,6 +19,12 @@ pub(super) fn has_hung_up(socket: &impl AsFd) -> bool {
     poll(&mut poll_fds, Some(&Timespec::default())).is_ok() && poll_fds[0].revents().intersects(gone)
 }
 
+/// Whether there is something to receive, an end or a failure. Consumes nothing.
+pub(super) fn is_readable(socket: &impl AsFd) -> bool {
+    let mut poll_fds = [PollFd::new(socket, PollFlags::IN | PollFlags::RDHUP)];
+    poll(&mut poll_fds, Some(&Timespec::default())) != Ok(0)
+}
+
 pub(super) fn has_no_unread_bytes(socket: &impl AsFd) -> bool {
     let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
     matches!(recv(socket, &mut [0; 1], flags), Err(Errno::AGAIN))

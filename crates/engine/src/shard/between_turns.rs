@@ -1,12 +1,27 @@
-//! Actions on a connection between two turns, by the owner of a shard in a foreign event loop.
+//! Actions on connections and listeners between two turns, by the owner of a shard in a foreign event loop.
+
+use std::io;
+use std::net::SocketAddr;
 
 use super::Shard;
 use super::connection::ConnectionState;
 use super::io::Io;
+use super::listener::ListenerState;
 use super::output::TurnStage;
 use super::session::Service;
-use crate::driver::Driver;
+use crate::close_reason::CloseReason;
+use crate::driver::{Destination, Driver, SourceDescriptor};
+use crate::net;
 use crate::token::Token;
+
+/// A connect that was not started; the session is returned without a call.
+#[derive(Debug)]
+pub struct ConnectError<N> {
+    /// [`NO_FREE_SLOT`](super::NO_FREE_SLOT), or the error of creating or binding the socket.
+    pub error: io::Error,
+    /// The session.
+    pub session: N,
+}
 
 impl<D: Driver, V: Service> Shard<D, V> {
     /// Calls `act` on an open connection, like a method of its session. The requests of [`Io`] take effect when `act`
@@ -58,5 +73,102 @@ impl<D: Driver, V: Service> Shard<D, V> {
         if let Some(slot) = self.slots.get(token) {
             slot.connection.input.consume(&mut self.held_input, count);
         }
+    }
+
+    /// Starts a connect without a timeout; [`abort`](Self::abort) ends it. The session gets `opened` later, or
+    /// `connect_failed` and then `closed` with `ConnectFailed`. The caller must run a turn afterwards. (A socket that is
+    /// connected already is [adopted](Self::adopt).)
+    ///
+    /// # Errors
+    /// There is no free slot, the descriptors ran out, or the source address is not local. A driver with direct
+    /// descriptors creates the socket in its next turn, and reports the latter two to the session. All drivers report
+    /// the errors of connect(2) itself to the session.
+    pub fn connect(
+        &mut self,
+        to: &Destination,
+        session: V::Session,
+    ) -> Result<Token, ConnectError<V::Session>> {
+        self.begin_owner_call();
+        self.begin_connect(to, session, None)
+    }
+
+    /// Closes a connection at once, also one that is still connecting; unsent output is dropped. No effect on one that
+    /// is closed. The caller must run a turn afterwards.
+    pub fn abort(&mut self, token: Token, reason: CloseReason) {
+        self.begin_owner_call();
+        self.abort_connection(token, reason);
+    }
+
+    /// Stops accepting from a listener, and closes it. Connections in its backlog stay for other holders of the
+    /// listener; without one the system resets them. Connections that were accepted already and have no slot yet are
+    /// closed. Its number is unused again when the driver has closed it, in one of the next turns. The caller must run a
+    /// turn afterwards. No effect on a datagram socket or a closed listener.
+    pub fn close_listener(&mut self, listener: u32) {
+        let is_open = self.listeners.get(listener).is_some_and(|listener| {
+            let is_closing = matches!(listener.state(), ListenerState::Closing | ListenerState::Closed);
+            !is_closing && !listener.is_datagram_socket
+        });
+        if !is_open {
+            return;
+        }
+        self.begin_owner_call();
+        self.listeners[listener].drops_accepted = true;
+        self.listeners.set_state(listener, ListenerState::Closing);
+        self.wheel.clear(listener);
+        self.driver.close(self.listeners.token(listener));
+        let before = self.waiting.len();
+        self.waiting.retain(|(accepted_by, _)| *accepted_by != listener);
+        self.counters.refused_full.add((before - self.waiting.len()) as u64);
+    }
+
+    /// The socket of a connection that is open or connecting, for system calls such as getsockopt(2). Receiving, sending
+    /// and polling through it is not allowed.
+    ///
+    /// # Errors
+    /// `NotConnected`: the connection is closed; or its socket is not created yet, which a driver with direct
+    /// descriptors does in its next turn. `Unsupported`: the driver has no descriptors. `EMFILE`: a direct descriptor
+    /// needs an ordinary one for the time of the value.
+    pub fn descriptor(&mut self, token: Token) -> io::Result<SourceDescriptor<'_>> {
+        let state = self.slots.get(token).map(|slot| slot.connection.state);
+        match state {
+            Some(ConnectionState::Open | ConnectionState::Connecting) => self.driver.descriptor(token),
+            Some(_) | None => Err(io::ErrorKind::NotConnected.into()),
+        }
+    }
+
+    /// The socket of a listener, or the datagram socket, with this number.
+    ///
+    /// # Errors
+    /// `NotConnected`: it is closed. `Unsupported`: the driver has no descriptors.
+    pub fn listener_descriptor(&mut self, listener: u32) -> io::Result<SourceDescriptor<'_>> {
+        match self.listeners.get(listener).map(|listener| listener.state()) {
+            None | Some(ListenerState::Closing | ListenerState::Closed) => {
+                Err(io::ErrorKind::NotConnected.into())
+            }
+            Some(_) => self.driver.descriptor(self.listeners.token(listener)),
+        }
+    }
+
+    /// The address of a connection's peer.
+    ///
+    /// # Errors
+    /// Those of [`descriptor`](Self::descriptor) and of getpeername(2); `InvalidInput`: it is a Unix socket.
+    pub fn peer_address(&mut self, token: Token) -> io::Result<SocketAddr> {
+        net::peer_addr(&self.descriptor(token)?)
+    }
+
+    /// The local address of a connection.
+    ///
+    /// # Errors
+    /// Those of [`descriptor`](Self::descriptor) and of getsockname(2); `InvalidInput`: it is a Unix socket.
+    pub fn local_address(&mut self, token: Token) -> io::Result<SocketAddr> {
+        net::local_addr(&self.descriptor(token)?)
+    }
+
+    /// Prepares for requests between turns.
+    fn begin_owner_call(&mut self) {
+        // The last turn may be long ago.
+        self.now = self.clock.now();
+        self.may_have_intents = true;
     }
 }

@@ -58,7 +58,9 @@ impl<D: Driver, V: Service> Shard<D, V> {
 
     pub(super) fn on_closed(&mut self, token: Token) {
         if token.index() < LISTENERS_MAX {
-            self.listeners[token.index() as usize].state = ListenerState::Closed;
+            if let Some(number) = self.listeners.number_of(token) {
+                self.listeners.set_state(number, ListenerState::Closed);
+            }
             return;
         }
         if self.free_connection(token).is_some() {
@@ -131,7 +133,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
 
     /// Closes a connection at once. If its close is part of this turn's output and that stops short, `store_unsent`
     /// closes it.
-    pub(super) fn abort(&mut self, token: Token, reason: CloseReason) {
+    pub(super) fn abort_connection(&mut self, token: Token, reason: CloseReason) {
         let Some(slot) = self.slots.get(token) else { return };
         let connection = &mut slot.connection;
         if connection.state == ConnectionState::Closing {

@@ -1,20 +1,23 @@
 //! Commands of the service at the end of a turn: connects, adoptions, drain, stop.
 
+use std::time::Duration;
+
 use super::Shard;
+use super::between_turns::ConnectError;
 use super::connection::{ConnectionState, ConnectionTimer};
 use super::datagram_io::DatagramSender;
 use super::output::TurnStage;
 use super::session::{AdoptContext, NO_FREE_SLOT, Service, Session, ShardCommand, ShardControl};
 use crate::close_reason::CloseReason;
 use crate::driver::{Destination, Driver, SourceKind};
+use crate::token::Token;
 
 impl<D: Driver, V: Service> Shard<D, V> {
     /// `has_datagrams`: this turn has received some.
     pub(super) fn run_service_turn(&mut self, has_datagrams: bool) {
         let pending_arrivals = self.pending_arrivals();
         let open = self.slots.open();
-        let datagram_sockets = self.datagram_sockets();
-        let receiving_datagram_sockets = self.receiving_datagram_sockets();
+        let listeners = self.listeners.counts();
         let adopt_context = AdoptContext {
             sockets: &mut self.adopted,
             store: &mut self.held_input,
@@ -27,8 +30,8 @@ impl<D: Driver, V: Service> Shard<D, V> {
             now: self.now,
             open,
             pending_arrivals,
-            datagram_sockets,
-            receiving_datagram_sockets,
+            datagram_sockets: listeners.datagram_sockets,
+            receiving_datagram_sockets: listeners.receiving_datagrams,
             has_datagrams,
             commands: &mut self.commands,
             adopt_context,
@@ -85,21 +88,21 @@ impl<D: Driver, V: Service> Shard<D, V> {
         self.waiting.clear();
         for at in 0..self.slots.used_slots() {
             if let Some(token) = self.slots.token_at(at) {
-                self.abort(token, reason);
+                self.abort_connection(token, reason);
             }
         }
     }
 
-    /// Ends a session that gets no slot for its connect.
-    fn refuse_connect(&mut self, mut session: V::Session) {
+    /// Ends a session whose connect was not started.
+    fn refuse_connect(&mut self, ConnectError { error, mut session }: ConnectError<V::Session>) {
         self.counters.closed(CloseReason::ConnectFailed).add(1);
-        session.connect_failed(&NO_FREE_SLOT.into(), &mut self.service);
+        session.connect_failed(&error, &mut self.service);
         session.closed(CloseReason::ConnectFailed, &mut self.service);
     }
 
     fn connect_open(&mut self, socket: D::Socket, session: V::Session) {
         if self.slots.is_exhausted() || self.aborting.is_some() {
-            return self.refuse_connect(session);
+            return self.refuse_connect(ConnectError { error: NO_FREE_SLOT.into(), session });
         }
         let token = self.slots.insert(session).expect("there is a free slot");
         self.slots.mark_outgoing(token);
@@ -115,24 +118,37 @@ impl<D: Driver, V: Service> Shard<D, V> {
     }
 
     fn start_connect(&mut self, to: &Destination, session: V::Session) {
+        if let Err(error) = self.begin_connect(to, session, Some(self.config.connect_timeout)) {
+            self.refuse_connect(error);
+        }
+    }
+
+    /// Starts a connect in a free slot.
+    pub(super) fn begin_connect(
+        &mut self,
+        to: &Destination,
+        session: V::Session,
+        timeout: Option<Duration>,
+    ) -> Result<Token, ConnectError<V::Session>> {
         if self.slots.is_exhausted() || self.aborting.is_some() {
-            return self.refuse_connect(session);
+            return Err(ConnectError { error: NO_FREE_SLOT.into(), session });
         }
         let token = self.slots.insert(session).expect("there is a free slot");
+        if let Err(error) = self.driver.connect(token, to) {
+            let session = self.slots.remove(token).expect("just inserted");
+            return Err(ConnectError { error, session });
+        }
         self.slots.mark_outgoing(token);
         let connection = &mut self.slots.get(token).expect("just inserted").connection;
         connection.state = ConnectionState::Connecting;
-        let deadline = self.now.after(self.config.connect_timeout);
-        connection.timer = ConnectionTimer::Connect(deadline);
-        self.update_open_counters();
-        self.wheel.set(token.index(), deadline);
-        if let Err(error) = self.driver.connect(token, to) {
-            let slot = self.slots.get(token).expect("just inserted");
-            slot.connection.reason = CloseReason::ConnectFailed;
-            if let Some(session) = &mut slot.session {
-                session.connect_failed(&error, &mut self.service);
+        match timeout.map(|timeout| self.now.after(timeout)) {
+            Some(deadline) => {
+                connection.timer = ConnectionTimer::Connect(deadline);
+                self.wheel.set(token.index(), deadline);
             }
-            self.on_closed(token);
+            None => connection.readiness.connect_without_timeout(),
         }
+        self.update_open_counters();
+        Ok(token)
     }
 }

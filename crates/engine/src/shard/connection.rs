@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use stilling_ring::Time;
 
+use super::on_demand::Readiness;
 use crate::close_reason::CloseReason;
 use crate::limits::{SEND_MAX, WRITE_RATE_MIN};
 use crate::store::{Stash, StashStore};
@@ -150,6 +151,7 @@ pub(super) struct Connection {
     pub(super) keeps_deadline: bool,
     /// It is in `Shard::input_blocked`.
     pub(super) is_in_input_blocked_list: bool,
+    pub(super) readiness: Readiness,
 }
 
 const _: () = assert!(size_of::<Connection>() <= 96, "a connection's slot has grown");
@@ -187,6 +189,7 @@ impl Connection {
             reads_while_blocked: false,
             keeps_deadline: false,
             is_in_input_blocked_list: false,
+            readiness: Readiness::default(),
         }
     }
 

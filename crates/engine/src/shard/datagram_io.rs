@@ -5,10 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 use stilling_ring::Time;
 
 use super::io::OutputFull;
-use super::listener::ShardListener;
+use super::listener::{ShardListener, ShardListeners};
 use super::output::{DATAGRAM_COST, Output};
 use crate::counters::EngineCounters;
-use crate::token::Token;
 
 /// The addresses and the socket of a datagram exchange: enough to send at any time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -37,7 +36,7 @@ pub struct PassedDatagram<'a> {
 /// Sends datagrams with the output of the turn, as far as there is room.
 pub(crate) struct DatagramSender<'a> {
     output: &'a mut Output,
-    listeners: &'a [ShardListener],
+    listeners: &'a ShardListeners,
     counters: &'a EngineCounters,
     room: usize,
 }
@@ -45,7 +44,7 @@ pub(crate) struct DatagramSender<'a> {
 impl<'a> DatagramSender<'a> {
     pub(super) fn new(
         output: &'a mut Output,
-        listeners: &'a [ShardListener],
+        listeners: &'a ShardListeners,
         counters: &'a EngineCounters,
         room: usize,
     ) -> Self {
@@ -54,8 +53,9 @@ impl<'a> DatagramSender<'a> {
 
     pub(super) fn send(&mut self, path: &DatagramPath, payload: &[u8]) -> Result<(), OutputFull> {
         self.room = self.room.checked_sub(payload.len() + DATAGRAM_COST).ok_or(OutputFull)?;
-        if self.listeners.get(path.socket as usize).is_some_and(ShardListener::can_send_datagrams) {
-            self.output.push_datagram(Token::new(path.socket, 0), path.peer, path.local, payload);
+        if self.listeners.get(path.socket).is_some_and(ShardListener::can_send_datagrams) {
+            let socket = self.listeners.token(path.socket);
+            self.output.push_datagram(socket, path.peer, path.local, payload);
         } else {
             self.counters.count_datagram_without_socket();
         }

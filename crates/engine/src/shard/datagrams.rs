@@ -12,7 +12,7 @@ use super::listener::{ListenerState, ShardListener};
 use super::output::TurnStage;
 use super::session::Service;
 use crate::driver::{BufferId, Datagram, Driver, SourceKind};
-use crate::limits::{DRAIN_BATCH_MIN, DRAIN_TURNS_MAX, LISTENERS_MAX, SEND_MAX};
+use crate::limits::{DRAIN_BATCH_MIN, DRAIN_TURNS_MAX, SEND_MAX};
 use crate::token::Token;
 
 /// The difference of two values of a count modulo 2^32.
@@ -20,15 +20,12 @@ fn dropped_since(before: u32, now: u32) -> u64 {
     now.wrapping_sub(before).into()
 }
 
-/// Each listener of a shard has a bit.
-const _: () = assert!(LISTENERS_MAX <= u64::BITS);
-
 impl<D: Driver, V: Service> Shard<D, V> {
     /// Adds a bound datagram socket; its datagrams are passed to [`Service::datagram`]. Returns its number among
     /// listeners and datagram sockets.
     ///
     /// # Errors
-    /// There are [`LISTENERS_MAX`] already, or the driver cannot use the socket.
+    /// There are [`LISTENERS_MAX`](crate::limits::LISTENERS_MAX) already, or the driver cannot use the socket.
     pub fn receive_datagrams(&mut self, socket: D::Socket) -> io::Result<u32> {
         self.add_datagram_socket(socket, false)
     }
@@ -46,42 +43,27 @@ impl<D: Driver, V: Service> Shard<D, V> {
     }
 
     fn add_datagram_socket(&mut self, socket: D::Socket, is_paced: bool) -> io::Result<u32> {
-        let number = self.listeners.len() as u32;
-        if number == LISTENERS_MAX {
-            return Err(io::Error::other(format!(
-                "a shard has at most {LISTENERS_MAX} listeners and datagram sockets"
-            )));
-        }
-        let token = Token::new(number, 0);
+        let token = self.next_listener()?;
         self.driver.attach(token, socket.into(), SourceKind::Datagram, false)?;
         // A socket from a hand-over has a count already.
         let dropped = self.driver.dropped_datagrams(token).unwrap_or(0);
-        self.listeners.push(ShardListener {
-            state: ListenerState::Datagrams,
-            armed: true,
-            defer_accept: false,
-            leaves_backlog: true,
-            dropped,
-            is_datagram_socket: true,
-            is_paced,
-            closes_when_stopped: false,
-        });
+        self.listeners.insert(token, ShardListener::of_datagrams(is_paced, dropped));
         self.may_have_intents = true;
         self.driver.receive(token);
-        Ok(number)
+        Ok(token.index())
     }
 
     pub(super) fn on_datagram(&mut self, token: Token, buffer: BufferId) {
         let datagram = self.driver.datagram(buffer);
         self.counters.datagrams_received.add(1);
-        self.received_from |= 1 << token.index();
+        self.received_from.insert(token.index());
         let path = DatagramPath { socket: token.index(), peer: datagram.from, local: datagram.local };
         if self.config.reports_datagrams {
             let Datagram { payload, truncated: is_truncated, .. } = datagram;
             let passed = PassedDatagram { payload, is_sent: false, is_truncated };
             self.service.datagram_passed(self.now, &path, &passed);
         }
-        if self.listeners[token.index() as usize].is_paced {
+        if self.listeners[token.index()].is_paced {
             let dropped = self.datagram_ring.push(token.index(), &datagram, self.now);
             self.paced_in_turn += 1;
             self.counters.datagrams_shed.add(dropped);
@@ -140,15 +122,18 @@ impl<D: Driver, V: Service> Shard<D, V> {
 
     /// Closes stopped sockets of which no datagram waits any more.
     fn stop_served_sockets(&mut self) {
+        if self.sockets_to_drain.is_empty() {
+            return;
+        }
+        // Those that still wait are added again.
         let mut left = std::mem::take(&mut self.sockets_to_drain);
-        while left != 0 {
-            self.on_datagrams_stopped(left.trailing_zeros());
-            left &= left - 1;
+        while let Some(number) = left.pop() {
+            self.on_datagrams_stopped(number);
         }
     }
 
     pub(super) fn deliver_to_peer(&mut self, path: DatagramPath, mail: V::Mail) {
-        if self.listeners.get(path.socket as usize).is_some_and(ShardListener::can_send_datagrams) {
+        if self.listeners.get(path.socket).is_some_and(ShardListener::can_send_datagrams) {
             let sender = DatagramSender::new(&mut self.output, &self.listeners, &self.counters, SEND_MAX);
             self.service.delivered(mail, &mut DatagramIo { now: self.now, path, sender });
         } else {
@@ -159,37 +144,24 @@ impl<D: Driver, V: Service> Shard<D, V> {
     /// Counts the system's drops at the sockets that received datagrams in this turn. A socket drops only while its
     /// buffer is full, so datagrams of a later turn always follow the last drop.
     pub(super) fn count_dropped_datagrams(&mut self) {
-        let mut left = std::mem::take(&mut self.received_from);
-        while left != 0 {
-            let number = left.trailing_zeros();
-            left &= left - 1;
-            let Some(dropped) = self.driver.dropped_datagrams(Token::new(number, 0)) else { continue };
-            let listener = &mut self.listeners[number as usize];
+        while let Some(number) = self.received_from.pop() {
+            let token = self.listeners.token(number);
+            let Some(dropped) = self.driver.dropped_datagrams(token) else { continue };
+            let listener = &mut self.listeners[number];
             let new = dropped_since(listener.dropped, dropped);
             listener.dropped = dropped;
             self.counters.datagrams_dropped_by_kernel.add(new);
         }
     }
 
-    pub(super) fn datagram_sockets(&self) -> usize {
-        let is_open = |listener: &&ShardListener| {
-            listener.is_datagram_socket && !matches!(listener.state, ListenerState::Closed)
-        };
-        self.listeners.iter().filter(is_open).count()
-    }
-
-    pub(super) fn receiving_datagram_sockets(&self) -> usize {
-        self.listeners.iter().filter(|listener| listener.receives_datagrams()).count()
-    }
-
     /// Stops receiving datagrams and closes their sockets. A close alone would drop datagrams in receive buffers, so
     /// the receive is cancelled first.
     pub(super) fn close_datagram_sockets(&mut self) {
         self.stop_datagram_sockets();
-        for number in 0..self.listeners.len() as u32 {
-            let listener = &mut self.listeners[number as usize];
+        for number in 0..self.listeners.end() {
+            let listener = &mut self.listeners[number];
             listener.closes_when_stopped |= listener.is_datagram_socket;
-            if listener.state == ListenerState::SendingDatagrams {
+            if listener.state() == ListenerState::SendingDatagrams {
                 self.close_datagram_socket(number);
             }
         }
@@ -197,15 +169,16 @@ impl<D: Driver, V: Service> Shard<D, V> {
 
     /// Stops receiving datagrams. The sockets can still send.
     pub(super) fn stop_datagram_sockets(&mut self) {
-        for number in 0..self.listeners.len() as u32 {
-            let listener = &mut self.listeners[number as usize];
-            if listener.state != ListenerState::Datagrams {
+        for number in 0..self.listeners.end() {
+            let listener = &mut self.listeners[number];
+            if listener.state() != ListenerState::Datagrams {
                 continue;
             }
-            listener.state = ListenerState::StoppingDatagrams;
+            let was_armed = std::mem::take(&mut listener.armed);
+            self.listeners.set_state(number, ListenerState::StoppingDatagrams);
             self.wheel.clear(number);
-            if std::mem::take(&mut listener.armed) {
-                self.driver.cancel_receive(Token::new(number, 0));
+            if was_armed {
+                self.driver.cancel_receive(self.listeners.token(number));
             } else {
                 self.on_datagrams_stopped(number);
             }
@@ -214,48 +187,44 @@ impl<D: Driver, V: Service> Shard<D, V> {
 
     /// No receive is armed any more. The service gets the socket's datagrams first.
     pub(super) fn on_datagrams_stopped(&mut self, number: u32) {
-        let listener = &mut self.listeners[number as usize];
-        if listener.state != ListenerState::StoppingDatagrams {
+        if self.listeners[number].state() != ListenerState::StoppingDatagrams {
             return;
         }
         if self.datagram_ring.has_datagram_of(number) {
-            self.sockets_to_drain |= 1 << number;
-            return;
+            return self.sockets_to_drain.insert(number);
         }
-        listener.state = ListenerState::SendingDatagrams;
+        self.listeners.set_state(number, ListenerState::SendingDatagrams);
         // The service may wait for this.
         self.may_have_intents = true;
-        if listener.closes_when_stopped {
+        if self.listeners[number].closes_when_stopped {
             self.close_datagram_socket(number);
         }
     }
 
     /// Closes a socket that receives no more, when this turn's datagrams are sent.
     fn close_datagram_socket(&mut self, number: u32) {
-        let (listener, token) = (&mut self.listeners[number as usize], Token::new(number, 0));
-        listener.state = ListenerState::Closing;
+        let token = self.listeners.token(number);
+        self.listeners.set_state(number, ListenerState::Closing);
         self.may_have_intents = true;
         if self.output.has_datagram_of(token) {
-            self.sockets_to_close |= 1 << number;
+            self.sockets_to_close.insert(number);
         } else {
             self.driver.close(token);
         }
     }
 
     pub(super) fn close_sent_sockets(&mut self) {
-        let mut left = std::mem::take(&mut self.sockets_to_close);
-        self.may_have_intents |= left != 0;
-        while left != 0 {
-            self.driver.close(Token::new(left.trailing_zeros(), 0));
-            left &= left - 1;
+        while let Some(number) = self.sockets_to_close.pop() {
+            self.may_have_intents = true;
+            self.driver.close(self.listeners.token(number));
         }
     }
 
     /// Receiving failed; it is retried after a pause, because the error may be temporary.
     pub(super) fn on_datagrams_failed(&mut self, number: u32) {
         self.on_datagrams_stopped(number);
-        let listener = &mut self.listeners[number as usize];
-        if listener.state == ListenerState::Datagrams {
+        let listener = &mut self.listeners[number];
+        if listener.state() == ListenerState::Datagrams {
             listener.armed = false;
             self.counters.accept_errors.add(1);
             self.wheel.set(number, self.now.after(self.config.accept_retry));

@@ -74,7 +74,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
             Err(_) => self.free_unattached(token),
         }
         if let Some(reason) = self.aborting {
-            self.abort(token, reason);
+            self.abort_connection(token, reason);
         }
         token
     }

@@ -17,41 +17,37 @@ use crate::token::Token;
 
 impl<D: Driver, V: Service> Shard<D, V> {
     /// Adds a listening socket and accepts from now on. `defer_accept`: its connections arrive with their first bytes
-    /// (`TCP_DEFER_ACCEPT`). The caller must run a turn afterwards. Returns the listener's number.
+    /// (`TCP_DEFER_ACCEPT`). The caller must run a turn afterwards. Returns the listener's number: the lowest unused one,
+    /// or that of a listener that is closed.
+    ///
+    /// # Errors
+    /// There are [`LISTENERS_MAX`] listeners and datagram sockets, or the driver cannot use the socket.
     pub fn listen(&mut self, socket: D::Socket, defer_accept: bool) -> io::Result<u32> {
-        let number = self.listeners.len() as u32;
-        if number == LISTENERS_MAX {
-            return Err(io::Error::other(format!(
-                "a shard has at most {LISTENERS_MAX} listeners and datagram sockets"
-            )));
-        }
-        self.driver.listen(Token::new(number, 0), socket)?;
-        let state = ListenerState::Paused;
-        self.listeners.push(ShardListener {
-            state,
-            armed: false,
-            defer_accept,
-            leaves_backlog: false,
-            dropped: 0,
-            is_datagram_socket: false,
-            is_paced: false,
-            closes_when_stopped: false,
-        });
+        let token = self.next_listener()?;
+        self.driver.listen(token, socket)?;
+        self.listeners.insert(token, ShardListener::of_streams(defer_accept));
         // The driver accepts with its next turn, which must not wait for another event.
         self.may_have_intents = true;
         self.resume_accepting();
-        Ok(number)
+        Ok(token.index())
+    }
+
+    /// The token of the next listener or datagram socket.
+    pub(super) fn next_listener(&self) -> io::Result<Token> {
+        self.listeners.next_token().ok_or_else(|| {
+            io::Error::other(format!("a shard has at most {LISTENERS_MAX} listeners and datagram sockets"))
+        })
     }
 
     /// Leaves connections in this listener's backlog to its other holders, also in
     /// [`accept_backlogs_and_close_listeners`](crate::ShardControl::accept_backlogs_and_close_listeners).
     pub fn leave_backlog(&mut self, listener: u32) {
-        self.listeners[listener as usize].leaves_backlog = true;
+        self.listeners[listener].leaves_backlog = true;
     }
 
     pub(super) fn on_accepted(&mut self, listener: u32, socket: D::Accepted) {
         self.counters.accepted.add(1);
-        if self.aborting.is_some() {
+        if self.aborting.is_some() || self.listeners[listener].drops_accepted {
             return self.counters.refused_full.add(1);
         }
         if !self.waiting.is_empty() || self.slots.is_full() {
@@ -71,14 +67,14 @@ impl<D: Driver, V: Service> Shard<D, V> {
     }
 
     fn waiting_max(&self) -> usize {
-        WAITING_ACCEPTS_MAX * self.listeners.len()
+        WAITING_ACCEPTS_MAX * self.listeners.end() as usize
     }
 
     fn admit(&mut self, listener: u32, socket: D::Accepted) {
         let driver = &self.driver;
         let session = self.service.accepted_from(listener, || driver.peer(&socket));
         let token = self.slots.insert(session).expect("the gate keeps a slot free");
-        let defer_accept = self.listeners[listener as usize].defer_accept;
+        let defer_accept = self.listeners[listener].defer_accept;
         self.update_open_counters();
         if self.driver.attach(token, socket, SourceKind::Stream, defer_accept).is_err() {
             return self.free_unattached(token);
@@ -93,17 +89,20 @@ impl<D: Driver, V: Service> Shard<D, V> {
     }
 
     pub(super) fn close_gate(&mut self) {
-        let mut was_open = false;
-        for number in 0..self.listeners.len() {
-            let listener = &mut self.listeners[number];
-            if listener.state == ListenerState::Accepting {
-                listener.state = ListenerState::Paused;
-                was_open = true;
-                self.driver.pause_accept(Token::new(number as u32, 0));
-            }
+        if self.listeners.counts().accepting == 0 {
+            return;
         }
-        if was_open {
-            self.counters.gate_closed.add(1);
+        for number in 0..self.listeners.end() {
+            self.pause_accepting(number);
+        }
+        self.counters.gate_closed.add(1);
+    }
+
+    /// Stops accepting from a listener; it resumes when the driver has confirmed that and the gate is open.
+    fn pause_accepting(&mut self, number: u32) {
+        if self.listeners[number].state() == ListenerState::Accepting {
+            self.listeners.set_state(number, ListenerState::Paused);
+            self.driver.pause_accept(self.listeners.token(number));
         }
     }
 
@@ -113,20 +112,20 @@ impl<D: Driver, V: Service> Shard<D, V> {
             let Some((listener, socket)) = self.waiting.pop_front() else { break };
             self.admit(listener, socket);
         }
-        if self.slots.is_full() {
+        if self.slots.is_full() || self.listeners.counts().paused == 0 {
             return;
         }
-        for number in 0..self.listeners.len() {
+        for number in 0..self.listeners.end() {
             let listener = &mut self.listeners[number];
-            if listener.state == ListenerState::Paused && !listener.armed {
-                listener.state = ListenerState::Accepting;
+            if listener.state() == ListenerState::Paused && !listener.armed {
                 listener.armed = true;
+                self.listeners.set_state(number, ListenerState::Accepting);
                 if self.now < self.recheck_until {
-                    self.wheel.set(number as u32, self.now.after(ACCEPT_RECHECK_INTERVAL));
+                    self.wheel.set(number, self.now.after(ACCEPT_RECHECK_INTERVAL));
                 } else {
-                    self.wheel.clear(number as u32);
+                    self.wheel.clear(number);
                 }
-                self.driver.accept(Token::new(number as u32, 0));
+                self.driver.accept(self.listeners.token(number));
             }
         }
     }
@@ -137,39 +136,29 @@ impl<D: Driver, V: Service> Shard<D, V> {
     /// outlives its process for a moment and still receives wake-ups.)
     pub fn recheck_accept_queues(&mut self, span: Duration) {
         self.recheck_until = self.recheck_until.max(self.now.after(span));
-        for number in 0..self.listeners.len() {
-            self.pause_to_recheck(number);
+        for number in 0..self.listeners.end() {
+            self.pause_accepting(number);
         }
     }
 
     /// A listener's timer expired: its pause after an error is over, or a recheck of its backlog is due.
     pub(super) fn on_listener_timer(&mut self, number: u32) {
-        let listener = &mut self.listeners[number as usize];
-        if listener.state == ListenerState::Datagrams {
+        let listener = &mut self.listeners[number];
+        if listener.state() == ListenerState::Datagrams {
             listener.armed = true;
-            self.driver.receive(Token::new(number, 0));
+            self.driver.receive(self.listeners.token(number));
         } else {
-            self.pause_to_recheck(number as usize);
+            self.pause_accepting(number);
             self.resume_accepting();
-        }
-    }
-
-    /// Stops accepting; when the driver confirms, the listener resumes as after any pause.
-    fn pause_to_recheck(&mut self, number: usize) {
-        if let Some(listener) = self.listeners.get_mut(number)
-            && listener.state == ListenerState::Accepting
-        {
-            listener.state = ListenerState::Paused;
-            self.driver.pause_accept(Token::new(number as u32, 0));
         }
     }
 
     pub(super) fn on_accept_stopped(&mut self, number: u32, error: Option<&io::Error>, refused: u32) {
         self.counters.refused_descriptors.add(u64::from(refused));
-        let listener = &mut self.listeners[number as usize];
+        let listener = &mut self.listeners[number];
         listener.armed = false;
-        match listener.state {
-            ListenerState::Stopping(backlog) => self.close_listener(number, backlog),
+        match listener.state() {
+            ListenerState::Stopping(backlog) => self.close_stopped_listener(number, backlog),
             ListenerState::StoppingDatagrams
             | ListenerState::SendingDatagrams
             | ListenerState::Closing
@@ -179,14 +168,14 @@ impl<D: Driver, V: Service> Shard<D, V> {
                 None => self.resume_accepting(),
                 // Connections that wait for a slot use the last descriptors: the gate is closed.
                 Some(error) if self.slots.is_full() && AcceptFailure::is_descriptor_shortage(error) => {
-                    listener.state = ListenerState::Paused;
+                    self.listeners.set_state(number, ListenerState::Paused);
                     self.counters.gate_closed.add(u64::from(before == ListenerState::Accepting));
                 }
                 Some(error) => {
-                    listener.state = ListenerState::Paused;
+                    self.listeners.set_state(number, ListenerState::Paused);
                     // One waiting client is refused, unless the driver has already done so.
                     if refused == 0 && AcceptFailure::is_descriptor_shortage(error) {
-                        let refused = self.driver.refuse_one(Token::new(number, 0));
+                        let refused = self.driver.refuse_one(self.listeners.token(number));
                         self.counters.refused_descriptors.add(u64::from(refused));
                     }
                     self.counters.accept_errors.add(1);
@@ -198,42 +187,43 @@ impl<D: Driver, V: Service> Shard<D, V> {
 
     /// Accepted connections without a slot, and listeners that are not closed.
     pub(super) fn pending_arrivals(&self) -> usize {
-        let listeners = self.listeners.iter().filter(|listener| listener.state != ListenerState::Closed);
-        self.waiting.len() + listeners.count()
+        self.waiting.len() + self.listeners.counts().open
     }
 
     /// Closes the listeners; datagram sockets stay.
     pub(super) fn close_listeners(&mut self, backlog: BacklogPolicy) {
         let mut idle = Vec::new();
-        for number in 0..self.listeners.len() as u32 {
-            let listener = &mut self.listeners[number as usize];
+        for number in 0..self.listeners.end() {
+            let listener = &self.listeners[number];
             let backlog = if listener.leaves_backlog { BacklogPolicy::Leave } else { backlog };
-            match listener.state {
-                ListenerState::Accepting | ListenerState::Paused if listener.armed => {
-                    listener.state = ListenerState::Stopping(backlog);
-                    self.driver.pause_accept(Token::new(number, 0));
-                }
+            match listener.state() {
                 ListenerState::Accepting | ListenerState::Paused => {
-                    listener.state = ListenerState::Stopping(backlog);
-                    idle.push((number, backlog));
+                    if listener.armed {
+                        self.driver.pause_accept(self.listeners.token(number));
+                    } else {
+                        idle.push((number, backlog));
+                    }
+                    self.listeners.set_state(number, ListenerState::Stopping(backlog));
+                    self.wheel.clear(number);
                 }
                 ListenerState::Datagrams
                 | ListenerState::StoppingDatagrams
-                | ListenerState::SendingDatagrams => continue,
-                ListenerState::Stopping(_) | ListenerState::Closing | ListenerState::Closed => continue,
+                | ListenerState::SendingDatagrams
+                | ListenerState::Stopping(_)
+                | ListenerState::Closing
+                | ListenerState::Closed => {}
             }
-            self.wheel.clear(number);
         }
         // After all are stopped, because accepting from one may resume others.
         for (number, backlog) in idle {
-            self.close_listener(number, backlog);
+            self.close_stopped_listener(number, backlog);
         }
     }
 
     /// Closes a listener that is not armed; with [`BacklogPolicy::Accept`] it accepts the waiting connections first, a
     /// bounded number, so that new connections cannot delay the close for ever.
-    fn close_listener(&mut self, number: u32, backlog: BacklogPolicy) {
-        let token = Token::new(number, 0);
+    fn close_stopped_listener(&mut self, number: u32, backlog: BacklogPolicy) {
+        let token = self.listeners.token(number);
         for _ in 0..WAITING_ACCEPTS_MAX {
             if backlog == BacklogPolicy::Leave || self.waiting.len() >= self.waiting_max() {
                 break;
@@ -250,7 +240,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
                 Ok(None) | Err(_) => break,
             }
         }
-        self.listeners[number as usize].state = ListenerState::Closing;
+        self.listeners.set_state(number, ListenerState::Closing);
         self.driver.close(token);
     }
 }

@@ -20,7 +20,7 @@ pub struct OutputFull;
 pub struct Io<'a> {
     now: Time,
     token: Token,
-    connection: &'a mut Connection,
+    pub(super) connection: &'a mut Connection,
     output: &'a mut Output,
     store: &'a mut StashStore,
     blocks: &'a mut InputBlocks,

@@ -27,6 +27,7 @@ mod input;
 mod input_blocks;
 mod io;
 mod listener;
+mod on_demand;
 mod output;
 mod session;
 mod slots;
@@ -40,6 +41,7 @@ use std::time::Duration;
 
 use stilling_ring::{Clock, Time, Wake};
 
+pub use self::between_turns::ConnectError;
 pub use self::datagram_io::{DatagramIo, DatagramPath, PassedDatagram};
 pub use self::datagram_ring::DatagramDropPolicy;
 pub use self::io::{Io, OutputFull};
@@ -48,7 +50,7 @@ pub use self::session::{NO_FREE_SLOT, Recipient, Service, Session, ShardControl}
 use self::datagram_ring::DatagramRing;
 use self::detach::DetachHandler;
 use self::input_blocks::InputBlocks;
-use self::listener::ShardListener;
+use self::listener::{ListenerSet, ShardListeners};
 use self::output::Output;
 use self::session::ShardCommand;
 use self::slots::ShardSlots;
@@ -145,19 +147,19 @@ pub struct Shard<D: Driver, V: Service> {
     parked: bool,
     expired: Vec<u32>,
     commands: Vec<ShardCommand<V>>,
-    listeners: Vec<ShardListener>,
-    /// Datagram sockets that received in this turn, one bit each.
-    received_from: u64,
+    listeners: ShardListeners,
+    /// Datagram sockets that received in this turn.
+    received_from: ListenerSet,
     /// Datagrams of paced sockets.
     datagram_ring: DatagramRing,
     /// Datagrams of paced sockets received in this turn.
     paced_in_turn: usize,
     /// Turns in succession that only drained paced sockets.
     drain_turns: u32,
-    /// Datagram sockets to close when the service got their datagrams in the ring, one bit each.
-    sockets_to_drain: u64,
-    /// Datagram sockets to close when this turn's output is sent, one bit each.
-    sockets_to_close: u64,
+    /// Datagram sockets to close when the service got their datagrams in the ring.
+    sockets_to_drain: ListenerSet,
+    /// Datagram sockets to close when this turn's output is sent.
+    sockets_to_close: ListenerSet,
     /// Until this time the queues of listeners are rechecked periodically.
     recheck_until: Time,
     /// Accepted connections without a free slot.
@@ -215,13 +217,13 @@ impl<D: Driver, V: Service> Shard<D, V> {
             parked: false,
             expired: Vec::with_capacity(TURN_LIST_CAPACITY),
             commands: Vec::new(),
-            listeners: Vec::new(),
-            received_from: 0,
+            listeners: ShardListeners::default(),
+            received_from: ListenerSet::default(),
             datagram_ring,
             paced_in_turn: 0,
             drain_turns: 0,
-            sockets_to_drain: 0,
-            sockets_to_close: 0,
+            sockets_to_drain: ListenerSet::default(),
+            sockets_to_close: ListenerSet::default(),
             recheck_until: now,
             waiting: VecDeque::new(),
             detach_handler: None,

@@ -111,6 +111,17 @@ pub trait Session: Sized {
     /// may be empty.
     fn received(&mut self, bytes: &[u8], io: &mut Io<'_>, service: &mut Self::Service) -> usize;
 
+    /// There is something to receive on an on-demand connection, an end or a failure: the call that
+    /// [`Io::await_readable`] has requested. Nothing was consumed.
+    fn readable(&mut self, io: &mut Io<'_>, service: &mut Self::Service) {
+        let _ = (io, service);
+    }
+
+    /// An on-demand connection can send, or sending fails: the call that [`Io::await_writable`] has requested.
+    fn writable(&mut self, io: &mut Io<'_>, service: &mut Self::Service) {
+        let _ = (io, service);
+    }
+
     /// The peer has ended its sending direction, and the session was shown all its bytes. Sending is still possible.
     fn ended(&mut self, io: &mut Io<'_>, service: &mut Self::Service) {
         let _ = service;

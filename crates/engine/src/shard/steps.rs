@@ -20,10 +20,14 @@ impl Connection {
     pub(super) fn has_pending_event(&self) -> bool {
         match self.state {
             ConnectionState::Closing | ConnectionState::Detaching | ConnectionState::Free => true,
-            ConnectionState::Connecting => matches!(self.timer, ConnectionTimer::Connect(_)),
+            ConnectionState::Connecting => {
+                matches!(self.timer, ConnectionTimer::Connect(_)) || self.readiness.connects_without_timeout()
+            }
             ConnectionState::Lingering => {
                 self.reading != ReadState::Nothing && matches!(self.timer, ConnectionTimer::Linger(_))
             }
+            // It belongs to the owner of the shard, which may leave it alone.
+            ConnectionState::Open if self.readiness.is_on_demand() => true,
             // A peer that does not read causes no event: only the write timeout ends it.
             ConnectionState::Open if self.blocked => {
                 matches!(self.timer, ConnectionTimer::Write(_)) || self.link != NO_ITEM
@@ -133,6 +137,10 @@ impl<D: Driver, V: Service> Shard<D, V> {
                 self.detach_when_sent(token);
                 return false;
             }
+            CloseIntent::Close | CloseIntent::Linger if connection.readiness.is_on_demand() => {
+                self.begin_close(token);
+                return false;
+            }
             CloseIntent::Close | CloseIntent::Linger => {
                 let is_read = connection.input.is_empty();
                 if !is_read {
@@ -156,6 +164,10 @@ impl<D: Driver, V: Service> Shard<D, V> {
                     self.driver.shutdown(token);
                 }
             }
+        }
+        if connection.readiness.is_on_demand() {
+            self.arm_waits(token);
+            return false;
         }
         let waits = matches!(connection.pending_call, PendingCall::AfterOutput | PendingCall::OfferSent);
         if connection.paused || connection.is_input_blocked(&self.held_output) || waits {

@@ -39,7 +39,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         self.revisit();
         self.dispatch();
         self.serve_paced_datagrams();
-        let has_datagrams = self.received_from != 0;
+        let has_datagrams = !self.received_from.is_empty();
         self.count_dropped_datagrams();
         self.deliver();
         self.expire();
@@ -67,7 +67,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
     fn announce_wait(&mut self) -> Wait {
         let has_deferred_work = !self.to_revisit.is_empty() || self.drain_notify_from.is_some();
         // Block references must be dropped and sockets closed without a wait.
-        let has_end_of_turn_work = self.output.holds_blocks() || self.sockets_to_close != 0;
+        let has_end_of_turn_work = self.output.holds_blocks() || !self.sockets_to_close.is_empty();
         let busy = self.dispatched < self.events.len() || has_deferred_work || has_end_of_turn_work;
         if busy
             || !self.datagram_ring.is_empty()
@@ -317,6 +317,8 @@ impl<D: Driver, V: Service> Shard<D, V> {
         let flushed = std::mem::take(&mut connection.flushed);
         if connection.state != ConnectionState::Open || connection.finish == CloseIntent::Abort {
             self.run_steps(token);
+        } else if connection.readiness.is_on_demand() && !connection.input.is_empty() {
+            self.on_demand_readable(token);
         } else if connection.finish == CloseIntent::No && connection.is_offer_finished() {
             let count = connection.finish_offer();
             self.call(token, |session, io, service| session.offer_sent(count, io, service));
@@ -342,19 +344,29 @@ impl<D: Driver, V: Service> Shard<D, V> {
                 self.on_received(token, buffer, len);
                 self.driver.release(buffer);
             }
-            DriverEvent::Accepted { listener, socket } => self.on_accepted(listener.index(), socket),
+            DriverEvent::Accepted { listener, socket } => {
+                if let Some(number) = self.listeners.number_of(listener) {
+                    self.on_accepted(number, socket);
+                }
+            }
             DriverEvent::Closed { token } => self.on_closed(token),
             DriverEvent::Detached { token, socket } => self.on_detached_event(token, socket),
             DriverEvent::Ended { token } => self.on_ended(token),
             DriverEvent::Failed { token, error } => self.on_failed(token, &error),
             DriverEvent::Writable { token } => {
-                if self.is_in_state(token, ConnectionState::Open) {
+                if self.is_on_demand(token) {
+                    self.on_demand_writable(token);
+                } else if self.is_in_state(token, ConnectionState::Open) {
                     self.on_writable(token);
                 }
             }
             DriverEvent::Readable { token } => {
                 self.set_reading(token, ReadState::Nothing);
-                self.on_read_finished(token);
+                if self.is_on_demand(token) {
+                    self.on_demand_readable(token);
+                } else {
+                    self.on_read_finished(token);
+                }
             }
             DriverEvent::ReceiveCancelled { token } => self.on_receive_cancelled(token),
             DriverEvent::Connected { token } => {
@@ -366,7 +378,9 @@ impl<D: Driver, V: Service> Shard<D, V> {
                 }
             }
             DriverEvent::AcceptStopped { listener, error, refused } => {
-                self.on_accept_stopped(listener.index(), error.as_ref(), refused);
+                if let Some(number) = self.listeners.number_of(listener) {
+                    self.on_accept_stopped(number, error.as_ref(), refused);
+                }
             }
             DriverEvent::Datagram { token, buffer } => self.on_datagram(token, buffer),
             DriverEvent::Woken => {}
@@ -375,6 +389,10 @@ impl<D: Driver, V: Service> Shard<D, V> {
 
     pub(super) fn is_in_state(&mut self, token: Token, state: ConnectionState) -> bool {
         self.slots.get(token).is_some_and(|slot| slot.connection.state == state)
+    }
+
+    fn is_on_demand(&mut self, token: Token) -> bool {
+        self.slots.get(token).is_some_and(|slot| slot.connection.readiness.is_on_demand())
     }
 
     fn set_reading(&mut self, token: Token, reading: ReadState) {

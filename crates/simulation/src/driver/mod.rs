@@ -348,6 +348,29 @@ impl Driver for SimDriver {
         result.map_err(io::Error::from_raw_os_error)
     }
 
+    fn send_now(&mut self, token: Token, bytes: &[u8]) -> io::Result<usize> {
+        let source = self.sources.live(token, "send on it");
+        source.check_send_now();
+        let end = source.socket_kind().end();
+        let mut state = self.network.state();
+        state.acted();
+        if !bytes.is_empty() && state.injects(NetworkFault::BlockedSend) {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let short = bytes.len() > 1 && state.injects(NetworkFault::ShortSend);
+        let limit =
+            if short { state.random.between(1, bytes.len() as u64 - 1) as usize } else { bytes.len() };
+        let result = state.write(end, bytes, limit);
+        let taken = result.map_or(0, |taken| hash_bytes(&bytes[..taken]));
+        state.note("shard", self.number, "send now", token.bits(), taken);
+        result.map_err(io::Error::from_raw_os_error)
+    }
+
+    fn is_readable(&mut self, token: Token) -> bool {
+        let end = self.sources.live(token, "check it for input").socket_kind().end();
+        self.network.state().is_readable(end)
+    }
+
     fn is_hung_up(&mut self, token: Token) -> bool {
         let end = self.sources.live(token, "check its peer").socket_kind().end();
         self.network.state().is_hung_up(end)

@@ -160,6 +160,12 @@ impl SimSource {
         }
     }
 
+    pub(super) fn check_send_now(&self) {
+        if !matches!(self.what, SimSourceKind::Stream { connecting: false } | SimSourceKind::Pipe) {
+            contract_violation(self.token, "send_now on a source that is not a connected stream");
+        }
+    }
+
     pub(super) fn check_shutdown(&self) {
         if !matches!(self.what, SimSourceKind::Stream { connecting: false }) {
             contract_violation(self.token, "shutdown on a source that is not a connected stream");

@@ -26,7 +26,7 @@ mod turn;
 
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::io::Errno;
@@ -36,14 +36,14 @@ use stilling_ring::Time;
 
 use self::buffers::PollBuffers;
 use self::datagrams::DatagramHeaders;
-use self::source::{PollSources, ReadInterest, SourceFlags};
+use self::source::{PollSource, PollSources, ReadInterest, SourceFlags};
 use super::accept::{ReserveDescriptor, accept_now};
 use super::message_headers::MessageHeaders;
 use super::peer::{has_hung_up, has_no_unread_bytes};
 use super::role::SourceRole;
 use super::{
     BufferId, Datagram, Destination, Driver, DriverCounters, DriverEvent, IncompleteSend, Outgoing,
-    SourceKind, Wait, WakeHandle, sockopt,
+    SourceDescriptor, SourceKind, Wait, WakeHandle, sockopt,
 };
 use crate::limits::{PIECES_MAX, TURN_LIST_CAPACITY};
 use crate::net;
@@ -241,6 +241,23 @@ impl Driver for Poll {
         let source = self.sources.get_mut(token).ok_or(io::ErrorKind::NotConnected)?;
         self.counters.system_calls += 1;
         Ok(source.receive(into)?)
+    }
+
+    fn send_now(&mut self, token: Token, bytes: &[u8]) -> io::Result<usize> {
+        let source = self.sources.get_mut(token).ok_or(io::ErrorKind::NotConnected)?;
+        self.counters.system_calls += 1;
+        Ok(source.send(bytes)?)
+    }
+
+    fn is_readable(&mut self, token: Token) -> bool {
+        self.counters.system_calls += 1;
+        self.sources.get_mut(token).is_some_and(PollSource::is_readable_now)
+    }
+
+    fn descriptor(&mut self, token: Token) -> io::Result<SourceDescriptor<'_>> {
+        let source = self.sources.get_mut(token);
+        let source = source.filter(|source| !source.source_flags.has(SourceFlags::CLOSING));
+        Ok(SourceDescriptor::Borrowed(source.ok_or(io::ErrorKind::NotConnected)?.fd.as_fd()))
     }
 
     fn is_hung_up(&mut self, token: Token) -> bool {

@@ -9,13 +9,15 @@
 //!   clear `READABLE`.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use mio::unix::SourceFd;
 use mio::{Interest, Registry};
 use rustix::io::Errno;
+use rustix::net::SendFlags;
 
 use crate::driver::DriverEvent;
+use crate::driver::peer::is_readable;
 use crate::driver::role::SourceRole;
 use crate::token::Token;
 
@@ -164,11 +166,27 @@ impl PollSource {
         outcome
     }
 
+    /// Sends without waiting, and updates the writable bit. Not for datagrams.
+    pub(super) fn send(&mut self, bytes: &[u8]) -> Result<usize, Errno> {
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        let outcome = loop {
+            let outcome = match self.role {
+                SourceRole::Pipe => rustix::io::write(&self.fd, bytes),
+                _ => rustix::net::send(&self.fd, bytes, flags),
+            };
+            if outcome != Err(Errno::INTR) {
+                break outcome;
+            }
+        };
+        if matches!(outcome, Ok(sent) if sent < bytes.len()) || outcome == Err(Errno::AGAIN) {
+            self.source_flags.clear(SourceFlags::WRITABLE);
+        }
+        outcome
+    }
+
     /// Asks the system whether there is something to receive; updates the readable bit.
     pub(super) fn is_readable_now(&mut self) -> bool {
-        use rustix::event::{PollFd, PollFlags, Timespec, poll};
-        let mut poll_fds = [PollFd::from_borrowed_fd(self.fd.as_fd(), PollFlags::IN | PollFlags::RDHUP)];
-        let ready = poll(&mut poll_fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) != Ok(0);
+        let ready = is_readable(&self.fd);
         if !ready {
             self.source_flags.clear(END_OF_STREAM);
         }

@@ -88,7 +88,7 @@ impl Uring {
             UringOp::Shutdown => self.complete_shutdown(token, events),
             UringOp::Install => self.complete_install(token, result, events),
             UringOp::SlotClosed => self.release_slot(),
-            UringOp::ReceiveNow => debug_assert!(false, "handled by its caller"),
+            UringOp::Immediate => debug_assert!(false, "handled by its caller"),
         }
     }
 

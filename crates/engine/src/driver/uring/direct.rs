@@ -10,7 +10,8 @@
 //! - **Shutting down**: the kernel runs it on a thread of its own, which looks up the slot late. So a close waits for
 //!   the shutdown.
 //! - **Detaching** creates an ordinary descriptor for the same socket, and then closes the slot.
-//! - **Receiving at once** (`recv_now`) is an entry that the kernel completes during submission.
+//! - **Immediate operations** (`recv_now`, `send_now`, `descriptor`) are entries that the kernel completes during
+//!   submission.
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -157,23 +158,39 @@ impl Uring {
         flags: i32,
     ) -> io::Result<usize> {
         let (start, len) = (into.as_mut_ptr(), u32::try_from(into.len()).unwrap_or(u32::MAX));
-        let entry =
+        let receive =
             handle.entry(|fd| opcode::Recv::new(fd, start, len).flags(libc::MSG_DONTWAIT | flags).build());
-        self.submit(&entry.user_data(UringOp::ReceiveNow.bits()));
+        self.run_now(receive).map(|received| received as usize)
+    }
+
+    /// Sends at once from the caller's memory, as [`recv_now_direct`](Self::recv_now_direct) receives.
+    pub(super) fn send_now_direct(&mut self, handle: Handle, bytes: &[u8]) -> io::Result<usize> {
+        let (start, len) = (bytes.as_ptr(), u32::try_from(bytes.len()).unwrap_or(u32::MAX));
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        let send = handle.entry(|fd| opcode::Send::new(fd, start, len).flags(flags).build());
+        self.run_now(send).map(|sent| sent as usize)
+    }
+
+    /// Creates an ordinary descriptor for a direct socket.
+    pub(super) fn install_now(&mut self, handle: Handle) -> io::Result<OwnedFd> {
+        let slot = handle.slot().ok_or(io::ErrorKind::NotConnected)?;
+        let fd = self.run_now(opcode::FixedFdInstall::new(types::Fixed(slot), 0).build())?;
+        // SAFETY: the descriptor is new and has no other owner.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd.cast_signed()) })
+    }
+
+    /// Submits an entry that the kernel completes during its submission, and returns its result. Other completions wait
+    /// for the next turn; the kernel has signalled a foreign loop for them.
+    fn run_now(&mut self, entry: squeue::Entry) -> io::Result<u32> {
+        self.submit(&entry.user_data(UringOp::Immediate.bits()));
         self.flush();
-        let is_receive_now =
-            |completion: &Completion| UringOp::of(completion.user_data) == UringOp::ReceiveNow;
-        // Other completions wait for the next turn. More than one round is needed only when completions have
-        // overflowed.
+        let is_immediate = |completion: &Completion| UringOp::of(completion.user_data) == UringOp::Immediate;
+        // More than one round is needed only when completions have overflowed.
         loop {
             self.queue.drain(&mut self.completions);
-            if let Some(at) = self.completions.iter().position(is_receive_now) {
+            if let Some(at) = self.completions.iter().position(is_immediate) {
                 let result = self.completions.remove(at).result;
-                return if result < 0 {
-                    Err(io::Error::from_raw_os_error(-result))
-                } else {
-                    Ok(result as usize)
-                };
+                return u32::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result));
             }
             self.counters.system_calls +=
                 u64::from(self.queue.enter(stilling_ring::Time::ZERO, crate::driver::Wait::No)?);

@@ -78,7 +78,7 @@ impl Handle {
     pub(super) fn descriptor<'a>(self) -> Option<BorrowedFd<'a>> {
         match self.target() {
             // SAFETY: the source table owns the descriptor until its close completes; callers use the borrow within one
-            // call, in which no source changes.
+            // call, or while they borrow the driver, in which no source changes.
             HandleTarget::Process(fd) => Some(unsafe { BorrowedFd::borrow_raw(fd) }),
             HandleTarget::Ring(_) | HandleTarget::Nothing => None,
         }

@@ -39,7 +39,7 @@ use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::sync::Arc;
 
 use io_uring::{opcode, squeue, types};
-use rustix::net::SocketFlags;
+use rustix::net::{SendFlags, SocketFlags};
 use socket2::SockAddr;
 use stilling_ring::Time;
 
@@ -54,12 +54,12 @@ use self::source::{AcceptRequest, ArmedOps, UringSources};
 use self::wakeup::Wakeup;
 use super::accept::{ReserveDescriptor, accept_now};
 use super::message_headers::MessageHeaders;
-use super::peer::{has_hung_up, has_no_unread_bytes};
+use super::peer::{has_hung_up, has_no_unread_bytes, is_readable};
 use super::pktinfo::CONTROL_SIZE;
 use super::role::SourceRole;
 use super::{
     BufferId, Datagram, Destination, Driver, DriverCounters, DriverEvent, IncompleteSend, Outgoing,
-    SourceKind, Wait, WakeHandle, sockopt,
+    SourceDescriptor, SourceKind, Wait, WakeHandle, sockopt,
 };
 use crate::limits::{
     COMPLETION_QUEUE_SIZE, GATHERED_PIECES_MAX, GATHERED_SENDS_MAX, RECEIVE_BUFFER_SIZE,
@@ -108,7 +108,7 @@ pub struct Uring {
     linked: Vec<(u32, Token)>,
     /// Sources to be detached when nothing of them is in flight.
     detaching: Vec<Token>,
-    /// Unprocessed completions; between turns only those drained by `recv_now`.
+    /// Unprocessed completions; between turns only those drained by immediate operations.
     completions: Vec<Completion>,
     wakeup: Arc<Wakeup>,
     wake_count: Box<u64>,
@@ -468,6 +468,35 @@ impl Driver for Uring {
         }
     }
 
+    fn send_now(&mut self, token: Token, bytes: &[u8]) -> io::Result<usize> {
+        let source = self.sources.get_mut(token).ok_or(io::ErrorKind::NotConnected)?;
+        let (handle, role) = (source.handle, source.role);
+        // Sends through the ring are counted on its enter.
+        self.counters.system_calls += u64::from(handle.descriptor().is_some());
+        match handle.descriptor() {
+            Some(fd) if role == SourceRole::Pipe => Ok(rustix::io::write(fd, bytes)?),
+            Some(fd) => Ok(rustix::net::send(fd, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?),
+            None if handle.is_direct() => self.send_now_direct(handle, bytes),
+            None => Err(io::ErrorKind::NotConnected.into()),
+        }
+    }
+
+    fn is_readable(&mut self, token: Token) -> bool {
+        // Without a descriptor it is not known.
+        let readable = self.descriptor(token).map_or(true, |socket| is_readable(&socket));
+        self.counters.system_calls += 1;
+        readable
+    }
+
+    fn descriptor(&mut self, token: Token) -> io::Result<SourceDescriptor<'_>> {
+        let source = self.sources.get_mut(token).filter(|source| !source.closing);
+        let handle = source.ok_or(io::ErrorKind::NotConnected)?.handle;
+        match handle.descriptor() {
+            Some(fd) => Ok(SourceDescriptor::Borrowed(fd)),
+            None => Ok(SourceDescriptor::Owned(self.install_now(handle)?)),
+        }
+    }
+
     fn is_hung_up(&mut self, token: Token) -> bool {
         let Some(handle) = self.sources.get_mut(token).map(|source| source.handle) else { return false };
         match handle.descriptor() {
@@ -584,7 +613,7 @@ impl Driver for Uring {
             sending = true;
         }
         self.end_send_sample(sample, datagrams);
-        // A stop (of a pipe), a close or detach that is due, or a completion drained by `recv_now` must be reported
+        // A stop (of a pipe), a close or detach that is due, or a completion drained by an immediate operation must be reported
         // without a wait.
         let has_results = !incomplete_sends.is_empty()
             || !self.close_after.is_empty()

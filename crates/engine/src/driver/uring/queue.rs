@@ -30,8 +30,8 @@ pub(super) enum UringOp {
     Shutdown = 11,
     /// An unused direct socket is closed.
     SlotClosed = 12,
-    /// A receive that the caller waits for.
-    ReceiveNow = 13,
+    /// An operation that completes while its caller waits.
+    Immediate = 13,
     /// An ordinary descriptor is created for a direct socket that is detached.
     Install = 14,
 }
@@ -51,7 +51,7 @@ impl UringOp {
         UringOp::Socket,
         UringOp::Shutdown,
         UringOp::SlotClosed,
-        UringOp::ReceiveNow,
+        UringOp::Immediate,
         UringOp::Install,
     ];
 

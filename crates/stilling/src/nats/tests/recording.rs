@@ -106,6 +106,10 @@ impl<D: Driver> Driver for RecordingDriver<D> {
         Ok(count)
     }
 
+    fn send_now(&mut self, token: Token, bytes: &[u8]) -> io::Result<usize> {
+        self.driver.send_now(token, bytes)
+    }
+
     fn is_hung_up(&mut self, token: Token) -> bool {
         self.driver.is_hung_up(token)
     }

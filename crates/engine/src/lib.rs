@@ -13,6 +13,8 @@ pub mod datagram_drop;
 pub mod detached;
 pub mod driver;
 pub mod limits;
+#[cfg(target_os = "linux")]
+pub mod listen_watch;
 pub mod net;
 pub mod shard;
 pub mod store;

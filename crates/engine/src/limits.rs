@@ -126,3 +126,34 @@ pub const WAITING_ACCEPTS_MAX: usize = 8192;
 
 /// Bytes that a lingering connection may discard. Exceeded: closed at once.
 pub const LINGER_BYTES_MAX: u32 = 256 * 1024;
+
+/// Interval of the samples of all watched listeners: `/proc/net/netstat` and the accept queues.
+pub const LISTEN_SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
+
+/// Samples in which a SYN flood must show.
+pub const FLOOD_WINDOW_SAMPLES: usize = 12;
+
+/// Time in which a client returns its SYN cookie: the longest round trip of a client that counts as real. Longer: the
+/// cookie counts as unanswered.
+pub const SYN_COOKIE_RETURN_TIME: Duration = Duration::from_millis(750);
+
+/// Unanswered SYN cookies in the window that are a SYN flood. The system sends cookies only while the queue of half-open
+/// connections is full.
+pub const FLOOD_COOKIES_MIN: u64 = 64;
+
+/// Dropped connection requests per sample that are a SYN flood if SYN cookies are off.
+pub const FLOOD_DROPS_MIN: u64 = 16;
+
+/// Samples in succession with so many drops. A client repeats a dropped request only after a second.
+pub const FLOOD_WITHOUT_COOKIES_SAMPLES: usize = 6;
+
+/// Time without signs of a SYN flood after which it has ended. Doubles with each flood that begins soon after another, up
+/// to [`FLOOD_QUIET_MAX`].
+pub const FLOOD_QUIET_MIN: Duration = Duration::from_secs(5);
+
+/// Longest time without signs after which a SYN flood has ended. A flood that begins later than this after another is
+/// a new one.
+pub const FLOOD_QUIET_MAX: Duration = Duration::from_secs(60);
+
+/// Time for which a raised backlog is kept after the last sign that it is needed.
+pub const BACKLOG_LOWER_AFTER: Duration = Duration::from_secs(5);

@@ -104,6 +104,16 @@ pub fn is_listening(socket: &OwnedFd) -> io::Result<bool> {
     SockRef::from(socket).is_listener()
 }
 
+/// Length and maximum of a TCP listener's accept queue: connections that wait to be accepted, and the effective backlog
+/// (`TCP_INFO` of tcp(7)). `None` if the socket does not listen.
+///
+/// # Errors
+/// The socket is no TCP socket.
+#[cfg(target_os = "linux")]
+pub fn accept_queue(socket: &impl AsFd) -> io::Result<Option<(u32, u32)>> {
+    sockopt::accept_queue(socket)
+}
+
 /// Checks that nothing listens on a TCP address, not even a listener with `reuse_port`. It only binds, so no client is
 /// accepted and then reset.
 ///
@@ -399,7 +409,7 @@ mod tests {
             }
             let (socket, mut into) = (UdpSocket::from(socket), [0; 1000]);
             let queued = std::iter::from_fn(|| socket.recv(&mut into).ok()).count();
-            let dropped = sockopt::dropped_datagrams(&socket).expect("the system counts drops") as usize;
+            let dropped = sockopt::dropped_by_socket(&socket).expect("the system counts drops") as usize;
             assert_eq!(queued + dropped, FLOOD, "no drop is silent");
             queued
         };

@@ -63,8 +63,9 @@ const MEMINFO_ENTRIES: usize = 9;
 const MEMINFO_DROPS: usize = 8;
 
 /// Datagrams that the system has dropped at a socket since its creation, modulo 2^32 (the same count as `SO_RXQ_OVFL`
-/// attaches to the next datagram). `None`: the system does not report it.
-pub(crate) fn dropped_datagrams(socket: &impl AsFd) -> Option<u32> {
+/// attaches to the next datagram); of a TCP listener, connection requests and connections. `None`: the system does not
+/// report it.
+pub(crate) fn dropped_by_socket(socket: &impl AsFd) -> Option<u32> {
     let mut info = [0_u32; MEMINFO_ENTRIES];
     let mut size = size_of_val(&info) as libc::socklen_t;
     // SAFETY: the option fills at most the given size, which is that of the array; the descriptor is open because it is
@@ -80,4 +81,35 @@ pub(crate) fn dropped_datagrams(socket: &impl AsFd) -> Option<u32> {
     };
     // An older system fills less.
     (outcome == 0 && size as usize == size_of_val(&info)).then_some(info[MEMINFO_DROPS])
+}
+
+/// First words of `struct tcp_info` (linux/tcp.h), as far as they concern a listener: the lowest byte is the state,
+/// `tcpi_unacked` and `tcpi_sacked` are the length and the maximum of its accept queue.
+const TCP_INFO_WORDS: usize = 8;
+const TCP_INFO_UNACKED: usize = 6;
+const TCP_INFO_SACKED: usize = 7;
+/// `TCP_LISTEN` of net/tcp_states.h.
+const TCP_LISTEN: u8 = 10;
+
+/// Length and maximum of a TCP listener's accept queue; `None` if the socket does not listen.
+#[cfg(target_os = "linux")]
+pub(crate) fn accept_queue(socket: &impl AsFd) -> io::Result<Option<(u32, u32)>> {
+    let mut info = [0_u32; TCP_INFO_WORDS];
+    let mut size = size_of_val(&info) as libc::socklen_t;
+    // SAFETY: the option fills at most the given size, which is that of the array; the descriptor is open because it is
+    // borrowed.
+    let outcome = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            info.as_mut_ptr().cast(),
+            &raw mut size,
+        )
+    };
+    if outcome != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let is_listening = size as usize == size_of_val(&info) && info[0].to_ne_bytes()[0] == TCP_LISTEN;
+    Ok(is_listening.then_some((info[TCP_INFO_UNACKED], info[TCP_INFO_SACKED])))
 }

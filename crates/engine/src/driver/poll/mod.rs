@@ -305,7 +305,7 @@ impl Driver for Poll {
     fn dropped_datagrams(&mut self, token: Token) -> Option<u32> {
         let source = self.sources.get_mut(token)?;
         self.counters.system_calls += 1;
-        sockopt::dropped_datagrams(&source.fd)
+        sockopt::dropped_by_socket(&source.fd)
     }
 
     fn release(&mut self, buffer: BufferId) {

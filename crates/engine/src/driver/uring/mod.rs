@@ -575,7 +575,7 @@ impl Driver for Uring {
     fn dropped_datagrams(&mut self, token: Token) -> Option<u32> {
         let socket = self.sources.get_mut(token)?.handle.descriptor()?;
         self.counters.system_calls += 1;
-        sockopt::dropped_datagrams(&socket)
+        sockopt::dropped_by_socket(&socket)
     }
 
     fn release(&mut self, buffer: BufferId) {

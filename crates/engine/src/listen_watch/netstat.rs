@@ -1,0 +1,114 @@
+//! Reads the TCP counters and settings of the network namespace of the calling thread.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use super::flood::SynCounts;
+
+/// Counters of the namespace, one row of names and one of values per group.
+const NETSTAT: &str = "/proc/thread-self/net/netstat";
+/// Largest backlog that the system grants.
+const SOMAXCONN: &str = "/proc/sys/net/core/somaxconn";
+/// 0: SYN cookies are off.
+const SYNCOOKIES: &str = "/proc/sys/net/ipv4/tcp_syncookies";
+
+/// Initial size of the text of [`NETSTAT`] in bytes; a longer one makes the buffer grow.
+const TEXT_SIZE: usize = 8192;
+
+/// The open file of counters, read anew for each sample.
+#[derive(Debug)]
+pub(super) struct NetstatReader {
+    file: File,
+    text: Vec<u8>,
+}
+
+impl NetstatReader {
+    pub(super) fn open() -> io::Result<NetstatReader> {
+        Ok(NetstatReader { file: File::open(NETSTAT)?, text: vec![0; TEXT_SIZE] })
+    }
+
+    /// The counters now.
+    pub(super) fn read(&mut self) -> io::Result<SynCounts> {
+        let mut len = 0;
+        loop {
+            if len == self.text.len() {
+                self.text.resize(2 * len, 0);
+            }
+            match self.file.read_at(&mut self.text[len..], len as u64)? {
+                0 => break,
+                count => len += count,
+            }
+        }
+        let text = std::str::from_utf8(&self.text[..len]).ok();
+        text.and_then(parse).ok_or_else(|| io::Error::other(format!("{NETSTAT} has no TcpExt counters")))
+    }
+}
+
+/// The counters in a text of names and values; absent ones are zero. `None` without the group `TcpExt`.
+fn parse(text: &str) -> Option<SynCounts> {
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix("TcpExt:"));
+    let (names, values) = (lines.next()?, lines.next()?);
+    let mut counts = SynCounts::default();
+    for (name, value) in names.split_ascii_whitespace().zip(values.split_ascii_whitespace()) {
+        let count = match name {
+            "SyncookiesSent" => &mut counts.cookies_sent,
+            "SyncookiesRecv" => &mut counts.cookies_returned,
+            "SyncookiesFailed" => &mut counts.cookies_failed,
+            "ListenOverflows" => &mut counts.listen_overflows,
+            "ListenDrops" => &mut counts.listen_drops,
+            "TCPReqQFullDoCookies" => &mut counts.queue_full_cookies,
+            "TCPReqQFullDrop" => &mut counts.queue_full_drops,
+            _ => continue,
+        };
+        *count = value.parse().ok()?;
+    }
+    Some(counts)
+}
+
+/// Settings of the namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ListenSettings {
+    /// `None`: unknown.
+    pub(super) backlog_max: Option<u32>,
+    pub(super) has_cookies: bool,
+}
+
+impl ListenSettings {
+    pub(super) fn read() -> ListenSettings {
+        let value = |path| std::fs::read_to_string(path).ok()?.trim().parse().ok();
+        ListenSettings { backlog_max: value(SOMAXCONN), has_cookies: value(SYNCOOKIES) != Some(0) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_are_found_by_their_names() {
+        let text = "TcpExt: SyncookiesSent TW ListenDrops SyncookiesRecv New\nTcpExt: 1 2 3 4 5\n\
+                    IpExt: SyncookiesSent\nIpExt: 9\n";
+        let expected =
+            SynCounts { cookies_sent: 1, listen_drops: 3, cookies_returned: 4, ..SynCounts::default() };
+        assert_eq!(parse(text), Some(expected));
+        for damaged in
+            ["", "IpExt: A\nIpExt: 1\n", "TcpExt: SyncookiesSent\n", "TcpExt: ListenDrops\nTcpExt: x\n"]
+        {
+            assert_eq!(parse(damaged), None, "{damaged:?}");
+        }
+    }
+
+    /// The counters only grow, so a second read that repeats the first one's text would show itself elsewhere: here the
+    /// file must be readable more than once.
+    #[test]
+    fn the_system_has_the_counters() {
+        let mut reader = NetstatReader::open().unwrap();
+        let first = reader.read().unwrap();
+        reader.text.truncate(100);
+        let second = reader.read().unwrap();
+        assert!(second.listen_drops >= first.listen_drops);
+        assert!(reader.text.len() > 1000, "the buffer has grown");
+        assert!(ListenSettings::read().backlog_max.is_some_and(|max| max > 0));
+    }
+}

@@ -13,6 +13,8 @@ use super::session::{Service, Session};
 use crate::driver::accept::AcceptFailure;
 use crate::driver::{Driver, SourceKind};
 use crate::limits::{ACCEPT_RECHECK_INTERVAL, LISTENERS_MAX, WAITING_ACCEPTS_MAX};
+#[cfg(target_os = "linux")]
+use crate::listen_watch::WatchedListener;
 use crate::token::Token;
 
 impl<D: Driver, V: Service> Shard<D, V> {
@@ -43,6 +45,12 @@ impl<D: Driver, V: Service> Shard<D, V> {
     /// [`accept_backlogs_and_close_listeners`](crate::ShardControl::accept_backlogs_and_close_listeners).
     pub fn leave_backlog(&mut self, listener: u32) {
         self.listeners[listener].leaves_backlog = true;
+    }
+
+    /// Keeps the registration of this listener until the shard closes the listener, and drops it before.
+    #[cfg(target_os = "linux")]
+    pub fn keep_watched(&mut self, listener: u32, watched: WatchedListener) {
+        self.listeners[listener].watched = Some(watched);
     }
 
     pub(super) fn on_accepted(&mut self, listener: u32, socket: D::Accepted) {

@@ -9,6 +9,9 @@ use std::ops::{Index, IndexMut};
 use crate::limits::LISTENERS_MAX;
 use crate::token::Token;
 
+#[cfg(target_os = "linux")]
+use crate::listen_watch::WatchedListener;
+
 /// Handling of connections in the backlog of a listener that is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BacklogPolicy {
@@ -52,6 +55,9 @@ pub(super) struct ShardListener {
     pub(super) is_paced: bool,
     /// The datagram socket is closed when it has stopped receiving.
     pub(super) closes_when_stopped: bool,
+    /// Dropped by [`ShardListeners::set_state`] before the driver closes the listener.
+    #[cfg(target_os = "linux")]
+    pub(super) watched: Option<WatchedListener>,
 }
 
 impl ShardListener {
@@ -67,6 +73,8 @@ impl ShardListener {
             is_datagram_socket: false,
             is_paced: false,
             closes_when_stopped: false,
+            #[cfg(target_os = "linux")]
+            watched: None,
         }
     }
 
@@ -174,6 +182,10 @@ impl ShardListeners {
         let was_open = listener.is_open();
         listener.state = state;
         self.counts.add(listener);
+        #[cfg(target_os = "linux")]
+        if state == ListenerState::Closing {
+            listener.watched = None;
+        }
         if was_open && state == ListenerState::Closed && !listener.is_datagram_socket {
             self.free.push(number);
         }

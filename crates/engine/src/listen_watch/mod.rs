@@ -317,7 +317,7 @@ impl ListenSampler {
 
     /// Opens the counters and reads their totals at the start.
     fn open_counters(&mut self) -> Option<ListenEvent> {
-        let read = |mut reader: NetstatReader| reader.read().map(|totals| (reader, totals));
+        let read = |mut reader: NetstatReader| reader.counts().map(|totals| (reader, totals));
         match NetstatReader::open().and_then(read) {
             Ok((reader, totals)) => {
                 self.netstat = Some(reader);
@@ -332,9 +332,10 @@ impl ListenSampler {
     fn sample(&mut self, shared: &WatchState) -> Vec<ListenEvent> {
         let counters = &*shared.counters;
         let number = counters.samples.get() + 1;
-        let settings = ListenSettings::read();
         let mut events = Vec::new();
         let counts = self.counts(&mut events);
+        let unknown = ListenSettings { backlog_max: None, has_cookies: true };
+        let settings = self.netstat.as_mut().map_or(unknown, NetstatReader::settings);
         counters.add(&counts);
         let at = self.clock.now();
         let sample = SynSample { at, counts, has_cookies: settings.has_cookies };
@@ -371,7 +372,7 @@ impl ListenSampler {
     /// The counts since the previous sample.
     fn counts(&mut self, events: &mut Vec<ListenEvent>) -> SynCounts {
         let Some(reader) = &mut self.netstat else { return SynCounts::default() };
-        match reader.read() {
+        match reader.counts() {
             Ok(totals) => totals.since(&std::mem::replace(&mut self.totals, totals)),
             Err(error) => {
                 self.netstat = None;

@@ -16,33 +16,64 @@ const SYNCOOKIES: &str = "/proc/sys/net/ipv4/tcp_syncookies";
 /// Initial size of the text of [`NETSTAT`] in bytes; a longer one makes the buffer grow.
 const TEXT_SIZE: usize = 8192;
 
-/// The open file of counters, read anew for each sample.
+/// The open files of counters and settings, read anew for each sample: a sample needs no descriptor, so it neither
+/// fails nor takes one from a shard when descriptors have run out.
 #[derive(Debug)]
 pub(super) struct NetstatReader {
-    file: File,
+    netstat: File,
+    somaxconn: Option<File>,
+    syncookies: Option<File>,
     text: Vec<u8>,
+}
+
+/// Settings of the namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ListenSettings {
+    /// `None`: unknown.
+    pub(super) backlog_max: Option<u32>,
+    pub(super) has_cookies: bool,
 }
 
 impl NetstatReader {
     pub(super) fn open() -> io::Result<NetstatReader> {
-        Ok(NetstatReader { file: File::open(NETSTAT)?, text: vec![0; TEXT_SIZE] })
+        Ok(NetstatReader {
+            netstat: File::open(NETSTAT)?,
+            somaxconn: File::open(SOMAXCONN).ok(),
+            syncookies: File::open(SYNCOOKIES).ok(),
+            text: vec![0; TEXT_SIZE],
+        })
     }
 
     /// The counters now.
-    pub(super) fn read(&mut self) -> io::Result<SynCounts> {
-        let mut len = 0;
-        loop {
-            if len == self.text.len() {
-                self.text.resize(2 * len, 0);
-            }
-            match self.file.read_at(&mut self.text[len..], len as u64)? {
-                0 => break,
-                count => len += count,
-            }
-        }
-        let text = std::str::from_utf8(&self.text[..len]).ok();
-        text.and_then(parse).ok_or_else(|| io::Error::other(format!("{NETSTAT} has no TcpExt counters")))
+    pub(super) fn counts(&mut self) -> io::Result<SynCounts> {
+        let text = read_text(&self.netstat, &mut self.text)?;
+        parse(text).ok_or_else(|| io::Error::other(format!("{NETSTAT} has no TcpExt counters")))
     }
+
+    /// The settings now.
+    pub(super) fn settings(&mut self) -> ListenSettings {
+        let text = &mut self.text;
+        let mut value = |file: &Option<File>| read_text(file.as_ref()?, text).ok()?.trim().parse().ok();
+        ListenSettings {
+            backlog_max: value(&self.somaxconn),
+            has_cookies: value(&self.syncookies) != Some(0),
+        }
+    }
+}
+
+/// Reads a whole file from its beginning; the buffer grows if necessary.
+fn read_text<'a>(file: &File, text: &'a mut Vec<u8>) -> io::Result<&'a str> {
+    let mut len = 0;
+    loop {
+        if len == text.len() {
+            text.resize(2 * len, 0);
+        }
+        match file.read_at(&mut text[len..], len as u64)? {
+            0 => break,
+            count => len += count,
+        }
+    }
+    std::str::from_utf8(&text[..len]).map_err(io::Error::other)
 }
 
 /// The counters in a text of names and values; absent ones are zero. `None` without the group `TcpExt`.
@@ -66,21 +97,6 @@ fn parse(text: &str) -> Option<SynCounts> {
     Some(counts)
 }
 
-/// Settings of the namespace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ListenSettings {
-    /// `None`: unknown.
-    pub(super) backlog_max: Option<u32>,
-    pub(super) has_cookies: bool,
-}
-
-impl ListenSettings {
-    pub(super) fn read() -> ListenSettings {
-        let value = |path| std::fs::read_to_string(path).ok()?.trim().parse().ok();
-        ListenSettings { backlog_max: value(SOMAXCONN), has_cookies: value(SYNCOOKIES) != Some(0) }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -99,16 +115,17 @@ mod tests {
         }
     }
 
-    /// The counters only grow, so a second read that repeats the first one's text would show itself elsewhere: here the
-    /// file must be readable more than once.
+    /// The files are read more than once, also by a buffer that is too small.
     #[test]
-    fn the_system_has_the_counters() {
+    fn the_system_has_the_counters_and_settings() {
         let mut reader = NetstatReader::open().unwrap();
-        let first = reader.read().unwrap();
+        let first = reader.counts().unwrap();
         reader.text.truncate(100);
-        let second = reader.read().unwrap();
+        let second = reader.counts().unwrap();
         assert!(second.listen_drops >= first.listen_drops);
         assert!(reader.text.len() > 1000, "the buffer has grown");
-        assert!(ListenSettings::read().backlog_max.is_some_and(|max| max > 0));
+        for _ in 0..2 {
+            assert!(reader.settings().backlog_max.is_some_and(|max| max > 0));
+        }
     }
 }

@@ -4,12 +4,17 @@
 //! Waits end with a condition, not after a fixed time; [`HANG_TIMEOUT`] only limits them. Every method panics at the
 //! caller's line when the server misbehaves.
 //!
-//! Also: [`allocations`], a counting allocator, and [`nats`], scripted and fake NATS servers.
+//! Also: [`allocations`], a counting allocator; [`nats`], scripted and fake NATS servers; [`network`], two network
+//! namespaces of a test's own; [`syn_flood`], connection requests without clients.
 #![deny(unsafe_code)]
 
 pub mod allocations;
 
 pub mod nats;
+
+pub mod network;
+
+pub mod syn_flood;
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};

@@ -28,6 +28,7 @@ pub(crate) fn simulated(shards: usize, capacity: u32, pool: &Pool<JobOutcome>, w
         hub_handles: (0..shards).map(|_| Arc::default()).collect(),
         rates: Default::default(),
         volumes: Arc::default(),
+        listen: Default::default(),
         packet_log: None,
     }
 }

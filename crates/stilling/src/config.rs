@@ -112,8 +112,8 @@ pub struct ServeConfig {
     pub hub: MessagingConfig,
     /// Where the hub runs. Default: `Auto`.
     pub hub_thread: HubThread,
-    /// Writes a line to the log: at the start, on the starting thread, and when the condition of a stream changes, on a
-    /// separate thread. Default: no log.
+    /// Writes a line to the log: at the start, on the starting thread; on separate threads when the condition of a
+    /// stream changes, a SYN flood begins or ends, and a backlog changes. Default: no log.
     pub log: Option<fn(&str)>,
 }
 

@@ -26,12 +26,14 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use stilling_engine::limits::LISTENERS_MAX;
+use stilling_engine::listen_watch::WatchedListener;
 use stilling_engine::net::{self, DatagramOptions, ListenOptions};
 
 use crate::addresses::overlap;
 use crate::config::{ServeConfig, ServeError};
 use crate::hand_over::{HandOverError, PassedListener};
 use crate::lifecycle::HandoverStage;
+use crate::listener_monitor::is_tcp;
 use crate::socket_file::{self, SocketFile};
 use crate::syslog::SyslogTransport;
 
@@ -85,6 +87,8 @@ pub(crate) const RECEIVE_BUFFER_DEFAULT: usize = 4 * 1024 * 1024;
 
 #[derive(Debug)]
 pub(crate) struct ListeningSocket {
+    /// Dropped before the socket is closed. `None`: not watched.
+    pub(crate) watched: Option<WatchedListener>,
     pub(crate) socket: OwnedFd,
     /// Unspecified for a Unix socket.
     pub(crate) address: SocketAddr,
@@ -218,7 +222,8 @@ impl Listeners {
                 _ => HandoverStage::PathTaken,
             };
             let is_inherited = inherited.contains(&identity(&socket).map_err(open)?);
-            let listener = ListeningSocket { socket, address, protocol, is_admin, is_inherited, from };
+            let listener =
+                ListeningSocket { watched: None, socket, address, protocol, is_admin, is_inherited, from };
             // Each address begins with another shard, so that the first shard does not get every surplus listener.
             self.by_shard[(number + at) % shards].push(listener);
         }
@@ -272,6 +277,7 @@ impl Listeners {
         for (at, socket) in sockets.into_iter().enumerate() {
             let shard = (self.addresses.len() + at) % self.by_shard.len();
             self.by_shard[shard].push(ListeningSocket {
+                watched: None,
                 socket,
                 address,
                 protocol,
@@ -299,6 +305,7 @@ impl Listeners {
             self.files.push(file);
             let shard = number % self.by_shard.len();
             self.by_shard[shard].push(ListeningSocket {
+                watched: None,
                 socket,
                 address: SocketAddr::from(([0, 0, 0, 0], 0)),
                 protocol: ListenerProtocol::Syslog(SyslogTransport::Unix),
@@ -325,9 +332,10 @@ impl Listeners {
         Ok(buffers)
     }
 
-    /// Descriptors of all shards together.
+    /// Descriptors of all shards together, and those that watch TCP listeners.
     pub(crate) fn count(&self) -> usize {
-        self.by_shard.iter().map(Vec::len).sum()
+        let descriptors = |listener: &ListeningSocket| 1 + usize::from(is_tcp(listener.protocol));
+        self.by_shard.iter().flatten().map(descriptors).sum()
     }
 
     /// Copies of all distinct listeners, for a successor. Without Unix sockets: a successor opens its own at the same

@@ -2,6 +2,7 @@
 //! format of Prometheus.
 
 mod hub;
+mod listeners;
 mod text_format;
 
 use std::fmt;
@@ -67,6 +68,7 @@ impl Collector for OverviewCollector {
         self.encode_driver(to)?;
         self.encode_start(to)?;
         self.encode_connections(to)?;
+        listeners::encode(&self.0.listen, to)?;
         self.encode_traffic(to)?;
         self.encode_event_loops(to)?;
         self.encode_answers(to)?;

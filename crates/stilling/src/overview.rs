@@ -11,6 +11,7 @@ use stilling_workers::{Pool, PoolCounters};
 use crate::coap::CoapCounters;
 use crate::http::{HttpCounters, JobOutcome, Status};
 use crate::hub::HubHandleCounters;
+use crate::listener_monitor::ListenerMonitor;
 use crate::packet_log::PacketLogCounters;
 use crate::rates::{CounterTotals, RateWindow, Rates};
 use crate::upstream::App;
@@ -52,6 +53,8 @@ pub struct Overview {
     pub rates: Rates,
     /// Disk usage of streams.
     pub volumes: Arc<VolumeMonitor>,
+    /// The watch of TCP listeners: SYN floods and accept queues.
+    pub listen: ListenerMonitor,
     /// Counters of the packet log, if there is one.
     pub packet_log: Option<Arc<PacketLogCounters>>,
 }

@@ -2,7 +2,7 @@
 //!
 //! The calling thread becomes shard 0; the other shards and the workers get their own threads at the start: A shards
 //! and W workers create A + W − 1 threads. Further threads serve the parts in use: the hub and its journal, the log,
-//! the packet log, the volume monitor, the scaler of a pool that may grow, the hand-over, the reload, and the
+//! the watch of TCP listeners, the packet log, the volume monitor, the scaler of a pool that may grow, the hand-over, the reload, and the
 //! supervisor of worker processes. `start` creates one more thread for shard 0. The end waits for all threads but the
 //! one of the reload.
 
@@ -44,7 +44,6 @@ use crate::shard::{Endpoint, ShardHub, ShardService};
 use crate::socket_file::SocketFile;
 use crate::syslog::SyslogTransport;
 use crate::upstream::{App, AppConfig, UpstreamPools};
-use crate::volume_monitor::VolumeMonitor;
 
 /// A server that listens but does not serve yet: clients wait in the backlog.
 pub struct Server {
@@ -164,7 +163,7 @@ impl Server {
             handover_thread: None,
             packet_log: None,
             reload: None,
-            volumes: Arc::clone(&overview.volumes),
+            overview: Arc::clone(&overview),
         };
         // Threads inherit the timer slack: sleeps end when they are due, not up to 50 us later (prctl(2),
         // PR_SET_TIMERSLACK). The server works without it.
@@ -173,6 +172,8 @@ impl Server {
             app.start().map_err(ServeError::App)?;
         }
         thread_handles.reload = reloader.map(Reloader::start).transpose().map_err(ServeError::Threads)?;
+        let listeners = shard_setups.iter_mut().flat_map(|setup| &mut setup.listeners);
+        overview.listen.start(listeners);
         thread_handles.pool.start().map_err(ServeError::Threads)?;
         thread_handles.packet_log =
             packet_log.map(PacketLog::start).transpose().map_err(ServeError::Threads)?;
@@ -220,7 +221,7 @@ struct ThreadHandles {
     /// Ends after the shards.
     packet_log: Option<PacketLogThread>,
     reload: Option<ReloadThread>,
-    volumes: Arc<VolumeMonitor>,
+    overview: Arc<Overview>,
 }
 
 impl ThreadHandles {
@@ -228,7 +229,7 @@ impl ThreadHandles {
     fn join_all(&mut self) -> Result<(), ServeError> {
         let mut outcome = Ok(());
         let mut panicked = None;
-        self.volumes.end();
+        self.overview.volumes.end();
         for thread in self.shards.drain(..) {
             match thread.join() {
                 Ok(other) => outcome = outcome.and(other),
@@ -236,6 +237,7 @@ impl ThreadHandles {
             }
         }
         self.packet_log = None;
+        self.overview.listen.join();
         let closing = self.closing.take();
         let closing = closing.iter().flat_map(mpsc::Receiver::try_iter);
         for thread in self.hub.take().into_iter().chain(closing) {
@@ -470,6 +472,9 @@ fn accept_from<D: Driver<Socket = OwnedFd>>(
             | ListenerProtocol::Syslog(SyslogTransport::Tcp)
             | ListenerProtocol::Custom(_) => {
                 let number = shard.listen(listener.socket, true)?;
+                if let Some(watched) = listener.watched {
+                    shard.keep_watched(number, watched);
+                }
                 if listener.is_inherited {
                     shard.leave_backlog(number);
                 }

@@ -53,7 +53,7 @@ pub(super) fn render(http: &HttpShard, now: Time) -> Response {
 
 fn page(overview: &Overview, ready: bool, now: Time) -> String {
     let mut page = String::with_capacity(12 * 1024);
-    let (alerts, is_refusing) = alerts(overview);
+    let (alerts, is_refusing) = alerts(overview, now);
     let state = match (ready, is_refusing) {
         (false, _) => "draining",
         (true, true) => "not ready",
@@ -83,6 +83,7 @@ fn page(overview: &Overview, ready: bool, now: Time) -> String {
     refusals(&mut page, overview);
     work(&mut page, overview);
     connections(&mut page, overview);
+    listeners(&mut page, overview);
     messages(&mut page, overview);
     coap(&mut page, overview);
     packet_log(&mut page, overview);
@@ -205,6 +206,29 @@ fn connections(page: &mut String, overview: &Overview) {
         ("pauses of accepting", overview.engine(|c| &c.gate_closed)),
     ];
     table(page, "Connections", rows, |name| name.starts_with("refused"));
+}
+
+/// SYN floods and accept queues. Those of the system cover its network namespace.
+fn listeners(page: &mut String, overview: &Overview) {
+    let counters = overview.listen.counters();
+    let row = |name: &str, value| (name.to_owned(), value);
+    let mut rows = vec![
+        row("SYN floods", counters.floods.get()),
+        row("SYN cookies sent", counters.cookies_sent.get()),
+        row("SYN cookies returned", counters.cookies_returned.get()),
+        row("SYN cookies failed", counters.cookies_failed.get()),
+        row("dropped, accept queue full", counters.overflows.get()),
+        row("backlogs raised", counters.raises.get()),
+        row("backlogs lowered", counters.lowers.get()),
+    ];
+    for of in overview.listen.figures() {
+        rows.push((format!("waiting now, {}", of.url), of.queue));
+        rows.push((format!("most waiting at once, {}", of.url), of.queue_max));
+        rows.push((format!("backlog, {}", of.url), of.backlog));
+        rows.push((format!("dropped, {}", of.url), of.drops));
+    }
+    let rows = rows.iter().map(|(name, count)| (name.as_str(), *count));
+    table(page, "Listeners", rows, |name| name.starts_with("dropped") || name == "SYN floods");
 }
 
 fn messages(page: &mut String, overview: &Overview) {
@@ -396,8 +420,11 @@ fn stream_row(page: &mut String, overview: &Overview, stream: &StreamCounters) {
 }
 
 /// Alerts for the top of the page, mostly about streams, and whether a stream refuses messages.
-fn alerts(overview: &Overview) -> (String, bool) {
+fn alerts(overview: &Overview, now: Time) -> (String, bool) {
     let (mut page, mut is_refusing) = (String::new(), false);
+    if let Some(age) = overview.listen.flood_age(now) {
+        let _ = write!(page, "<p class=warn role=alert>SYN flood, detected {} ago", span(age));
+    }
     for stream in overview.hub.get().iter().flat_map(|hub| &hub.streams) {
         let (name, health) = (escape(&stream.name), stream.health.get());
         if let Some(reason) = &health.reason {

@@ -24,6 +24,7 @@ use crate::hand_over::{self, AppReadiness, HandOverError, HandedSockets, Handove
 use crate::http::{HttpConfig, HttpEndpoint, HttpScope, JobOutcome, Routes, auction_filters};
 use crate::hub_plan::{HubPlan, PredecessorState};
 use crate::lifecycle::{Lifecycle, WallClock};
+use crate::listener_monitor::ListenerMonitor;
 use crate::listeners::{self, ListenTiming, ListenerProtocol, Listeners, ListeningSocket};
 use crate::overview::Overview;
 use crate::packet_log::{PacketCapture, PacketLog, PacketLogCounters};
@@ -330,6 +331,7 @@ fn overview(
         hub_handles: (0..handles).map(|_| Arc::default()).collect(),
         rates: Rates::default(),
         volumes: Arc::new(volumes),
+        listen: ListenerMonitor::new(config.log),
         packet_log: None,
     })
 }

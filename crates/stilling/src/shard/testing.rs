@@ -60,6 +60,7 @@ pub(crate) fn service_of_one_shard(endpoint: Endpoint, apps: AppRoutes) -> (Shar
         hub_handles: Vec::new(),
         rates: Rates::default(),
         volumes: Arc::default(),
+        listen: Default::default(),
         packet_log: None,
     };
     let counters = Arc::clone(&overview.http[0]);

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
+use std::net::{SocketAddrV4, TcpStream};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use socket2::{Domain, Socket, Type};
 use stilling_engine::listen_watch::{ListenEvent, ListenWatch};
 use stilling_engine::net::{self, ListenOptions};
-use stilling_probe::network::{SERVER, TestNetwork};
+use stilling_probe::network::{SERVER, TestNetwork, unused_addresses};
 use stilling_probe::syn_flood::SynGenerator;
 use stilling_probe::{HANG_TIMEOUT, eventually};
 
@@ -58,11 +58,6 @@ impl WatchedServer {
     }
 }
 
-/// Addresses of the network that no host has.
-fn spoofed_sources() -> impl Iterator<Item = Ipv4Addr> {
-    (50..250).map(|host| Ipv4Addr::new(10, 77, 0, host))
-}
-
 /// Row 3.9: a flood is detected within eight samples of its first segment, the backlog is raised while it lasts, and
 /// both end some time after it. Row 3.10: nothing of it reaches the program.
 #[test]
@@ -75,7 +70,7 @@ fn a_flood_is_detected_within_eight_samples() {
     thread::scope(|scope| {
         scope.spawn(|| {
             network.enter_clients();
-            let mut generator = SynGenerator::new(server.address, spoofed_sources());
+            let mut generator = SynGenerator::new(server.address, unused_addresses());
             for _ in 0..40 {
                 generator.send(250);
                 thread::sleep(Duration::from_millis(50));

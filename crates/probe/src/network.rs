@@ -21,6 +21,11 @@ pub const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 /// The address of the clients' namespace.
 pub const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 
+/// Addresses of the network that no host has. Few, because the system's table of neighbours is bounded.
+pub fn unused_addresses() -> impl Iterator<Item = Ipv4Addr> {
+    (200..250).map(|host| Ipv4Addr::new(10, 77, 0, host))
+}
+
 /// The two namespaces, seen from a test in the first.
 #[derive(Debug)]
 pub struct TestNetwork {
@@ -120,8 +125,9 @@ fn run(script: &str) {
     assert!(outcome.status.success(), "{script}: {}", String::from_utf8_lossy(&outcome.stderr));
 }
 
-/// Passes lines with measurements on.
+/// Passes measurements on: the rest of a line after `measured: `, before which the test harness may have printed.
 #[allow(clippy::print_stdout, reason = "the output of a test")]
 fn print_measurements(output: &str) {
-    output.lines().filter(|line| line.starts_with("measured: ")).for_each(|line| println!("{line}"));
+    let measured = output.lines().filter_map(|line| line.split_once("measured: "));
+    measured.for_each(|(_, rest)| println!("measured: {rest}"));
 }

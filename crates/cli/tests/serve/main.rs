@@ -68,4 +68,5 @@ mod slow_work;
 mod split_requests;
 mod subscriptions;
 mod support;
+mod syn_flood;
 mod system_calls;

@@ -92,6 +92,14 @@ impl MetricsClient {
         Metrics::of(answer.text())
     }
 
+    /// Another page over the same connection.
+    #[track_caller]
+    pub(crate) fn page(&mut self, path: &str) -> String {
+        let answer = self.peer.ask(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
+        assert_eq!(answer.status, 200);
+        answer.into_text()
+    }
+
     /// Fetches the metrics until they are as `wanted`, and returns them.
     #[track_caller]
     pub(crate) fn until(&mut self, what: &str, mut wanted: impl FnMut(&Metrics) -> bool) -> Metrics {

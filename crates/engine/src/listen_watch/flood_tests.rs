@@ -1,3 +1,5 @@
+//! Tests of the detector: floods, bursts, loss, and histories that must not stick.
+
 use proptest::prelude::*;
 
 use super::*;

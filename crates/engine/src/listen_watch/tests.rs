@@ -1,3 +1,5 @@
+//! Tests of the watch with real listeners on loopback.
+
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::mpsc::channel;
 use std::time::Instant;

@@ -122,6 +122,7 @@ fn flood_and_connect(address: SocketAddrV4, watcher: &mut MetricsClient) -> (Vec
 }
 
 /// Prints the percentiles of valid clients. That no SYN was repeated bounds them: a repetition takes a second.
+#[allow(clippy::print_stdout, reason = "the output of a test")]
 fn report(driver: DriverUnderTest, mut spans: Vec<Duration>) {
     spans.sort();
     let of = |percent: usize| spans[(spans.len() * percent).div_ceil(100) - 1];

@@ -3,6 +3,7 @@
 use crate::XtaskResult;
 use crate::steps::{StepRunner, cargo};
 use crate::style;
+use crate::tcl;
 use crate::test;
 
 /// Runs all checks, cheapest first.
@@ -10,6 +11,8 @@ pub(crate) fn run() -> XtaskResult {
     StepRunner::run_all(|steps| {
         steps.run_step("style", style::run)?;
         steps.command("format", &mut cargo(["fmt", "--all", "--check"]))?;
+        // The Tcl extension does not compile without Tcl's headers.
+        steps.run_step("headers of Tcl", tcl::install_programs)?;
         let strict = ["--", "-D", "warnings"];
         let mut lints = cargo(["clippy", "--workspace", "--all-targets"]);
         steps.command("lints", lints.args(strict))?;

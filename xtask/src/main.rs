@@ -23,6 +23,7 @@ mod soak;
 mod steps;
 mod style;
 mod style_warnings;
+mod tcl;
 mod test;
 mod tree;
 
@@ -69,6 +70,10 @@ enum XtaskCommand {
     Restarts(restarts::RestartsArguments),
     /// Run the Autobahn test suite of WebSocket against both drivers
     Autobahn(autobahn::AutobahnArguments),
+    /// Build the Tcl extension and lay it out as packages for tclsh
+    Tcl(tcl::TclArguments),
+    /// Run the tests of Tcl's own sockets on the Tcl extension
+    TclSuite(tcl::TclSuiteArguments),
     /// Run a long load and check that resources return to their earlier level
     Soak(soak::SoakArguments),
 }
@@ -88,6 +93,8 @@ fn main() -> ExitCode {
         XtaskCommand::Crash(arguments) => arguments.run(),
         XtaskCommand::Restarts(arguments) => arguments.run(),
         XtaskCommand::Autobahn(arguments) => arguments.run(),
+        XtaskCommand::Tcl(arguments) => arguments.run(),
+        XtaskCommand::TclSuite(arguments) => arguments.run(),
         XtaskCommand::Soak(arguments) => arguments.run(),
     };
     match outcome {

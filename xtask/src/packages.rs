@@ -77,6 +77,24 @@ pub(crate) const FOR_BENCH_COAP: [RequiredProgram; 4] = [
     program("mvn", "maven"),
 ];
 
+/// Programs, headers and packages of Tcl 8.6 for the Tcl extension and its tests. A package without a program is there
+/// if one of its files is.
+pub(crate) const FOR_TCL: [RequiredProgram; 4] = [
+    program("/usr/include/tcl8.6/tcl.h", "tcl8.6-dev"),
+    program("/usr/share/doc/tcl-thread/copyright", "tcl-thread"),
+    program("cc", "gcc"),
+    program("tclsh8.6", "tcl8.6"),
+];
+
+/// Programs and headers that fetch sources of Tcl and build Tcl 9.0.
+pub(crate) const FOR_TCL_SOURCES: [RequiredProgram; 5] = [
+    program("/usr/include/tommath.h", "libtommath-dev"),
+    program("/usr/include/zlib.h", "zlib1g-dev"),
+    program("cc", "gcc"),
+    program("dpkg-source", "dpkg-dev"),
+    program("make", "make"),
+];
+
 pub(crate) const FOR_SOAK: [RequiredProgram; 6] = [
     program("ab", "apache2-utils"),
     program("curl", "curl"),
@@ -127,7 +145,8 @@ fn missing<'a>(programs: &[RequiredProgram], is_there: impl Fn(&str) -> bool) ->
     packages
 }
 
-/// Whether a program is in the path or in Debian's folders for administrators.
+/// Whether a program is in the path or in Debian's folders for administrators, or a file given by its absolute path
+/// exists.
 fn is_there(name: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let directories = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
@@ -150,5 +169,12 @@ mod tests {
             missing(&FOR_BENCH, |_| false),
             ["apache2-utils", "iproute2", "linux-perf", "nginx-light", "util-linux", "wrk"]
         );
+    }
+
+    #[test]
+    fn a_file_given_by_its_path_is_found_only_there() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let path = file.path().to_str().expect("a path");
+        assert!(is_there(path) && !is_there(&format!("{path}x")));
     }
 }

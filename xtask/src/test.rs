@@ -11,6 +11,7 @@ use crate::node;
 use crate::packages;
 use crate::python;
 use crate::steps::{StepRunner, cargo};
+use crate::tcl;
 use crate::tree;
 
 #[derive(Args)]
@@ -37,8 +38,10 @@ pub(crate) fn stages(steps: &mut StepRunner, quick: bool) -> XtaskResult {
     steps.run_step("go-coap", || go::GO_COAP.build())?;
     steps.run_step("nats for node", || node::NATS.install())?;
     steps.run_step("coap for node", || node::COAP.install())?;
+    steps.run_step("Tcl", tcl::install_programs)?;
     steps.run_step("limits", limits::check)?;
     steps.command("tests", &mut cargo(["test", "--workspace", "--no-fail-fast"]))?;
+    tcl::suite_stage(steps)?;
     if quick {
         return Ok(());
     }

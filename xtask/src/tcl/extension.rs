@@ -1,0 +1,121 @@
+//! The extension: build of the crate, and its layout as Tcl packages.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::{TclToolchain, TclVersion};
+use crate::XtaskResult;
+use crate::steps::{cargo, run};
+use crate::tree;
+
+const CRATE: &str = "stilling-tcl";
+
+const LIBRARY: &str = "libstilling_tcl.so";
+
+/// Version of the package that programs written for IOCPSOCK require.
+const IOCPSOCK_VERSION: &str = "3.0";
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum PackageBuild {
+    Debug,
+    Release,
+}
+
+impl PackageBuild {
+    /// Folder of cargo's results.
+    fn folder(self) -> &'static str {
+        match self {
+            PackageBuild::Debug => "debug",
+            PackageBuild::Release => "release",
+        }
+    }
+}
+
+/// Folder of the packages for a version of Tcl.
+fn package_directory(version: TclVersion) -> PathBuf {
+    tree::target().join("tcl").join(version.number())
+}
+
+/// Whether the sources of the extension are part of this tree.
+pub(super) fn has_crate() -> bool {
+    tree::root().join("crates/tcl/Cargo.toml").is_file()
+}
+
+impl TclToolchain {
+    /// Builds the extension for this installation; returns the folder of the packages.
+    ///
+    /// # Errors
+    /// If the build fails.
+    pub(crate) fn build_packages(&self, build: PackageBuild) -> XtaskResult<PathBuf> {
+        if !has_crate() {
+            return Err(format!("this tree has no package `{CRATE}` (crates/tcl)").into());
+        }
+        let mut command = cargo(["build", "-p", CRATE]);
+        if build == PackageBuild::Release {
+            command.arg("--release");
+        }
+        let target = self.cargo_target();
+        if self.version != TclVersion::V8 {
+            // The defaults of the build script are those of Tcl 8.6. Without the variables, its build is that of
+            // `cargo test --workspace`.
+            command.env("STILLING_TCL_INCLUDE", &self.include).env("STILLING_TCL_STUB", &self.stub);
+            command.arg("--target-dir").arg(&target);
+        }
+        run(&mut command)?;
+        let directory = package_directory(self.version);
+        fs::create_dir_all(&directory)?;
+        let directory = directory.canonicalize()?;
+        install(&target.join(build.folder()).join(LIBRARY), &directory.join(LIBRARY))?;
+        fs::write(directory.join("pkgIndex.tcl"), package_index(env!("CARGO_PKG_VERSION")))?;
+        Ok(directory)
+    }
+
+    /// The cargo folder of a version of Tcl, so that the versions do not rebuild each other.
+    fn cargo_target(&self) -> PathBuf {
+        match self.version {
+            TclVersion::V8 => tree::target(),
+            TclVersion::V9 => tree::target().join("tcl9"),
+        }
+    }
+}
+
+/// Replaces the library by renaming, because a running shell may have the old one mapped.
+fn install(from: &Path, to: &Path) -> XtaskResult {
+    let new = to.with_extension("new");
+    fs::copy(from, &new).map_err(|error| format!("{}: {error}", from.display()))?;
+    fs::rename(new, to)?;
+    Ok(())
+}
+
+/// `pkgIndex.tcl` of both packages, which are one library with two entry points.
+fn package_index(version: &str) -> String {
+    let entry = |package: &str, version: &str| {
+        format!("package ifneeded {package} {version} [list load [file join $dir {LIBRARY}] {package}]\n")
+    };
+    entry("Stilling", version) + &entry("Iocpsock", IOCPSOCK_VERSION)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_packages_are_indexed_with_their_entry_point() {
+        assert_eq!(
+            package_index("1.2.3"),
+            "package ifneeded Stilling 1.2.3 [list load [file join $dir libstilling_tcl.so] Stilling]\n\
+             package ifneeded Iocpsock 3.0 [list load [file join $dir libstilling_tcl.so] Iocpsock]\n"
+        );
+    }
+
+    #[test]
+    fn an_installed_library_replaces_the_old_one() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (from, to) = (folder.path().join("a"), folder.path().join("b.so"));
+        fs::write(&to, "old").expect("a file");
+        fs::write(&from, "new").expect("a file");
+        install(&from, &to).expect("it is replaced");
+        assert_eq!(fs::read_to_string(&to).expect("a file"), "new");
+        assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 2);
+    }
+}

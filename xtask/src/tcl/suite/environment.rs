@@ -22,7 +22,7 @@ const FILE_SECONDS_MAX: u32 = 300;
 /// Exit status of `timeout` when the time is over.
 const TIMED_OUT: i32 = 124;
 
-/// User and group of tests as an ordinary user: Debian's `nobody`.
+/// User and group of tests as an ordinary user: without any files.
 const ORDINARY_USER: &str = "65534";
 
 /// Names in the private `/etc/hosts`.
@@ -115,7 +115,7 @@ impl<'a> SuiteEnvironment<'a> {
     pub(super) fn run(&self, file: &'static SuiteFile, sockets: Sockets) -> XtaskResult<FileResults> {
         let scratch = scratch_folder()?;
         let mut command = self.shell(sockets, scratch.path())?;
-        command.arg(self.path(file)).args(["-verbose", "bps"]);
+        command.arg(self.path(file)).args(["-verbose", "bpse"]);
         if !file.tests.is_empty() {
             command.args(["-match", &file.tests.join(" ")]);
         }

@@ -30,7 +30,7 @@ pub(crate) struct TclSuiteArguments {
     /// Only Tcl's own sockets
     #[arg(long, conflicts_with = "driver")]
     stock: bool,
-    /// Runs of each file with the extension
+    /// Runs of each file; Tcl's own sockets run once for the comparison
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
     /// Only these files, without their suffix, for example socket,io
@@ -73,16 +73,20 @@ impl TclSuiteArguments {
         let environment = SuiteEnvironment::prepare(&toolchain, self.ordinary_user)?;
         let files = self.selected(&environment)?;
         if self.stock {
-            let rows = files.iter().map(|file| Ok(SuiteRow::stock(environment.run(file, Sockets::Stock)?)));
-            let rows = rows.collect::<XtaskResult<Vec<SuiteRow>>>()?;
-            println!("\n{}", table::text(&rows));
-            return verdict(rows.iter().map(|row| row.stock.findings()).sum());
+            return self
+                .run_rounds(&files, |file| Ok(SuiteRow::stock(environment.run(file, Sockets::Stock)?)));
         }
         let packages = toolchain.build_packages(PackageBuild::Release)?;
         let library = environment.library_with(&packages)?;
         let sockets = Sockets::Extension { library: &library, driver: self.driver };
         environment.check_replacement(sockets)?;
-        self.compare(&environment, &files, sockets)
+        let mut stock: BTreeMap<&str, FileResults> = BTreeMap::new();
+        self.run_rounds(&files, |file| {
+            if !stock.contains_key(file.name) {
+                stock.insert(file.name, environment.run(file, Sockets::Stock)?);
+            }
+            Ok(SuiteRow::compared(environment.run(file, sockets)?, stock[file.name].clone()))
+        })
     }
 
     /// The chosen files, of those that the version has.
@@ -101,35 +105,27 @@ impl TclSuiteArguments {
         self.files.iter().map(find).collect()
     }
 
-    fn compare(
+    /// Runs all files in each round and prints what failed.
+    fn run_rounds(
         &self,
-        environment: &SuiteEnvironment,
         files: &[&'static SuiteFile],
-        sockets: Sockets,
+        mut run_file: impl FnMut(&'static SuiteFile) -> XtaskResult<SuiteRow>,
     ) -> XtaskResult {
-        let mut stock: BTreeMap<&str, FileResults> = BTreeMap::new();
         let mut findings = 0;
         for round in 1..=self.rounds {
             let mut rows = Vec::new();
             for file in files {
-                if !stock.contains_key(file.name) {
-                    stock.insert(file.name, environment.run(file, Sockets::Stock)?);
-                }
-                let row = SuiteRow::compared(environment.run(file, sockets)?, stock[file.name].clone());
+                let row = run_file(file)?;
                 print!("{}", row.report());
                 findings += row.findings();
                 rows.push(row);
             }
             println!("\nround {round} of {}\n{}", self.rounds, table::text(&rows));
         }
-        verdict(findings)
-    }
-}
-
-fn verdict(findings: usize) -> XtaskResult {
-    match findings {
-        0 => Ok(()),
-        count => Err(format!("{count} tests failed or did not end").into()),
+        match findings {
+            0 => Ok(()),
+            count => Err(format!("{count} tests failed or did not end").into()),
+        }
     }
 }
 

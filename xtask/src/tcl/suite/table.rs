@@ -5,7 +5,7 @@ use super::results::FileResults;
 /// One file with the extension and with Tcl's own sockets.
 pub(super) struct SuiteRow {
     ours: Option<FileResults>,
-    pub(super) stock: FileResults,
+    stock: FileResults,
 }
 
 impl SuiteRow {
@@ -22,15 +22,18 @@ impl SuiteRow {
         self.ours.as_ref().map(|ours| ours.passed_only_in(&self.stock)).unwrap_or_default()
     }
 
-    /// Tests that fail only with the extension, and 1 if the file did not run to its end.
+    /// Tests that fail only with the extension, and 1 if the file did not run to its end. Without the extension, all
+    /// that fail.
     pub(super) fn findings(&self) -> usize {
-        let unfinished = self.ours.as_ref().is_some_and(|ours| ours.unfinished().is_some());
-        self.lost().len() + usize::from(unfinished)
+        match &self.ours {
+            Some(ours) => self.lost().len() + usize::from(ours.unfinished().is_some()),
+            None => self.stock.failed().len() + usize::from(self.stock.unfinished().is_some()),
+        }
     }
 
     /// The outputs of the tests that fail only with the extension; notes on those that fail with both.
     pub(super) fn report(&self) -> String {
-        let Some(ours) = &self.ours else { return String::new() };
+        let Some(ours) = &self.ours else { return self.stock_report() };
         let file = ours.file;
         let lost = self.lost();
         let mut report = String::new();
@@ -45,10 +48,12 @@ impl SuiteRow {
             report +=
                 &format!("{file}: {name} passes with Tcl's sockets and does not run with the extension\n");
         }
-        if let Some(unfinished) = ours.unfinished() {
-            report += &format!("\n{file} did not end properly: {unfinished}\n");
-        }
-        report
+        report + &unfinished(ours)
+    }
+
+    fn stock_report(&self) -> String {
+        let outputs: String = self.stock.failed().iter().map(|test| format!("\n{}", test.output)).collect();
+        outputs + &unfinished(&self.stock)
     }
 
     fn cells(&self) -> Vec<String> {
@@ -66,6 +71,11 @@ impl SuiteRow {
         cells.extend([format!("{seconds:.1}"), skipped]);
         cells
     }
+}
+
+fn unfinished(results: &FileResults) -> String {
+    let unfinished = results.unfinished();
+    unfinished.map_or_else(String::new, |text| format!("\n{} did not end properly: {text}\n", results.file))
 }
 
 const HEAD: [&str; 9] =

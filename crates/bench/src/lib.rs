@@ -1,6 +1,6 @@
 //! Load generators of Stilling that verify every result. [`http`] sends requests with the engine of the server;
 //! [`collect`] sends one-way messages with plain threads; [`broadcast`] sends few messages to many subscribers;
-//! [`coap`] sends requests over UDP from many source ports.
+//! [`coap`] sends requests over UDP from many source ports; [`tcp`] loads plain TCP servers.
 //!
 //! A generator decodes every answer strictly and compares every byte; an unexpected answer is a failure of its own
 //! kind, never a success. Latency counts from the intended start of a request, so that a stalling server cannot hide
@@ -27,3 +27,4 @@ pub mod http;
 mod plan_checks;
 mod server_cpu;
 mod statistics;
+pub mod tcp;

@@ -2,7 +2,7 @@
 //! the handwritten one.
 
 use super::page::section_of;
-use super::{app, broadcast, collect, fairness, idle_consumers, journal};
+use super::{app, broadcast, collect, fairness, idle_consumers, journal, tcl};
 use crate::soak;
 
 /// The handwritten section with the results of long proofs.
@@ -17,6 +17,7 @@ fn is_preserved(title: &str) -> bool {
         fairness::TITLE,
         idle_consumers::TITLE,
         journal::TITLE,
+        tcl::TITLE,
         soak::page::TITLE,
         HANDWRITTEN_SECTION,
     ];

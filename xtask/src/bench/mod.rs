@@ -28,6 +28,7 @@ pub(crate) mod server;
 mod slow;
 mod sockets;
 mod targets;
+mod tcl;
 
 use std::path::{Path, PathBuf};
 
@@ -91,6 +92,8 @@ enum BenchCommand {
     Broadcast(broadcast::BroadcastBenchArguments),
     /// CoAP requests beside libcoap's server and Californium
     Coap(coap::CoapBenchArguments),
+    /// Tcl programs on the extension beside Tcl's own sockets
+    Tcl(tcl::TclBenchArguments),
     /// A well-behaved publisher and subscriber beside hostile clients
     Fairness(fairness::FairnessArguments),
     /// The first message after a silence to ordered consumers of NATS clients, beside nats-server
@@ -158,6 +161,7 @@ impl BenchArguments {
             BenchCommand::Collect(arguments) => arguments.run(),
             BenchCommand::Broadcast(arguments) => arguments.run(),
             BenchCommand::Coap(arguments) => arguments.run(),
+            BenchCommand::Tcl(arguments) => arguments.run(),
             BenchCommand::Fairness(arguments) => arguments.run(),
             BenchCommand::IdleConsumers(arguments) => arguments.run(),
             BenchCommand::Journal(arguments) => arguments.run(),

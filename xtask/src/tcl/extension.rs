@@ -42,6 +42,17 @@ pub(super) fn has_crate() -> bool {
 }
 
 impl TclToolchain {
+    /// Whether this tree has the sources of the extension.
+    pub(crate) fn has_extension(&self) -> bool {
+        has_crate()
+    }
+
+    /// Folder of the packages if they are built.
+    pub(crate) fn packages(&self) -> Option<PathBuf> {
+        let directory = package_directory(self.version);
+        (has_crate() && directory.join(LIBRARY).is_file()).then_some(directory)
+    }
+
     /// Builds the extension for this installation; returns the folder of the packages.
     ///
     /// # Errors

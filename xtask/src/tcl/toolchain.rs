@@ -1,6 +1,7 @@
 //! The Tcl installations that the extension is built for and tested with.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use super::tcl9;
 use crate::XtaskResult;
@@ -86,6 +87,20 @@ impl TclToolchain {
     pub(crate) fn library_path(&self) -> String {
         let folders = self.package_folders.iter().map(|folder| format!("{{{}}}", folder.display()));
         folders.collect::<Vec<_>>().join(" ")
+    }
+
+    /// The output of a script.
+    ///
+    /// # Errors
+    /// If the shell does not start or the script fails.
+    pub(crate) fn evaluate(&self, script: &str) -> XtaskResult<String> {
+        let file = tempfile::NamedTempFile::new()?;
+        std::fs::write(file.path(), script)?;
+        let output = Command::new(&self.tclsh).arg(file.path()).output()?;
+        if !output.status.success() {
+            return Err(String::from_utf8_lossy(&output.stderr).trim().to_owned().into());
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
     }
 }
 

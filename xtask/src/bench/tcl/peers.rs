@@ -1,0 +1,133 @@
+//! The sockets under comparison, and Tcl servers on them.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::TclBench;
+use crate::XtaskResult;
+use crate::bench::copy_binary;
+use crate::bench::harness::NamedServer;
+use crate::bench::server::BenchServer;
+use crate::tcl::{TclToolchain, TclVersion};
+use crate::tree;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum TclPeer {
+    /// Tcl's own.
+    Stock,
+    Uring,
+    Poll,
+    /// `io_uring` with sockets in the descriptor table of its ring.
+    Direct,
+}
+
+/// The peers of the tables with rounds.
+pub(super) const COMPARED: [TclPeer; 3] = [TclPeer::Stock, TclPeer::Uring, TclPeer::Poll];
+
+/// The extension's peers among them.
+pub(super) const OWN: [TclPeer; 2] = [TclPeer::Uring, TclPeer::Poll];
+
+impl TclPeer {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            TclPeer::Stock => "socket",
+            TclPeer::Uring => "socket2 uring",
+            TclPeer::Poll => "socket2 poll",
+            TclPeer::Direct => "socket2 direct",
+        }
+    }
+
+    /// The Tcl command.
+    fn command(self) -> &'static str {
+        if self == TclPeer::Stock { "socket" } else { "socket2" }
+    }
+
+    /// Value of `STILLING_TCL_DRIVER`.
+    fn driver(self) -> Option<&'static str> {
+        match self {
+            TclPeer::Stock => None,
+            TclPeer::Uring => Some("uring"),
+            TclPeer::Poll => Some("poll"),
+            TclPeer::Direct => Some("direct"),
+        }
+    }
+}
+
+impl NamedServer for TclPeer {
+    fn name(&self) -> &'static str {
+        TclPeer::name(*self)
+    }
+}
+
+/// The programs, with a folder that is removed with its guard.
+pub(super) struct TclPrograms {
+    pub(super) folder: PathBuf,
+    pub(super) generator: PathBuf,
+    pub(super) patch_level: String,
+    tclsh: PathBuf,
+    /// Folder of a copy of the packages, so that a build during a long run does not change them.
+    packages: Option<PathBuf>,
+}
+
+impl TclPrograms {
+    pub(super) fn find(version: TclVersion) -> XtaskResult<(tempfile::TempDir, TclPrograms)> {
+        let guard = tempfile::tempdir()?;
+        let folder = guard.path().to_owned();
+        let toolchain = TclToolchain::find(version)?;
+        let packages = match toolchain.packages() {
+            Some(built) => Some(copy_files(&built, &folder.join("packages"))?),
+            None => None,
+        };
+        let programs = TclPrograms {
+            generator: copy_binary("examples/tcp", &folder)?,
+            patch_level: toolchain.evaluate("puts [info patchlevel]")?,
+            tclsh: toolchain.tclsh,
+            packages,
+            folder,
+        };
+        Ok((guard, programs))
+    }
+
+    pub(super) fn has_extension(&self) -> bool {
+        self.packages.is_some()
+    }
+}
+
+/// Copies the files of a folder.
+fn copy_files(from: &Path, to: &Path) -> XtaskResult<PathBuf> {
+    std::fs::create_dir_all(to)?;
+    for entry in std::fs::read_dir(from)? {
+        let entry = entry?;
+        std::fs::copy(entry.path(), to.join(entry.file_name()))?;
+    }
+    Ok(to.to_owned())
+}
+
+/// A server as a Tcl script: its path from the root, and its arguments after the command.
+#[derive(Clone, Copy)]
+pub(super) struct TclServer<'a> {
+    pub(super) script: &'static str,
+    pub(super) arguments: &'a [&'a str],
+}
+
+impl TclBench {
+    /// The peers of this tree, of `all`.
+    pub(super) fn available(&self, all: &[TclPeer]) -> Vec<TclPeer> {
+        let is_available = |peer: &TclPeer| *peer == TclPeer::Stock || self.programs.has_extension();
+        all.iter().copied().filter(is_available).collect()
+    }
+
+    /// Starts a server, which announces its address.
+    pub(super) fn start(&self, peer: TclPeer, server: TclServer) -> XtaskResult<BenchServer> {
+        let mut command = Command::new(&self.programs.tclsh);
+        command.arg(tree::root().join(server.script)).arg(peer.command()).args(server.arguments);
+        if let Some(packages) = &self.programs.packages {
+            command.env("TCLLIBPATH", packages);
+        }
+        if let Some(driver) = peer.driver() {
+            command.env("STILLING_TCL_DRIVER", driver);
+        }
+        let command_line = format!("tclsh {} {}", server.script, peer.command());
+        BenchServer::announced(peer.name(), command_line, command)
+    }
+}

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use super::Shard;
 use super::connection::ConnectionState;
 use super::io::Io;
-use super::listener::ListenerState;
+use super::listener::{ListenerState, ShardListener};
 use super::output::TurnStage;
 use super::session::Service;
 use crate::close_reason::CloseReason;
@@ -141,7 +141,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
     /// # Errors
     /// `NotConnected`: it is closed. `Unsupported`: the driver has no descriptors.
     pub fn listener_descriptor(&mut self, listener: u32) -> io::Result<SourceDescriptor<'_>> {
-        match self.listeners.get(listener).map(|listener| listener.state()) {
+        match self.listeners.get(listener).map(ShardListener::state) {
             None | Some(ListenerState::Closing | ListenerState::Closed) => {
                 Err(io::ErrorKind::NotConnected.into())
             }

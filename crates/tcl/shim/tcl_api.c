@@ -1,0 +1,260 @@
+/*
+ * Tcl's C API with the same types for Tcl 8.6 and Tcl 9. This is the only file that differs between them: lengths are
+ * int in 8.6 and Tcl_Size in 9, and some functions of 8.6 are macros or gone in 9. All calls go through the stub
+ * table, so the library works with every later release of the same major version.
+ */
+
+#include <errno.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <tcl.h>
+
+#if TCL_MAJOR_VERSION < 9
+#define TCL_REQUIRED "8.6"
+typedef int Tcl_Size;
+#else
+#define TCL_REQUIRED "9.0"
+#endif
+
+/* The functions of a channel driver: see Tcl_CreateChannel(3tcl). */
+typedef struct {
+    int (*close)(void *instance, Tcl_Interp *interp);
+    int (*close2)(void *instance, Tcl_Interp *interp, int flags);
+    int (*input)(void *instance, char *buffer, int size, int *error);
+    int (*output)(void *instance, const char *buffer, int size, int *error);
+    int (*set_option)(void *instance, Tcl_Interp *interp, const char *name, const char *value);
+    int (*get_option)(void *instance, Tcl_Interp *interp, const char *name, Tcl_DString *into);
+    void (*watch)(void *instance, int mask);
+    int (*get_handle)(void *instance, int direction, void **handle);
+    int (*block_mode)(void *instance, int mode);
+    void (*thread_action)(void *instance, int action);
+} ChannelProcs;
+
+/* ---- Start ---- */
+
+const char *stcl_init_stubs(Tcl_Interp *interp) { return Tcl_InitStubs(interp, TCL_REQUIRED, 0); }
+
+int stcl_major_version(void) { return TCL_MAJOR_VERSION; }
+
+int stcl_provide(Tcl_Interp *interp, const char *name, const char *version) {
+    return Tcl_PkgProvideEx(interp, name, version, NULL);
+}
+
+void stcl_create_command(Tcl_Interp *interp, const char *name, Tcl_ObjCmdProc *proc, void *data) {
+    Tcl_CreateObjCommand(interp, name, proc, data, NULL);
+}
+
+/* ---- Values ---- */
+
+Tcl_Obj *stcl_new_string(const char *bytes, size_t length) { return Tcl_NewStringObj(bytes, (Tcl_Size) length); }
+Tcl_Obj *stcl_new_bytes(const unsigned char *bytes, size_t length) {
+    return Tcl_NewByteArrayObj(bytes, (Tcl_Size) length);
+}
+Tcl_Obj *stcl_new_wide(int64_t value) { return Tcl_NewWideIntObj((Tcl_WideInt) value); }
+Tcl_Obj *stcl_new_list(void) { return Tcl_NewListObj(0, NULL); }
+Tcl_Obj *stcl_new_dict(void) { return Tcl_NewDictObj(); }
+void stcl_list_append(Tcl_Obj *list, Tcl_Obj *element) { Tcl_ListObjAppendElement(NULL, list, element); }
+void stcl_dict_put(Tcl_Obj *dict, Tcl_Obj *key, Tcl_Obj *value) { Tcl_DictObjPut(NULL, dict, key, value); }
+void stcl_retain(Tcl_Obj *value) { Tcl_IncrRefCount(value); }
+void stcl_release(Tcl_Obj *value) { Tcl_DecrRefCount(value); }
+
+const char *stcl_string(Tcl_Obj *value, size_t *length) {
+    Tcl_Size size = 0;
+    const char *bytes = Tcl_GetStringFromObj(value, &size);
+    *length = (size_t) size;
+    return bytes;
+}
+
+/* The bytes of a binary string; NULL in Tcl 9 if a character does not fit into a byte. */
+const unsigned char *stcl_bytes(Tcl_Interp *interp, Tcl_Obj *value, size_t *length) {
+    Tcl_Size size = 0;
+#if TCL_MAJOR_VERSION < 9
+    const unsigned char *bytes = Tcl_GetByteArrayFromObj(value, &size);
+    (void) interp;
+#else
+    const unsigned char *bytes = Tcl_GetBytesFromObj(interp, value, &size);
+#endif
+    *length = (size_t) size;
+    return bytes;
+}
+
+int stcl_get_int(Tcl_Interp *interp, Tcl_Obj *value, int *into) { return Tcl_GetIntFromObj(interp, value, into); }
+int stcl_get_boolean(Tcl_Interp *interp, Tcl_Obj *value, int *into) {
+    return Tcl_GetBooleanFromObj(interp, value, into);
+}
+
+/* The elements of a list; valid while the list is unchanged. */
+int stcl_list_elements(Tcl_Interp *interp, Tcl_Obj *list, size_t *count, Tcl_Obj ***elements) {
+    Tcl_Size size = 0;
+    int code = Tcl_ListObjGetElements(interp, list, &size, elements);
+    *count = (size_t) size;
+    return code;
+}
+
+/* ---- Results and errors ---- */
+
+void stcl_set_result(Tcl_Interp *interp, Tcl_Obj *value) { Tcl_SetObjResult(interp, value); }
+void stcl_set_error_code(Tcl_Interp *interp, Tcl_Obj *code) { Tcl_SetObjErrorCode(interp, code); }
+
+/* Adds a form of the command to the message "wrong # args". `another` is set for the second one of a command. */
+void stcl_wrong_arguments(Tcl_Interp *interp, int count, Tcl_Obj *const *words, const char *message) {
+    Tcl_WrongNumArgs(interp, count, words, message);
+}
+
+/* Sets errorCode from a system error and returns its text. */
+const char *stcl_posix_error(Tcl_Interp *interp, int error) {
+    Tcl_SetErrno(error);
+    return Tcl_PosixError(interp);
+}
+
+const char *stcl_error_text(int error) { return Tcl_ErrnoMsg(error); }
+const char *stcl_error_name(int error) {
+    Tcl_SetErrno(error);
+    return Tcl_ErrnoId();
+}
+
+int stcl_bad_channel_option(Tcl_Interp *interp, const char *name, const char *list) {
+    return Tcl_BadChannelOption(interp, name, list);
+}
+
+/* ---- Interpreters ---- */
+
+const char *stcl_global(Tcl_Interp *interp, const char *name) {
+    return Tcl_GetVar2(interp, name, NULL, TCL_GLOBAL_ONLY);
+}
+
+int stcl_is_deleted(Tcl_Interp *interp) { return Tcl_InterpDeleted(interp); }
+void stcl_call_when_deleted(Tcl_Interp *interp, Tcl_InterpDeleteProc *proc, void *data) {
+    Tcl_CallWhenDeleted(interp, proc, data);
+}
+void stcl_dont_call_when_deleted(Tcl_Interp *interp, Tcl_InterpDeleteProc *proc, void *data) {
+    Tcl_DontCallWhenDeleted(interp, proc, data);
+}
+
+/* Evaluates a script at global level; an error becomes a background error. Returns the script's code. */
+int stcl_evaluate_in_background(Tcl_Interp *interp, Tcl_Obj *script) {
+    int code;
+    Tcl_Preserve(interp);
+    Tcl_IncrRefCount(script);
+    code = Tcl_EvalObjEx(interp, script, TCL_EVAL_GLOBAL);
+    if (code != TCL_OK) Tcl_BackgroundException(interp, code);
+    Tcl_DecrRefCount(script);
+    Tcl_Release(interp);
+    return code;
+}
+
+/* ---- Channels ---- */
+
+/* A channel type that lasts as long as the process. */
+const Tcl_ChannelType *stcl_channel_type(const char *name, const ChannelProcs *procs) {
+    Tcl_ChannelType *type = calloc(1, sizeof *type);
+    if (type == NULL) abort();
+    type->typeName = name;
+    type->version = TCL_CHANNEL_VERSION_5;
+#if TCL_MAJOR_VERSION < 9
+    type->closeProc = procs->close;
+#endif
+    type->inputProc = procs->input;
+    type->outputProc = procs->output;
+    type->setOptionProc = procs->set_option;
+    type->getOptionProc = procs->get_option;
+    type->watchProc = procs->watch;
+    type->getHandleProc = procs->get_handle;
+    type->close2Proc = procs->close2;
+    type->blockModeProc = procs->block_mode;
+    type->threadActionProc = procs->thread_action;
+    return type;
+}
+
+Tcl_Channel stcl_create_channel(const Tcl_ChannelType *type, const char *name, void *instance, int mask) {
+    return Tcl_CreateChannel(type, name, instance, mask);
+}
+
+/* Calls `proc` when the channel begins to close: before its buffers are flushed, and before it leaves its thread. */
+void stcl_on_closing(Tcl_Channel channel, Tcl_CloseProc *proc, void *data) {
+    Tcl_CreateCloseHandler(channel, proc, data);
+}
+
+void stcl_register_channel(Tcl_Interp *interp, Tcl_Channel channel) { Tcl_RegisterChannel(interp, channel); }
+void stcl_unregister_channel(Tcl_Interp *interp, Tcl_Channel channel) { Tcl_UnregisterChannel(interp, channel); }
+void stcl_close_channel(Tcl_Channel channel) {
+#if TCL_MAJOR_VERSION < 9
+    Tcl_Close(NULL, channel);
+#else
+    Tcl_CloseEx(NULL, channel, 0);
+#endif
+}
+const char *stcl_channel_name(Tcl_Channel channel) { return Tcl_GetChannelName(channel); }
+void stcl_set_channel_option(Tcl_Channel channel, const char *name, const char *value) {
+    Tcl_SetChannelOption(NULL, channel, name, value);
+}
+void stcl_notify_channel(Tcl_Channel channel, int mask) { Tcl_NotifyChannel(channel, mask); }
+int stcl_buffer_size(Tcl_Channel channel) { return Tcl_GetChannelBufferSize(channel); }
+
+/* ---- Lists of options ---- */
+
+void stcl_append(Tcl_DString *into, const char *bytes, size_t length) {
+    Tcl_DStringAppend(into, bytes, (Tcl_Size) length);
+}
+void stcl_append_element(Tcl_DString *into, const char *element) { Tcl_DStringAppendElement(into, element); }
+void stcl_start_sublist(Tcl_DString *into) { Tcl_DStringStartSublist(into); }
+void stcl_end_sublist(Tcl_DString *into) { Tcl_DStringEndSublist(into); }
+
+/* ---- Events ---- */
+
+typedef int QueuedEventProc(uint64_t target, int flags);
+
+typedef struct {
+    Tcl_Event header;
+    QueuedEventProc *proc;
+    uint64_t target;
+} QueuedEvent;
+
+static int run_queued_event(Tcl_Event *event, int flags) {
+    QueuedEvent *queued = (QueuedEvent *) event;
+    return queued->proc(queued->target, flags);
+}
+
+/* Queues a call of `proc`, which returns 0 to stay in the queue. */
+void stcl_queue_event(QueuedEventProc *proc, uint64_t target) {
+    QueuedEvent *queued = (QueuedEvent *) Tcl_Alloc(sizeof *queued);
+    memset(queued, 0, sizeof *queued);
+    queued->header.proc = run_queued_event;
+    queued->proc = proc;
+    queued->target = target;
+    Tcl_QueueEvent(&queued->header, TCL_QUEUE_TAIL);
+}
+
+void stcl_create_event_source(Tcl_EventSetupProc *setup, Tcl_EventCheckProc *check, void *data) {
+    Tcl_CreateEventSource(setup, check, data);
+}
+void stcl_delete_event_source(Tcl_EventSetupProc *setup, Tcl_EventCheckProc *check, void *data) {
+    Tcl_DeleteEventSource(setup, check, data);
+}
+void stcl_create_thread_exit_handler(Tcl_ExitProc *proc, void *data) { Tcl_CreateThreadExitHandler(proc, data); }
+
+void stcl_limit_wait(uint64_t microseconds) {
+    Tcl_Time limit;
+    limit.sec = (long) (microseconds / 1000000);
+    limit.usec = (long) (microseconds % 1000000);
+    Tcl_SetMaxBlockTime(&limit);
+}
+
+/* Makes this thread's coming wait return at once, without a look at other files. */
+void stcl_skip_wait(void) { Tcl_ThreadAlert(Tcl_GetCurrentThread()); }
+
+static int find_other_event(Tcl_Event *event, void *found) {
+    if (event->proc != run_queued_event) *(int *) found = 1;
+    return 0;
+}
+
+/* Whether this thread's queue has events of other sources. */
+int stcl_has_other_events(void) {
+    int found = 0;
+    Tcl_DeleteEvents(find_other_event, &found);
+    return found;
+}
+
+void *stcl_current_thread(void) { return (void *) Tcl_GetCurrentThread(); }
+void stcl_alert_thread(void *thread) { Tcl_ThreadAlert((Tcl_ThreadId) thread); }

@@ -1,0 +1,167 @@
+//! Names and numbers of addresses, by the system's resolver (getaddrinfo(3), getnameinfo(3)).
+
+use std::ffi::{CStr, CString, c_int};
+use std::net::{IpAddr, SocketAddr};
+
+use socket2::SockAddr;
+
+use crate::tcl::{Interp, c_string, error_text};
+
+/// The address family that the variable `::tcl::unsupported::socketAF` of Tcl's core prescribes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Family {
+    #[default]
+    Any,
+    V4,
+    V6,
+}
+
+impl Family {
+    pub(crate) fn of(interp: Interp) -> Self {
+        match interp.global(c"::tcl::unsupported::socketAF").as_deref() {
+            Some("inet") => Family::V4,
+            Some("inet6") => Family::V6,
+            _ => Family::Any,
+        }
+    }
+}
+
+/// A failed look-up, with the resolver's own text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LookupError(pub(crate) String);
+
+/// The stream addresses of a host in the resolver's order; `None`: the loopback addresses, or with `binds` the
+/// wildcard addresses.
+pub(crate) fn look_up(
+    host: Option<&str>,
+    port: i32,
+    family: Family,
+    binds: bool,
+) -> Result<Vec<SocketAddr>, LookupError> {
+    let host = host.map(c_string);
+    let port = (port != 0).then(|| c_string(&port.to_string()));
+    // The resolver accepts the absence of one of them only.
+    let port = if host.is_none() { port.or_else(|| Some(c_string("0"))) } else { port };
+    // SAFETY: all zeros is a valid value of this plain structure.
+    let mut hints: libc::addrinfo = unsafe { std::mem::zeroed() };
+    hints.ai_family = match family {
+        Family::Any => libc::AF_UNSPEC,
+        Family::V4 => libc::AF_INET,
+        Family::V6 => libc::AF_INET6,
+    };
+    hints.ai_socktype = libc::SOCK_STREAM;
+    hints.ai_flags = if binds { libc::AI_PASSIVE } else { 0 };
+    let mut list = std::ptr::null_mut();
+    // SAFETY: strings or null, valid hints, and a place for the result.
+    let code = unsafe {
+        libc::getaddrinfo(pointer(host.as_ref()), pointer(port.as_ref()), &raw const hints, &raw mut list)
+    };
+    if code != 0 {
+        return Err(LookupError(lookup_error_text(code)));
+    }
+    let mut addresses = Vec::new();
+    let mut entry = list;
+    // SAFETY: a list of the resolver: each entry has an address of the given length, and is null at the end. It is
+    // freed once, after its last use.
+    unsafe {
+        while let Some(info) = entry.as_ref() {
+            let copied = SockAddr::try_init(|storage, length| {
+                let size = info.ai_addrlen;
+                std::ptr::copy_nonoverlapping(info.ai_addr.cast::<u8>(), storage.cast::<u8>(), size as usize);
+                *length = size;
+                Ok(())
+            });
+            addresses.extend(copied.ok().and_then(|((), address)| address.as_socket()));
+            entry = info.ai_next;
+        }
+        libc::freeaddrinfo(list);
+    }
+    if binds {
+        // IPv4 first: older scripts expect the first name of a listener to be one.
+        addresses.sort_by_key(|address| !address.is_ipv4());
+    }
+    Ok(addresses)
+}
+
+fn pointer(text: Option<&CString>) -> *const std::ffi::c_char {
+    text.map_or(std::ptr::null(), |text| text.as_ptr())
+}
+
+fn lookup_error_text(code: c_int) -> String {
+    if code == libc::EAI_SYSTEM {
+        return error_text(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL));
+    }
+    // SAFETY: the function returns a static string for every number.
+    unsafe { CStr::from_ptr(libc::gai_strerror(code)) }.to_string_lossy().into_owned()
+}
+
+/// The name of an address by reverse look-up, which may take long; its number if there is no name.
+pub(crate) fn host_name(address: SocketAddr) -> String {
+    let raw = SockAddr::from(address);
+    let mut host = [0_u8; libc::NI_MAXHOST as usize];
+    // SAFETY: a valid address and a buffer of the given length.
+    let code = unsafe {
+        libc::getnameinfo(
+            raw.as_ptr().cast(),
+            raw.len(),
+            host.as_mut_ptr().cast(),
+            host.len() as libc::socklen_t,
+            std::ptr::null_mut(),
+            0,
+            0,
+        )
+    };
+    match CStr::from_bytes_until_nul(&host) {
+        Ok(name) if code == 0 => name.to_string_lossy().into_owned(),
+        _ => host_number(address),
+    }
+}
+
+/// The number of an address, with the zone of a link-local one.
+pub(crate) fn host_number(address: SocketAddr) -> String {
+    match address {
+        SocketAddr::V6(v6) if v6.scope_id() != 0 => format!("{}%{}", v6.ip(), v6.scope_id()),
+        _ => address.ip().to_string(),
+    }
+}
+
+/// The elements that `-sockname` and `-peername` have for one address: number, name, port.
+pub(crate) fn name_elements(address: SocketAddr, interp: Option<Interp>) -> [String; 3] {
+    let is_any = match address.ip() {
+        IpAddr::V4(v4) => v4.is_unspecified(),
+        IpAddr::V6(v6) => v6.is_unspecified() || v6.to_ipv4_mapped().is_some_and(|v4| v4.is_unspecified()),
+    };
+    let is_numeric =
+        is_any || interp.is_some_and(|interp| interp.global(c"::tcl::unsupported::noReverseDNS").is_some());
+    let number = host_number(address);
+    let name = if is_numeric { number.clone() } else { host_name(address) };
+    [number, name, address.port().to_string()]
+}
+
+/// A port number from a number or a service name, for a `socket` command.
+pub(crate) fn port_number(
+    text: &crate::tcl::Value,
+    interp: Interp,
+) -> Result<i32, crate::tcl::CommandFailed> {
+    let number = match text.to_integer(None) {
+        Ok(number) => number,
+        Err(_) => match service_port(&text.to_text()) {
+            Some(port) => port,
+            None => text.to_integer(Some(interp))?,
+        },
+    };
+    if number > 0xffff {
+        return Err(interp.fail("couldn't open socket: port number too high"));
+    }
+    Ok(number)
+}
+
+/// The port of a TCP service by its name (services(5)).
+fn service_port(name: &str) -> Option<i32> {
+    let name = c_string(name);
+    // SAFETY: strings; the result is static until the next call of this thread, and is read at once.
+    unsafe {
+        let entry = libc::getservbyname(name.as_ptr(), c"tcp".as_ptr()).as_ref()?;
+        Some(i32::from(u16::from_be(entry.s_port as u16)))
+    }
+}

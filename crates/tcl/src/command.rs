@@ -1,0 +1,202 @@
+//! The commands: `socket2`, and `socket` as that of Tcl's core.
+
+use crate::addresses::{Family, look_up, port_number};
+use crate::dialect::Dialect;
+use crate::listener::{ListenError, ListenOptions, Listener};
+use crate::stream::{ConnectPair, Stream, system_error};
+use crate::tcl::{Channel, CommandFailed, CommandResult, Interp, Value, Words, is_tcl_9};
+use crate::thread_sockets::ThreadSockets;
+
+/// Switches of one command, as given.
+#[derive(Default)]
+struct Switches {
+    in_background: bool,
+    local_host: Option<String>,
+    local_port: i32,
+    script: Option<Value>,
+    backlog: Option<i32>,
+    reuse_address: Option<bool>,
+    reuse_port: Option<bool>,
+}
+
+pub(crate) fn core_socket(interp: Interp, words: &Words<'_>) -> CommandResult {
+    run(Dialect::Core, interp, words)
+}
+
+pub(crate) fn socket2(interp: Interp, words: &Words<'_>) -> CommandResult {
+    run(Dialect::Iocpsock, interp, words)
+}
+
+fn run(dialect: Dialect, interp: Interp, words: &Words<'_>) -> CommandResult {
+    let (switches, at) = parse_switches(interp, words)?;
+    let channel = if switches.script.is_some() {
+        open_listener(dialect, interp, words, switches, at)?
+    } else {
+        connect(dialect, interp, words, switches, at)?
+    };
+    channel.register(Some(interp));
+    interp.set_result(&Value::text(&channel.name()));
+    Ok(())
+}
+
+/// The switches, and the index of the first word behind them.
+fn parse_switches(interp: Interp, words: &Words<'_>) -> Result<(Switches, usize), CommandFailed> {
+    let mut switches = Switches::default();
+    let mut at = 1;
+    while at < words.len() {
+        let word = words.text(at);
+        if !word.starts_with('-') {
+            break;
+        }
+        let known = switch_names();
+        let Some(&name) = known.iter().find(|name| **name == word) else {
+            return Err(bad_option(interp, &word, known));
+        };
+        if name == "-async" {
+            if switches.script.is_some() {
+                return Err(interp.fail("cannot set -async option for server sockets"));
+            }
+            switches.in_background = true;
+            at += 1;
+            continue;
+        }
+        if name == "-server" && switches.in_background {
+            return Err(interp.fail("cannot set -async option for server sockets"));
+        }
+        at += 1;
+        let Some(value) = words.get(at) else {
+            return Err(interp.fail(&format!("no argument given for {name} option")));
+        };
+        set_switch(&mut switches, interp, name, value)?;
+        at += 1;
+    }
+    Ok((switches, at))
+}
+
+fn switch_names() -> &'static [&'static str] {
+    if is_tcl_9() {
+        &["-async", "-backlog", "-myaddr", "-myport", "-reuseaddr", "-reuseport", "-server"]
+    } else {
+        &["-async", "-myaddr", "-myport", "-server"]
+    }
+}
+
+fn set_switch(switches: &mut Switches, interp: Interp, name: &str, value: Value) -> CommandResult {
+    match name {
+        "-myaddr" => switches.local_host = Some(value.to_text().into_owned()),
+        "-myport" => switches.local_port = port_number(&value, interp)?,
+        "-server" => switches.script = Some(value),
+        "-backlog" => switches.backlog = Some(value.to_integer(Some(interp))?),
+        "-reuseaddr" => switches.reuse_address = Some(value.to_boolean(Some(interp))?),
+        _ => switches.reuse_port = Some(value.to_boolean(Some(interp))?),
+    }
+    Ok(())
+}
+
+fn bad_option(interp: Interp, word: &str, known: &[&str]) -> CommandFailed {
+    let (last, others) = known.split_last().expect("there are options");
+    interp.set_error_code(&["TCL", "LOOKUP", "INDEX", "option", word]);
+    interp.fail(&format!("bad option \"{word}\": must be {}, or {last}", others.join(", ")))
+}
+
+fn usage(interp: Interp, words: &Words<'_>) -> CommandFailed {
+    let name = words.command_name();
+    let (client, server) = if is_tcl_9() {
+        (
+            "?-async? ?-myaddr addr? ?-myport myport? host port",
+            "-server command ?-backlog count? ?-myaddr addr? ?-reuseaddr boolean? ?-reuseport boolean? port",
+        )
+    } else {
+        ("?-myaddr addr? ?-myport myport? ?-async? host port", "-server command ?-myaddr addr? port")
+    };
+    interp.set_error_code(&["TCL", "WRONGARGS"]);
+    interp.fail(&format!("wrong # args: should be \"{name} {client}\" or \"{name} {server}\""))
+}
+
+/// The last word as a port.
+fn last_word_as_port(interp: Interp, words: &Words<'_>, at: usize) -> Result<i32, CommandFailed> {
+    match words.get(at) {
+        Some(word) if at + 1 == words.len() => port_number(&word, interp),
+        _ => Err(usage(interp, words)),
+    }
+}
+
+fn open_listener(
+    dialect: Dialect,
+    interp: Interp,
+    words: &Words<'_>,
+    switches: Switches,
+    at: usize,
+) -> Result<Channel, CommandFailed> {
+    if switches.local_port != 0 {
+        return Err(interp.fail("option -myport is not valid for servers"));
+    }
+    let options = ListenOptions {
+        host: switches.local_host,
+        port: last_word_as_port(interp, words, at)?,
+        family: Family::of(interp),
+        backlog: switches.backlog,
+        reuse_address: switches.reuse_address.unwrap_or(true),
+        reuse_port: switches.reuse_port.unwrap_or(false),
+    };
+    let sockets = ThreadSockets::get().map_err(|error| open_error(interp, system_error(&error)))?;
+    let script = switches.script.expect("the caller checked it");
+    Listener::open(dialect, &sockets, interp, script, &options).map_err(|error| match error {
+        ListenError::Text(text) => interp.fail(&format!("couldn't open socket: {text}")),
+        ListenError::System(error) => open_error(interp, error),
+    })
+}
+
+fn connect(
+    dialect: Dialect,
+    interp: Interp,
+    words: &Words<'_>,
+    switches: Switches,
+    at: usize,
+) -> Result<Channel, CommandFailed> {
+    if at >= words.len() {
+        return Err(usage(interp, words));
+    }
+    let host = words.text(at);
+    let port = last_word_as_port(interp, words, at + 1)?;
+    for (is_given, name) in [
+        (switches.backlog.is_some(), "-backlog"),
+        (switches.reuse_address.is_some(), "-reuseaddr"),
+        (switches.reuse_port.is_some(), "-reuseport"),
+    ] {
+        if is_given {
+            return Err(interp.fail(&format!(
+                "options -backlog, -reuseaddr, and -reuseport are only valid for servers ({name})"
+            )));
+        }
+    }
+    let pairs = address_pairs(interp, &host, port, &switches)?;
+    let sockets = ThreadSockets::get().map_err(|error| open_error(interp, system_error(&error)))?;
+    let stream = Stream::connect(dialect, &sockets, pairs, switches.in_background)
+        .map_err(|error| open_error(interp, error))?;
+    Ok(stream.into_channel())
+}
+
+/// All pairs of a remote and a local address of the same family, in the resolver's order.
+fn address_pairs(
+    interp: Interp,
+    host: &str,
+    port: i32,
+    switches: &Switches,
+) -> Result<Vec<ConnectPair>, CommandFailed> {
+    let family = Family::of(interp);
+    let failed =
+        |error: crate::addresses::LookupError| interp.fail(&format!("couldn't open socket: {}", error.0));
+    let remote = look_up(Some(host), port, family, false).map_err(failed)?;
+    let local = look_up(switches.local_host.as_deref(), switches.local_port, family, true).map_err(failed)?;
+    let pairs = remote.iter().flat_map(|&to| {
+        let same_family = local.iter().filter(move |from| from.is_ipv4() == to.is_ipv4());
+        same_family.map(move |&from| ConnectPair { to, from })
+    });
+    Ok(pairs.collect())
+}
+
+fn open_error(interp: Interp, error: i32) -> CommandFailed {
+    let text = interp.posix_error(error);
+    interp.fail(&format!("couldn't open socket: {text}"))
+}

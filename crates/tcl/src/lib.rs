@@ -1,0 +1,108 @@
+//! A Tcl extension: sockets on the engine of Stilling, as a replacement for Tcl's own.
+//!
+//! One thread of an interpreter has one shard, which turns within Tcl's event loop ([`thread_sockets`]). Channels are
+//! drivers on top of its sockets ([`stream`], [`listener`]). `shim/tcl_api.c` hides the differences between the
+//! versions of Tcl; [`tcl`] makes its functions safe to use.
+//!
+//! ```text
+//!  script ─▶ command ─▶ stream, listener ─▶ thread_sockets ─▶ shard ─▶ driver
+//!                          ▲  Tcl's channels        │ events       waiter thread: wakes Tcl
+//!                          └────────────────────────┘
+//! ```
+//!
+//! This crate is no binding to Tcl in general, and knows nothing of the hub, the journal or protocols.
+#![allow(unsafe_code, reason = "the C interface of Tcl; each block states why it is sound")]
+
+mod addresses;
+mod command;
+mod dialect;
+mod driver_choice;
+mod listener;
+mod options;
+mod poll_policy;
+mod read_ahead;
+mod shard;
+mod slab;
+mod stats;
+mod stats_commands;
+mod stream;
+mod tcl;
+mod thread_sockets;
+mod waiter;
+
+use std::ffi::{CStr, c_int, c_void};
+
+use crate::tcl::{CommandFailed, CommandResult, Interp, Words};
+
+/// The version of the package `Iocpsock` whose interface this extension has.
+const IOCPSOCK_VERSION: &CStr = c"3.0";
+
+const STILLING_VERSION: &CStr =
+    match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
+        Ok(version) => version,
+        Err(_) => panic!("the version has a zero byte"),
+    };
+
+fn initialize(interp: *mut c_void) -> CommandResult {
+    let interp = Interp::initialize(interp)?;
+    interp.create_command(c"socket2", command::socket2);
+    interp.create_command(c"iocp_stats", stats_commands::iocp_stats);
+    interp.create_command(c"stilling::install", install);
+    interp.create_command(c"stilling::stats", stats_commands::stilling_stats);
+    interp.provide(c"Stilling", STILLING_VERSION)?;
+    interp.provide(c"Iocpsock", IOCPSOCK_VERSION)
+}
+
+/// `stilling::install`: replaces the interpreter's command `socket`.
+fn install(interp: Interp, words: &Words<'_>) -> CommandResult {
+    if words.len() != 1 {
+        return Err(interp.fail("wrong # args: should be \"stilling::install\""));
+    }
+    interp.create_command(c"::socket", command::core_socket);
+    Ok(())
+}
+
+fn entry_point(interp: *mut c_void) -> c_int {
+    const OK: c_int = 0;
+    const ERROR: c_int = 1;
+    match initialize(interp) {
+        Ok(()) => OK,
+        Err(CommandFailed) => ERROR,
+    }
+}
+
+/// The entry point of `load`.
+///
+/// # Safety
+/// `interp` is a live `Tcl_Interp`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn Stilling_Init(interp: *mut c_void) -> c_int {
+    entry_point(interp)
+}
+
+/// The entry point of `load` for a safe interpreter.
+///
+/// # Safety
+/// `interp` is a live `Tcl_Interp`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn Stilling_SafeInit(interp: *mut c_void) -> c_int {
+    entry_point(interp)
+}
+
+/// The entry point of `load` under the name of IOCPSOCK.
+///
+/// # Safety
+/// `interp` is a live `Tcl_Interp`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn Iocpsock_Init(interp: *mut c_void) -> c_int {
+    entry_point(interp)
+}
+
+/// The entry point of `load` for a safe interpreter, under the name of IOCPSOCK.
+///
+/// # Safety
+/// `interp` is a live `Tcl_Interp`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn Iocpsock_SafeInit(interp: *mut c_void) -> c_int {
+    entry_point(interp)
+}

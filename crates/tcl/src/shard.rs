@@ -1,0 +1,272 @@
+//! The engine's shard as this extension uses it: one per interpreter thread, behind an interface that is the same for
+//! all drivers.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use stilling_engine::counters::EngineCounters;
+use stilling_engine::driver::choice::DriverKind;
+use stilling_engine::driver::poll::Poll;
+use stilling_engine::driver::uring::Uring;
+use stilling_engine::driver::{Destination, Driver, Wait};
+use stilling_engine::limits::DIRECT_DESCRIPTORS_MAX;
+use stilling_engine::{Clock, CloseReason, Detached, Io, Service, Session, Shard, ShardConfig, Token, Wake};
+
+use crate::slab::SlabKey;
+use crate::tcl::Interest;
+
+/// Sockets per thread. More: accepting pauses until one closes, and connecting fails.
+pub(crate) const SOCKETS_PER_THREAD_MAX: u32 = 1_000_000;
+
+/// Sockets of a shard with direct descriptors from which on the thread adds another shard: the limit of open files, at
+/// most that many, applies to the table of each ring.
+const CROWDED_FROM: u32 = 15_000;
+
+/// An event of one socket or listener, in the order of occurrence.
+#[derive(Debug)]
+pub(crate) enum SocketEvent {
+    /// A listener of the shard accepted a connection, which has no channel yet.
+    Accepted { listener: u32, token: Token },
+    /// A connect succeeded.
+    Connected { socket: SlabKey },
+    /// A connect failed with this system error.
+    ConnectFailed { socket: SlabKey, error: i32 },
+    /// These directions are ready.
+    Ready { socket: SlabKey, directions: Interest },
+    /// The driver cannot use the socket any more.
+    Broken { socket: SlabKey },
+    /// The shard released a socket.
+    Detached { descriptor: OwnedFd },
+}
+
+/// The part of a socket that its shard knows.
+#[derive(Debug)]
+pub(crate) struct SocketSession {
+    /// The channel's number; `None` for an accepted connection without one.
+    pub(crate) socket: Option<SlabKey>,
+    listener: u32,
+    /// A failed connect, which the event `ConnectFailed` has reported.
+    connect_failed: bool,
+}
+
+impl SocketSession {
+    pub(crate) fn new(socket: SlabKey) -> Self {
+        SocketSession { socket: Some(socket), listener: u32::MAX, connect_failed: false }
+    }
+}
+
+/// Collects the events of all sockets of a shard.
+#[derive(Debug, Default)]
+pub(crate) struct SocketService {
+    events: Vec<SocketEvent>,
+}
+
+impl Service for SocketService {
+    type Session = SocketSession;
+    type Mail = ();
+
+    fn accepted(&mut self, listener: u32) -> SocketSession {
+        SocketSession { socket: None, listener, connect_failed: false }
+    }
+}
+
+impl Session for SocketSession {
+    type Service = SocketService;
+
+    fn opened(&mut self, io: &mut Io<'_>, service: &mut SocketService) {
+        io.receive_on_demand();
+        service.events.push(match self.socket {
+            Some(socket) => SocketEvent::Connected { socket },
+            None => SocketEvent::Accepted { listener: self.listener, token: io.token() },
+        });
+    }
+
+    fn received(&mut self, _: &[u8], _: &mut Io<'_>, _: &mut SocketService) -> usize {
+        unreachable!("the shard does not receive for a session that receives on demand");
+    }
+
+    fn readable(&mut self, _: &mut Io<'_>, service: &mut SocketService) {
+        service.ready(self.socket, Interest::READABLE);
+    }
+
+    fn writable(&mut self, _: &mut Io<'_>, service: &mut SocketService) {
+        service.ready(self.socket, Interest::WRITABLE);
+    }
+
+    fn connect_failed(&mut self, error: &io::Error, service: &mut SocketService) {
+        self.connect_failed = true;
+        if let Some(socket) = self.socket {
+            let error = error.raw_os_error().unwrap_or(libc::EHOSTUNREACH);
+            service.events.push(SocketEvent::ConnectFailed { socket, error });
+        }
+    }
+
+    fn closed(&mut self, reason: CloseReason, service: &mut SocketService) {
+        let is_expected = matches!(reason, CloseReason::Done | CloseReason::Detached) || self.connect_failed;
+        if let Some(socket) = self.socket
+            && !is_expected
+        {
+            service.events.push(SocketEvent::Broken { socket });
+        }
+    }
+}
+
+impl SocketService {
+    fn ready(&mut self, socket: Option<SlabKey>, directions: Interest) {
+        if let Some(socket) = socket {
+            self.events.push(SocketEvent::Ready { socket, directions });
+        }
+    }
+}
+
+/// A shard of sockets on any driver. It calls no Tcl function.
+pub(crate) trait SocketShard {
+    /// Carries out requests and collects events, without a wait.
+    fn turn(&mut self) -> io::Result<()>;
+    fn prepare_to_wait(&mut self) -> Wait;
+    /// Appends all events since the last call.
+    fn take_events(&mut self, into: &mut Vec<SocketEvent>);
+    fn counters(&self) -> &Arc<EngineCounters>;
+    fn waitable(&mut self) -> io::Result<i32>;
+    fn listen(&mut self, socket: OwnedFd) -> io::Result<u32>;
+    fn close_listener(&mut self, listener: u32);
+    fn connect(&mut self, to: &Destination, socket: SlabKey) -> io::Result<Token>;
+    fn attach(&mut self, descriptor: OwnedFd, socket: SlabKey) -> io::Result<Token>;
+    /// Gives an accepted connection to a channel.
+    fn assign(&mut self, token: Token, socket: SlabKey);
+    /// Requests one event for each direction.
+    fn await_ready(&mut self, token: Token, directions: Interest);
+    fn receive(&mut self, token: Token, into: &mut [u8]) -> io::Result<usize>;
+    fn send(&mut self, token: Token, from: &[u8]) -> io::Result<usize>;
+    fn close(&mut self, token: Token);
+    /// Requests the event `Detached`.
+    fn detach(&mut self, token: Token);
+    /// Calls `act` with the socket's descriptor, which may be temporary.
+    fn with_descriptor(&mut self, token: Token, act: &mut dyn FnMut(BorrowedFd<'_>)) -> io::Result<()>;
+    fn with_listener(&mut self, listener: u32, act: &mut dyn FnMut(BorrowedFd<'_>)) -> io::Result<()>;
+    fn peer_address(&mut self, token: Token) -> io::Result<SocketAddr>;
+    fn local_address(&mut self, token: Token) -> io::Result<SocketAddr>;
+    /// Whether it is nearly full, and another shard can hold more sockets.
+    fn is_crowded(&self) -> bool;
+}
+
+impl<D: Driver<Socket = OwnedFd>> SocketShard for Shard<D, SocketService> {
+    fn turn(&mut self) -> io::Result<()> {
+        Shard::turn(self, false)
+    }
+
+    fn prepare_to_wait(&mut self) -> Wait {
+        Shard::prepare_to_wait(self)
+    }
+
+    fn take_events(&mut self, into: &mut Vec<SocketEvent>) {
+        into.append(&mut self.service().events);
+    }
+
+    fn counters(&self) -> &Arc<EngineCounters> {
+        Shard::counters(self)
+    }
+
+    fn waitable(&mut self) -> io::Result<i32> {
+        self.driver().waitable().ok_or_else(|| io::ErrorKind::Unsupported.into())
+    }
+
+    fn listen(&mut self, socket: OwnedFd) -> io::Result<u32> {
+        Shard::listen(self, socket, false)
+    }
+
+    fn close_listener(&mut self, listener: u32) {
+        Shard::close_listener(self, listener);
+    }
+
+    fn connect(&mut self, to: &Destination, socket: SlabKey) -> io::Result<Token> {
+        Shard::connect(self, to, SocketSession::new(socket)).map_err(|error| error.error)
+    }
+
+    fn attach(&mut self, descriptor: OwnedFd, socket: SlabKey) -> io::Result<Token> {
+        let detached =
+            Detached { session: SocketSession::new(socket), socket: descriptor, unread: Vec::new() };
+        self.adopt(detached).map_err(|_| io::ErrorKind::QuotaExceeded.into())
+    }
+
+    fn assign(&mut self, token: Token, socket: SlabKey) {
+        self.with(token, |session, _| session.socket = Some(socket));
+    }
+
+    fn await_ready(&mut self, token: Token, directions: Interest) {
+        self.with(token, |_, io| {
+            if directions.has(Interest::READABLE) {
+                io.await_readable();
+            }
+            if directions.has(Interest::WRITABLE) {
+                io.await_writable();
+            }
+        });
+    }
+
+    fn receive(&mut self, token: Token, into: &mut [u8]) -> io::Result<usize> {
+        self.receive_now(token, into)
+    }
+
+    fn send(&mut self, token: Token, from: &[u8]) -> io::Result<usize> {
+        self.send_now(token, from)
+    }
+
+    fn close(&mut self, token: Token) {
+        self.abort(token, CloseReason::Done);
+    }
+
+    fn detach(&mut self, token: Token) {
+        self.with(token, |_, io| io.detach());
+    }
+
+    fn with_descriptor(&mut self, token: Token, act: &mut dyn FnMut(BorrowedFd<'_>)) -> io::Result<()> {
+        act(self.descriptor(token)?.as_fd());
+        Ok(())
+    }
+
+    fn with_listener(&mut self, listener: u32, act: &mut dyn FnMut(BorrowedFd<'_>)) -> io::Result<()> {
+        act(self.listener_descriptor(listener)?.as_fd());
+        Ok(())
+    }
+
+    fn peer_address(&mut self, token: Token) -> io::Result<SocketAddr> {
+        Shard::peer_address(self, token)
+    }
+
+    fn local_address(&mut self, token: Token) -> io::Result<SocketAddr> {
+        Shard::local_address(self, token)
+    }
+
+    fn is_crowded(&self) -> bool {
+        self.open_connections() >= CROWDED_FROM
+    }
+}
+
+/// Creates this thread's shard.
+pub(crate) fn create(kind: DriverKind, clock: Clock) -> io::Result<Box<dyn SocketShard>> {
+    Ok(match kind {
+        DriverKind::Poll => new_shard(Poll::new()?, clock),
+        DriverKind::Uring => new_shard(Uring::new()?, clock),
+        DriverKind::UringDirect => new_shard(Uring::with_direct_descriptors(direct_descriptors())?, clock),
+    })
+}
+
+/// The limit of open files bounds the table of a ring, too.
+fn direct_descriptors() -> u32 {
+    let (soft, _) = stilling_engine::net::raise_descriptor_limit();
+    u32::try_from(soft).unwrap_or(u32::MAX).min(DIRECT_DESCRIPTORS_MAX)
+}
+
+fn new_shard<D: Driver<Socket = OwnedFd> + 'static>(driver: D, clock: Clock) -> Box<dyn SocketShard> {
+    let handle = driver.wake_handle();
+    let wake = Arc::new(Wake::new(move || handle.wake()));
+    let config = ShardConfig { capacity: SOCKETS_PER_THREAD_MAX, ..ShardConfig::default() };
+    let mut shard = Shard::new(driver, SocketService::default(), config, clock, wake, Arc::default());
+    shard.on_detached(|service: &mut SocketService, detached| {
+        service.events.push(SocketEvent::Detached { descriptor: detached.socket });
+    });
+    Box::new(shard)
+}

@@ -1,0 +1,549 @@
+//! A stream socket as a channel: outgoing or accepted.
+//!
+//! ```text
+//!  Connecting ──▶ Connected
+//!      │  next pair of addresses
+//!      └────────▶ Failed(error)
+//! ```
+//!
+//! Bytes go directly between the socket and the channel's buffers ("zero-byte" mode of IOCPSOCK): the shard only
+//! reports readiness, once per request. So data that the kernel has is visible to a read at once.
+
+pub(crate) mod stream_options;
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::rc::Rc;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::Shutdown;
+use stilling_engine::driver::Destination;
+
+use crate::dialect::Dialect;
+use crate::options::SEND_CAP_DEFAULT;
+use crate::read_ahead::{BURST_BUFFER_SIZE, ReadAhead, ReceiveMode};
+use crate::slab::SlabKey;
+use crate::tcl::{
+    Channel, ChannelDriver, CloseDirection, Interest, Interp, OptionError, OptionList, ThreadAction,
+};
+use crate::thread_sockets::{ShardSocket, SocketChannel, ThreadSockets};
+
+/// A pair of addresses to try.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ConnectPair {
+    pub(crate) to: SocketAddr,
+    pub(crate) from: SocketAddr,
+}
+
+/// The pairs of a connect that have not been tried, in reverse order, and the one being tried.
+#[derive(Debug)]
+struct ConnectAttempts {
+    rest: Vec<ConnectPair>,
+    current: Option<ConnectPair>,
+}
+
+#[derive(Debug)]
+enum StreamState {
+    /// No socket yet, or between two threads.
+    Idle,
+    /// A connect in the background.
+    Connecting(ShardSocket, Box<ConnectAttempts>),
+    Connected(ShardSocket),
+    /// The last connect failed.
+    Failed,
+    /// On its way to another thread: the socket, or the connect to repeat.
+    Moving(Option<OwnedFd>, Option<Box<ConnectAttempts>>),
+    Closed,
+}
+
+pub(crate) struct Stream {
+    pub(crate) dialect: Dialect,
+    state: RefCell<StreamState>,
+    sockets: RefCell<Rc<ThreadSockets>>,
+    key: Cell<Option<SlabKey>>,
+    channel: Cell<Option<Channel>>,
+    is_blocking: Cell<bool>,
+    /// What Tcl waits for.
+    interest: Cell<Interest>,
+    /// Directions of which the shard will report the readiness.
+    awaited: Cell<Interest>,
+    /// Directions that are ready and not reported to Tcl yet.
+    ready: Cell<Interest>,
+    is_event_queued: Cell<bool>,
+    is_closing: Cell<bool>,
+    is_changed: Cell<bool>,
+    /// The error of the failed connect, until it is read by `-error`.
+    connect_error: Cell<i32>,
+    /// What was received ahead of the script, in the receive modes that do so.
+    read_ahead: RefCell<Option<Box<ReadAhead>>>,
+    send_cap: Cell<u16>,
+}
+
+/// The outcome of starting a connect.
+pub(crate) type ConnectResult = Result<Rc<Stream>, i32>;
+
+impl Stream {
+    fn new(dialect: Dialect, sockets: &Rc<ThreadSockets>) -> Rc<Self> {
+        let stream = Rc::new(Stream {
+            dialect,
+            state: RefCell::new(StreamState::Idle),
+            sockets: RefCell::new(Rc::clone(sockets)),
+            key: Cell::new(None),
+            channel: Cell::new(None),
+            is_blocking: Cell::new(true),
+            interest: Cell::new(Interest::NONE),
+            awaited: Cell::new(Interest::NONE),
+            ready: Cell::new(Interest::NONE),
+            is_event_queued: Cell::new(false),
+            is_closing: Cell::new(false),
+            is_changed: Cell::new(false),
+            connect_error: Cell::new(0),
+            read_ahead: RefCell::default(),
+            send_cap: Cell::new(SEND_CAP_DEFAULT),
+        });
+        stream.key.set(Some(sockets.insert(SocketChannel::Stream(Rc::clone(&stream)))));
+        crate::stats::socket_opened();
+        stream
+    }
+
+    /// Connects to the first of these pairs that accepts. With `in_background` it returns when the first connect has
+    /// begun.
+    pub(crate) fn connect(
+        dialect: Dialect,
+        sockets: &Rc<ThreadSockets>,
+        mut pairs: Vec<ConnectPair>,
+        in_background: bool,
+    ) -> ConnectResult {
+        pairs.reverse();
+        let stream = Self::new(dialect, sockets);
+        let attempts = Box::new(ConnectAttempts { rest: pairs, current: None });
+        stream.try_pairs(attempts, libc::EHOSTUNREACH);
+        if !in_background {
+            stream.wait_while_connecting();
+        }
+        let is_failed = matches!(*stream.state.borrow(), StreamState::Failed);
+        if is_failed {
+            stream.leave();
+            return Err(stream.connect_error.get());
+        }
+        Ok(stream)
+    }
+
+    /// An accepted connection.
+    pub(crate) fn accepted(dialect: Dialect, sockets: &Rc<ThreadSockets>, socket: ShardSocket) -> Rc<Self> {
+        let stream = Self::new(dialect, sockets);
+        sockets.assign(socket, stream.key());
+        stream.state.replace(StreamState::Connected(socket));
+        stream
+    }
+
+    /// Sets the options that an accepted connection has from its listener, beside those of the socket itself.
+    pub(crate) fn inherit(&self, mode: ReceiveMode, send_cap: u16) {
+        self.send_cap.set(send_cap);
+        self.set_receive_mode(mode);
+    }
+
+    /// A connected socket that is in no shard.
+    pub(crate) fn from_descriptor(
+        dialect: Dialect,
+        sockets: &Rc<ThreadSockets>,
+        descriptor: OwnedFd,
+    ) -> io::Result<Rc<Self>> {
+        let stream = Self::new(dialect, sockets);
+        match sockets.attach(descriptor, stream.key()) {
+            Ok(socket) => {
+                stream.state.replace(StreamState::Connected(socket));
+                Ok(stream)
+            }
+            Err(error) => {
+                stream.leave();
+                Err(error)
+            }
+        }
+    }
+
+    /// Creates the channel, which owns the stream.
+    pub(crate) fn into_channel(self: Rc<Self>) -> Channel {
+        let name = self.dialect.next_channel_name();
+        let stream = Rc::clone(&self);
+        let channel = Channel::create(self.dialect.stream_type(), &name, self, Interest::BOTH);
+        stream.channel.set(Some(channel));
+        channel.set_option(c"-translation", c"auto crlf");
+        channel
+    }
+
+    fn key(&self) -> SlabKey {
+        self.key.get().expect("set by `new`")
+    }
+
+    fn sockets(&self) -> Rc<ThreadSockets> {
+        Rc::clone(&self.sockets.borrow())
+    }
+
+    fn leave(&self) {
+        if let Some(key) = self.key.take() {
+            self.sockets().remove(key);
+            crate::stats::socket_closed();
+        }
+    }
+
+    // ---- Connecting ----
+
+    /// Starts a connect to the next pair for which that is possible.
+    fn try_pairs(&self, mut attempts: Box<ConnectAttempts>, mut last_error: i32) {
+        while let Some(pair) = attempts.rest.pop() {
+            // Any address and port: the system chooses both in the connect.
+            let is_any = pair.from.ip().is_unspecified() && pair.from.port() == 0;
+            let to = Destination::Tcp { to: pair.to, from: (!is_any).then_some(pair.from) };
+            match self.sockets().connect(&to, self.key()) {
+                Ok(socket) => {
+                    attempts.current = Some(pair);
+                    self.state.replace(StreamState::Connecting(socket, attempts));
+                    return;
+                }
+                Err(error) => last_error = system_error(&error),
+            }
+        }
+        self.connect_error.set(last_error);
+        self.state.replace(StreamState::Failed);
+        self.ready_in(Interest::BOTH);
+    }
+
+    fn is_connecting(&self) -> bool {
+        matches!(*self.state.borrow(), StreamState::Connecting(..))
+    }
+
+    /// Waits for the end of all attempts, without running scripts.
+    fn wait_while_connecting(&self) {
+        let sockets = self.sockets();
+        loop {
+            sockets.turn_until_done();
+            if !self.is_connecting() {
+                return;
+            }
+            sockets.wait_for_event();
+        }
+    }
+
+    /// Continues a connect in the background as far as possible now; waits for its end on a blocking channel.
+    fn finish_connect(&self) -> Result<ShardSocket, i32> {
+        if self.is_connecting() {
+            if self.is_blocking.get() {
+                self.wait_while_connecting();
+            } else {
+                self.sockets().turn_until_done();
+            }
+        }
+        match *self.state.borrow() {
+            StreamState::Connected(socket) => Ok(socket),
+            StreamState::Connecting(..) => Err(libc::EAGAIN),
+            _ => Err(libc::ENOTCONN),
+        }
+    }
+
+    pub(crate) fn on_connected(&self) {
+        let state = self.state.replace(StreamState::Idle);
+        self.state.replace(match state {
+            StreamState::Connecting(socket, _) => StreamState::Connected(socket),
+            other => other,
+        });
+        self.ready_in(Interest::WRITABLE);
+        self.interest_changed();
+    }
+
+    pub(crate) fn on_connect_failed(&self, error: i32) {
+        let state = self.state.replace(StreamState::Idle);
+        match state {
+            StreamState::Connecting(_, attempts) => self.try_pairs(attempts, error),
+            other => {
+                self.state.replace(other);
+            }
+        }
+    }
+
+    // ---- Readiness ----
+
+    pub(crate) fn on_ready(&self, directions: Interest) {
+        self.awaited.set(self.awaited.get().without(directions));
+        if directions.has(Interest::READABLE) {
+            self.fill_read_ahead();
+        }
+        self.ready_in(directions);
+        self.interest_changed();
+    }
+
+    /// Receives ahead, in the modes that do so.
+    fn fill_read_ahead(&self) {
+        let mut read_ahead = self.read_ahead.borrow_mut();
+        if let (Some(ahead), StreamState::Connected(socket)) = (read_ahead.as_mut(), &*self.state.borrow()) {
+            let buffer_size = self.channel.get().map_or(BURST_BUFFER_SIZE, Channel::buffer_size);
+            let sockets = self.sockets();
+            ahead.fill(sockets.now(), buffer_size, |into| sockets.receive(*socket, into));
+        }
+    }
+
+    fn set_receive_mode(&self, mode: ReceiveMode) {
+        let mut read_ahead = self.read_ahead.borrow_mut();
+        match (&mut *read_ahead, mode) {
+            (None, ReceiveMode::ZeroByte) => {}
+            (Some(ahead), mode) => ahead.set_mode(mode),
+            (none, mode) => *none = Some(Box::new(ReadAhead::new(mode))),
+        }
+        drop(read_ahead);
+        self.interest_changed();
+    }
+
+    /// The driver cannot use the socket: reads and writes report why.
+    pub(crate) fn on_broken(&self) {
+        self.state.replace(StreamState::Closed);
+        self.ready_in(Interest::BOTH);
+    }
+
+    fn ready_in(&self, directions: Interest) {
+        let ready = directions.and(self.interest.get());
+        if ready.is_none() {
+            return;
+        }
+        self.ready.set(self.ready.get().with(ready));
+        if !self.is_event_queued.replace(true) {
+            self.sockets().queue_event(self.key());
+        }
+    }
+
+    fn interest_changed(&self) {
+        if let Some(key) = self.key.get()
+            && !self.is_changed.replace(true)
+        {
+            self.sockets().interest_changed(key);
+        }
+    }
+
+    /// The directions to request from the shard.
+    pub(crate) fn next_interest(&self) -> Option<(ShardSocket, Interest)> {
+        self.is_changed.set(false);
+        match *self.state.borrow() {
+            StreamState::Connected(socket) => {
+                let mut wanted = self.interest.get();
+                if let Some(ahead) = &*self.read_ahead.borrow() {
+                    if ahead.has_input() {
+                        self.ready_in(Interest::READABLE);
+                        wanted = wanted.without(Interest::READABLE);
+                    }
+                    if ahead.wants_more() {
+                        wanted = wanted.with(Interest::READABLE);
+                    }
+                }
+                let wanted = wanted.without(self.awaited.get()).without(self.ready.get());
+                self.awaited.set(self.awaited.get().with(wanted));
+                (!wanted.is_none()).then_some((socket, wanted))
+            }
+            // A failure repeats until the script closes the channel.
+            StreamState::Failed | StreamState::Closed => {
+                self.ready_in(Interest::BOTH);
+                None
+            }
+            StreamState::Idle | StreamState::Connecting(..) | StreamState::Moving(..) => None,
+        }
+    }
+
+    /// Reports readiness to Tcl.
+    pub(crate) fn handle_event(&self) {
+        self.is_event_queued.set(false);
+        let ready = self.ready.replace(Interest::NONE).and(self.interest.get());
+        if let Some(channel) = self.channel.get()
+            && !ready.is_none()
+        {
+            channel.notify(ready);
+        }
+        self.interest_changed();
+    }
+
+    fn wait_until(&self, socket: ShardSocket, events: PollFlags) -> Result<(), i32> {
+        let waited = self.sockets().with_descriptor(socket, |descriptor| {
+            let mut waiting = [PollFd::new(&descriptor, events)];
+            poll(&mut waiting, None)
+        });
+        match waited {
+            Ok(Ok(_)) | Ok(Err(rustix::io::Errno::INTR)) => Ok(()),
+            Ok(Err(error)) => Err(error.raw_os_error()),
+            Err(error) => Err(system_error(&error)),
+        }
+    }
+
+    fn take_attempts(attempts: Box<ConnectAttempts>) -> Box<ConnectAttempts> {
+        let mut attempts = attempts;
+        attempts.rest.extend(attempts.current.take());
+        attempts
+    }
+}
+
+/// The number of a system error; other errors are said to be `EINVAL`.
+pub(crate) fn system_error(error: &io::Error) -> i32 {
+    match error.kind() {
+        io::ErrorKind::NotConnected => libc::ENOTCONN,
+        io::ErrorKind::QuotaExceeded => libc::EMFILE,
+        _ => error.raw_os_error().unwrap_or(libc::EINVAL),
+    }
+}
+
+impl ChannelDriver for Stream {
+    fn begin_close(&self) {
+        self.is_closing.set(true);
+    }
+
+    fn close(self: Rc<Self>) -> Result<(), i32> {
+        let state = self.state.replace(StreamState::Closed);
+        if let StreamState::Connected(socket) | StreamState::Connecting(socket, _) = state {
+            self.sockets().close(socket);
+        }
+        self.channel.set(None);
+        self.leave();
+        Ok(())
+    }
+
+    fn close_direction(&self, direction: CloseDirection) -> Result<(), i32> {
+        let socket = self.finish_connect()?;
+        let how = match direction {
+            CloseDirection::Read => Shutdown::Read,
+            CloseDirection::Write => Shutdown::Write,
+        };
+        match self.sockets().with_descriptor(socket, |descriptor| rustix::net::shutdown(descriptor, how)) {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(error.raw_os_error()),
+            Err(error) => Err(system_error(&error)),
+        }
+    }
+
+    fn input(&self, into: &mut [u8]) -> Result<usize, i32> {
+        let socket = self.finish_connect()?;
+        let received_ahead = self.read_ahead.borrow_mut().as_mut().and_then(|ahead| ahead.read(into));
+        if let Some(outcome) = received_ahead {
+            self.interest_changed();
+            return outcome.or_else(|error| if error == libc::ECONNRESET { Ok(0) } else { Err(error) });
+        }
+        loop {
+            match self.sockets().receive(socket, into) {
+                Ok(count) => return Ok(count),
+                // As in Tcl's core: the end of the stream.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(0),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && self.is_blocking.get() => {
+                    self.wait_until(socket, PollFlags::IN)?;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(system_error(&error)),
+            }
+        }
+    }
+
+    fn output(&self, from: &[u8]) -> Result<usize, i32> {
+        let socket = self.finish_connect()?;
+        loop {
+            match self.sockets().send(socket, from) {
+                Ok(count) => return Ok(count),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && self.is_blocking.get() => {
+                    self.wait_until(socket, PollFlags::OUT)?;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(system_error(&error)),
+            }
+        }
+    }
+
+    fn set_option(&self, name: &str, value: &str) -> Result<(), OptionError> {
+        self.set_socket_option(name, value)
+    }
+
+    fn get_option(
+        &self,
+        interp: Option<Interp>,
+        name: Option<&str>,
+        into: &mut OptionList,
+    ) -> Result<(), OptionError> {
+        match name {
+            Some(name) => self.append_option(interp, name, into),
+            None => self.append_all_options(interp, into),
+        }
+    }
+
+    fn watch(&self, interest: Interest) {
+        if self.interest.replace(interest) != interest || !interest.is_none() {
+            self.interest_changed();
+        }
+    }
+
+    fn descriptor(&self) -> Option<RawFd> {
+        let (sockets, socket) = (self.sockets(), self.socket().ok()?);
+        sockets.with_descriptor(socket, |descriptor| descriptor.as_fd().as_raw_fd()).ok()
+    }
+
+    fn set_blocking(&self, blocking: bool) -> Result<(), i32> {
+        self.is_blocking.set(blocking);
+        Ok(())
+    }
+
+    fn change_thread(self: Rc<Self>, action: ThreadAction) {
+        match action {
+            // Tcl takes a channel out of its thread before it closes it.
+            ThreadAction::Remove if self.is_closing.get() => {}
+            ThreadAction::Remove => self.leave_thread(),
+            ThreadAction::Insert => self.enter_thread(),
+        }
+    }
+}
+
+impl Stream {
+    fn leave_thread(&self) {
+        let sockets = self.sockets();
+        if self.is_connecting() {
+            sockets.turn_until_done();
+        }
+        let state = self.state.replace(StreamState::Idle);
+        self.state.replace(match state {
+            StreamState::Connected(socket) => StreamState::Moving(sockets.detach(socket).ok(), None),
+            StreamState::Connecting(socket, attempts) => {
+                sockets.close(socket);
+                StreamState::Moving(None, Some(Self::take_attempts(attempts)))
+            }
+            other => other,
+        });
+        self.leave();
+    }
+
+    fn enter_thread(self: Rc<Self>) {
+        if self.key.get().is_some() {
+            // A new channel: its socket is here already.
+            return;
+        }
+        let Ok(sockets) = ThreadSockets::get() else { return self.on_lost() };
+        self.sockets.replace(Rc::clone(&sockets));
+        self.key.set(Some(sockets.insert(SocketChannel::Stream(Rc::clone(&self)))));
+        crate::stats::socket_opened();
+        for flag in [&self.is_event_queued, &self.is_changed] {
+            flag.set(false);
+        }
+        self.awaited.set(Interest::NONE);
+        self.ready.set(Interest::NONE);
+        let state = self.state.replace(StreamState::Idle);
+        match state {
+            StreamState::Moving(Some(descriptor), _) => match sockets.attach(descriptor, self.key()) {
+                Ok(socket) => {
+                    self.state.replace(StreamState::Connected(socket));
+                }
+                Err(_) => self.on_lost(),
+            },
+            StreamState::Moving(None, Some(attempts)) => self.try_pairs(attempts, libc::EHOSTUNREACH),
+            StreamState::Moving(None, None) => self.on_lost(),
+            other => {
+                self.state.replace(other);
+            }
+        }
+        self.interest_changed();
+    }
+
+    /// The socket could not be moved to another thread.
+    fn on_lost(&self) {
+        self.state.replace(StreamState::Closed);
+    }
+}

@@ -1,0 +1,478 @@
+//! The sockets of one interpreter thread, and their part in its event loop.
+//!
+//! ```text
+//!  before a wait:  arm what scripts wait for ─▶ turns ─▶ events? queue them, do not wait
+//!                                                        none?   arm the waiter
+//!  after a wait:   turn, if the waiter has woken the thread ─▶ queue the events
+//!  on its turn:    a queued event ─▶ Channel::notify, or a listener's script
+//! ```
+//!
+//! Nothing here is borrowed while Tcl runs a script, since the script may call any function again.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::rc::Rc;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use stilling_engine::driver::choice::DriverKind;
+use stilling_engine::driver::{Destination, Wait};
+use stilling_engine::{Clock, Time, Token};
+
+use crate::driver_choice;
+use crate::listener::Listener;
+use crate::poll_policy::PollPolicy;
+use crate::shard::{self, SocketEvent, SocketShard};
+use crate::slab::{Slab, SlabKey};
+use crate::stream::Stream;
+use crate::tcl::{self, EventFlags, EventSource, EventSourceGuard};
+use crate::waiter::WaitRegistration;
+
+/// A socket in a shard of this thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ShardSocket {
+    shard: u32,
+    pub(crate) token: Token,
+}
+
+/// A listening socket in a shard of this thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ShardListener {
+    shard: u32,
+    number: u32,
+}
+
+impl ShardListener {
+    /// Whether it is the one by which the listener is known; the others are duplicates.
+    pub(crate) fn is_first(self) -> bool {
+        self.shard == 0
+    }
+}
+
+/// An accepted connection without a channel.
+#[derive(Debug)]
+pub(crate) enum AcceptedConnection {
+    InShard(ShardSocket),
+    /// It came from another thread with its listener.
+    Detached(OwnedFd),
+}
+
+/// An entry of the table of channels.
+#[derive(Clone)]
+pub(crate) enum SocketChannel {
+    Stream(Rc<Stream>),
+    Listener(Rc<Listener>),
+}
+
+struct ThreadShard {
+    shard: Box<dyn SocketShard>,
+    /// `None` after the thread's end.
+    wait: Option<WaitRegistration>,
+    /// The channels of its listeners, by the shard's numbers.
+    listeners: Vec<Option<SlabKey>>,
+}
+
+pub(crate) struct ThreadSockets {
+    kind: DriverKind,
+    shards: RefCell<Vec<ThreadShard>>,
+    channels: RefCell<Slab<SocketChannel>>,
+    /// Channels whose interest may have changed, without duplicates.
+    changed: RefCell<Vec<SlabKey>>,
+    /// Sockets that the last [`detach`](Self::detach) released.
+    detached: RefCell<Vec<OwnedFd>>,
+    /// Taken and returned by [`turn`](Self::turn).
+    events: RefCell<Vec<SocketEvent>>,
+    /// Events of channels in Tcl's queue.
+    queued: Cell<usize>,
+    poll_policy: PollPolicy,
+    clock: Clock,
+    /// The registration as an event source; `None` after the thread's end.
+    source: Cell<Option<EventSourceGuard<ThreadSockets>>>,
+}
+
+thread_local! {
+    static CURRENT: RefCell<Option<Rc<ThreadSockets>>> = const { RefCell::new(None) };
+}
+
+impl ThreadSockets {
+    /// The sockets of the current thread; created by the first call.
+    pub(crate) fn get() -> io::Result<Rc<Self>> {
+        if let Some(sockets) = Self::current() {
+            return Ok(sockets);
+        }
+        let sockets = Rc::new(ThreadSockets {
+            kind: driver_choice::selected()?,
+            shards: RefCell::default(),
+            channels: RefCell::default(),
+            changed: RefCell::default(),
+            detached: RefCell::default(),
+            events: RefCell::default(),
+            queued: Cell::new(0),
+            poll_policy: PollPolicy::new(),
+            clock: Clock::real(),
+            source: Cell::new(Some(EventSourceGuard::new())),
+        });
+        sockets.add_shard()?;
+        CURRENT.with_borrow_mut(|current| *current = Some(Rc::clone(&sockets)));
+        tcl::on_thread_exit(|| {
+            // Channels that Tcl closes later keep the sockets alive.
+            if let Some(sockets) = CURRENT.with_borrow_mut(Option::take) {
+                sockets.end_thread();
+            }
+        });
+        Ok(sockets)
+    }
+
+    /// Ends the participation in the event loop; sockets can still be used and closed.
+    fn end_thread(&self) {
+        self.source.take();
+        for entry in self.shards.borrow_mut().iter_mut() {
+            entry.wait = None;
+        }
+    }
+
+    fn add_shard(&self) -> io::Result<()> {
+        let mut shard = shard::create(self.kind, self.clock.clone())?;
+        let waitable = shard.waitable()?;
+        // SAFETY: the descriptor is the driver's, which lives as long as the shard.
+        let wait = Some(WaitRegistration::new(unsafe { BorrowedFd::borrow_raw(waitable) })?);
+        crate::stats::register(shard.counters());
+        self.shards.borrow_mut().push(ThreadShard { shard, wait, listeners: Vec::new() });
+        Ok(())
+    }
+
+    pub(crate) fn now(&self) -> Time {
+        self.clock.now()
+    }
+
+    pub(crate) fn insert(&self, channel: SocketChannel) -> SlabKey {
+        self.channels.borrow_mut().insert(channel)
+    }
+
+    pub(crate) fn remove(&self, key: SlabKey) {
+        // Dropped after the borrow: the last reference may close sockets.
+        let removed = self.channels.borrow_mut().remove(key);
+        drop(removed);
+    }
+
+    fn channel(&self, key: SlabKey) -> Option<SocketChannel> {
+        self.channels.borrow().get(key).cloned()
+    }
+
+    /// Records that the interest of a channel may have changed.
+    pub(crate) fn interest_changed(&self, key: SlabKey) {
+        self.changed.borrow_mut().push(key);
+    }
+
+    /// Queues a channel's event behind all other events of this thread.
+    pub(crate) fn queue_event(&self, key: SlabKey) {
+        self.queued.set(self.queued.get() + 1);
+        EventSourceGuard::<ThreadSockets>::queue(key.to_bits());
+    }
+
+    /// Runs `act` on the shard of a socket. It must not call Tcl.
+    fn with_shard<R>(&self, socket: ShardSocket, act: impl FnOnce(&mut dyn SocketShard) -> R) -> R {
+        let mut shards = self.shards.borrow_mut();
+        act(shards[socket.shard as usize].shard.as_mut())
+    }
+
+    /// Starts a connect.
+    pub(crate) fn connect(&self, to: &Destination, key: SlabKey) -> io::Result<ShardSocket> {
+        self.in_last_shard(|shard| shard.connect(to, key))
+    }
+
+    /// Adds a connected socket.
+    pub(crate) fn attach(&self, descriptor: OwnedFd, key: SlabKey) -> io::Result<ShardSocket> {
+        self.in_last_shard(|shard| shard.attach(descriptor, key))
+    }
+
+    /// Adds a socket to the shard that has most room.
+    fn in_last_shard(
+        &self,
+        add: impl FnOnce(&mut dyn SocketShard) -> io::Result<Token>,
+    ) -> io::Result<ShardSocket> {
+        self.add_shard_if_crowded();
+        let mut shards = self.shards.borrow_mut();
+        let shard = (shards.len() - 1) as u32;
+        let token = add(shards[shard as usize].shard.as_mut())?;
+        Ok(ShardSocket { shard, token })
+    }
+
+    pub(crate) fn assign(&self, socket: ShardSocket, key: SlabKey) {
+        self.with_shard(socket, |shard| shard.assign(socket.token, key));
+    }
+
+    /// Adds a listening socket to all shards.
+    pub(crate) fn listen(&self, descriptor: OwnedFd, key: SlabKey) -> io::Result<Vec<ShardListener>> {
+        let count = self.shards.borrow().len();
+        let mut descriptors = Vec::new();
+        for _ in 1..count {
+            descriptors.push(descriptor.try_clone()?);
+        }
+        descriptors.push(descriptor);
+        let mut listeners = Vec::new();
+        for (shard, descriptor) in descriptors.into_iter().enumerate() {
+            listeners.push(self.listen_in(shard, descriptor, key)?);
+        }
+        Ok(listeners)
+    }
+
+    fn listen_in(&self, shard: usize, descriptor: OwnedFd, key: SlabKey) -> io::Result<ShardListener> {
+        let mut shards = self.shards.borrow_mut();
+        let entry = &mut shards[shard];
+        let number = entry.shard.listen(descriptor)?;
+        let index = number as usize;
+        if index >= entry.listeners.len() {
+            entry.listeners.resize(index + 1, None);
+        }
+        entry.listeners[index] = Some(key);
+        Ok(ShardListener { shard: shard as u32, number })
+    }
+
+    /// Adds a shard with direct descriptors when the last one is nearly full: all listeners accept there, too.
+    fn add_shard_if_crowded(&self) {
+        let is_crowded = self.kind == DriverKind::UringDirect
+            && self.shards.borrow().last().is_some_and(|entry| entry.shard.is_crowded());
+        // Without another shard the last one fills up, and accepting pauses.
+        if !is_crowded || self.add_shard().is_err() {
+            return;
+        }
+        let shard = self.shards.borrow().len() - 1;
+        let channels: Vec<_> = self.channels.borrow().values().cloned().collect();
+        for channel in channels {
+            let SocketChannel::Listener(listener) = channel else { continue };
+            for descriptor in listener.duplicate_sockets() {
+                if let Ok(added) = self.listen_in(shard, descriptor, listener.key()) {
+                    listener.add_socket(added);
+                }
+            }
+        }
+    }
+
+    /// Closes listening sockets at once.
+    pub(crate) fn close_listeners(&self, listeners: &[ShardListener]) {
+        for listener in listeners {
+            let mut shards = self.shards.borrow_mut();
+            let entry = &mut shards[listener.shard as usize];
+            entry.shard.close_listener(listener.number);
+            entry.listeners[listener.number as usize] = None;
+        }
+        self.turn_until_done();
+    }
+
+    pub(crate) fn with_listener(
+        &self,
+        listener: ShardListener,
+        act: &mut dyn FnMut(BorrowedFd<'_>),
+    ) -> io::Result<()> {
+        let mut shards = self.shards.borrow_mut();
+        shards[listener.shard as usize].shard.with_listener(listener.number, act)
+    }
+
+    pub(crate) fn receive(&self, socket: ShardSocket, into: &mut [u8]) -> io::Result<usize> {
+        self.with_shard(socket, |shard| shard.receive(socket.token, into))
+    }
+
+    pub(crate) fn send(&self, socket: ShardSocket, from: &[u8]) -> io::Result<usize> {
+        self.with_shard(socket, |shard| shard.send(socket.token, from))
+    }
+
+    /// Calls `act` with the socket's descriptor, which may be temporary.
+    pub(crate) fn with_descriptor<R>(
+        &self,
+        socket: ShardSocket,
+        act: impl FnOnce(BorrowedFd<'_>) -> R,
+    ) -> io::Result<R> {
+        let (mut act, mut outcome) = (Some(act), None);
+        self.with_shard(socket, |shard| {
+            shard.with_descriptor(socket.token, &mut |descriptor| {
+                if let Some(act) = act.take() {
+                    outcome = Some(act(descriptor));
+                }
+            })
+        })?;
+        outcome.ok_or_else(|| io::ErrorKind::NotConnected.into())
+    }
+
+    pub(crate) fn peer_address(&self, socket: ShardSocket) -> io::Result<std::net::SocketAddr> {
+        self.with_shard(socket, |shard| shard.peer_address(socket.token))
+    }
+
+    pub(crate) fn local_address(&self, socket: ShardSocket) -> io::Result<std::net::SocketAddr> {
+        self.with_shard(socket, |shard| shard.local_address(socket.token))
+    }
+
+    /// Closes a socket at once: its peer sees the end although the script may go on without its event loop.
+    pub(crate) fn close(&self, socket: ShardSocket) {
+        self.with_shard(socket, |shard| shard.close(socket.token));
+        self.turn_until_done();
+    }
+
+    /// Takes a socket out of its shard.
+    pub(crate) fn detach(&self, socket: ShardSocket) -> io::Result<OwnedFd> {
+        self.with_shard(socket, |shard| shard.detach(socket.token));
+        self.turn_until_done();
+        self.detached.borrow_mut().pop().ok_or_else(|| io::ErrorKind::NotConnected.into())
+    }
+
+    /// Carries out what was requested, and queues all events.
+    pub(crate) fn turn_until_done(&self) {
+        loop {
+            self.turn();
+            let mut shards = self.shards.borrow_mut();
+            if shards.iter_mut().all(|entry| entry.shard.prepare_to_wait() != Wait::No) {
+                return;
+            }
+        }
+    }
+
+    /// Waits until the shards have events for the next turn. Requests must have been carried out. Runs no scripts.
+    pub(crate) fn wait_for_event(&self) {
+        let mut shards = self.shards.borrow_mut();
+        let waitables = shards.iter_mut().filter_map(|entry| entry.shard.waitable().ok());
+        let mut waiting: Vec<_> = waitables
+            .map(|waitable| {
+                // SAFETY: the descriptor is the driver's, which lives as long as the borrowed shard.
+                let waitable = unsafe { BorrowedFd::borrow_raw(waitable) };
+                PollFd::from_borrowed_fd(waitable, PollFlags::IN)
+            })
+            .collect();
+        // An interrupted wait is repeated by the caller.
+        let _ = poll(&mut waiting, None);
+    }
+
+    fn turn(&self) {
+        let count = self.shards.borrow().len();
+        for index in 0..count {
+            let mut events = self.events.take();
+            {
+                let mut shards = self.shards.borrow_mut();
+                // A failure of the system call is permanent for the driver; its sockets report it when they are used.
+                let _ = shards[index].shard.turn();
+                shards[index].shard.take_events(&mut events);
+            }
+            for event in events.drain(..) {
+                self.dispatch(index as u32, event);
+            }
+            self.events.replace(events);
+        }
+    }
+
+    fn dispatch(&self, shard: u32, event: SocketEvent) {
+        match event {
+            SocketEvent::Accepted { listener, token } => {
+                let socket = ShardSocket { shard, token };
+                let key = {
+                    let shards = self.shards.borrow();
+                    shards[shard as usize].listeners.get(listener as usize).copied().flatten()
+                };
+                match key.and_then(|key| self.channel(key)) {
+                    Some(SocketChannel::Listener(listener)) => {
+                        listener.accepted(AcceptedConnection::InShard(socket));
+                    }
+                    _ => self.with_shard(socket, |shard| shard.close(token)),
+                }
+            }
+            SocketEvent::Detached { descriptor } => self.detached.borrow_mut().push(descriptor),
+            SocketEvent::Connected { socket } => self.with_stream(socket, Stream::on_connected),
+            SocketEvent::ConnectFailed { socket, error } => {
+                self.with_stream(socket, |stream| stream.on_connect_failed(error));
+            }
+            SocketEvent::Ready { socket, directions } => {
+                self.with_stream(socket, |stream| stream.on_ready(directions));
+            }
+            SocketEvent::Broken { socket } => self.with_stream(socket, Stream::on_broken),
+        }
+    }
+
+    fn with_stream(&self, key: SlabKey, act: impl FnOnce(&Stream)) {
+        if let Some(SocketChannel::Stream(stream)) = self.channel(key) {
+            act(&stream);
+        }
+    }
+
+    /// Requests the events that scripts wait for.
+    fn arm_changed(&self) {
+        let changed = self.changed.take();
+        for &key in &changed {
+            match self.channel(key) {
+                Some(SocketChannel::Stream(stream)) => {
+                    if let Some((socket, directions)) = stream.next_interest() {
+                        self.with_shard(socket, |shard| shard.await_ready(socket.token, directions));
+                    }
+                }
+                Some(SocketChannel::Listener(listener)) => listener.queue_event(),
+                None => {}
+            }
+        }
+        let mut emptied = changed;
+        emptied.clear();
+        emptied.append(&mut self.changed.borrow_mut());
+        self.changed.replace(emptied);
+    }
+}
+
+impl EventSource for ThreadSockets {
+    fn prepare(&self, permitted: EventFlags) {
+        if !permitted.permit_channels() {
+            return;
+        }
+        self.arm_changed();
+        self.turn_until_done();
+        self.add_shard_if_crowded();
+        if self.queued.get() > 0 {
+            return self.poll_policy.end_wait(self.clock.now());
+        }
+        let mut earliest: Option<Duration> = None;
+        let mut shards = self.shards.borrow_mut();
+        for entry in shards.iter_mut() {
+            if let Wait::Until(at) = entry.shard.prepare_to_wait() {
+                let span = at.since(self.clock.now());
+                earliest = Some(earliest.map_or(span, |other| other.min(span)));
+            }
+            let armed = entry.wait.as_ref().map(WaitRegistration::arm);
+            if !matches!(armed, Some(Ok(()))) {
+                // Without the waiter the thread asks for events itself, every few milliseconds.
+                earliest = Some(earliest.unwrap_or(FALLBACK_INTERVAL).min(FALLBACK_INTERVAL));
+            }
+        }
+        if let Some(span) = earliest {
+            tcl::limit_wait(span);
+        }
+    }
+
+    fn check(&self, permitted: EventFlags) {
+        if permitted.permit_channels() {
+            self.poll_policy.wait_ended();
+            let is_woken = {
+                let shards = self.shards.borrow();
+                shards.iter().any(|entry| entry.wait.as_ref().is_none_or(|wait| !wait.is_armed()))
+            };
+            if is_woken {
+                self.turn();
+            }
+        }
+    }
+
+    fn handle(&self, target: u64, permitted: EventFlags) -> bool {
+        if !permitted.permit_channels() {
+            return false;
+        }
+        let key = SlabKey::from_bits(target);
+        self.queued.set(self.queued.get().saturating_sub(1));
+        match self.channel(key) {
+            Some(SocketChannel::Stream(stream)) => stream.handle_event(),
+            Some(SocketChannel::Listener(listener)) => listener.handle_event(),
+            None => {}
+        }
+        true
+    }
+
+    fn current() -> Option<Rc<Self>> {
+        CURRENT.try_with(|current| current.borrow().clone()).ok().flatten()
+    }
+}
+
+/// Interval between turns when the waiter cannot be used.
+const FALLBACK_INTERVAL: Duration = Duration::from_millis(5);

@@ -1,0 +1,70 @@
+//! Runs scripts with the extension loaded.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+/// The drivers, as `STILLING_TCL_DRIVER` names them.
+pub(crate) const DRIVERS: [&str; 3] = ["poll", "uring", "direct"];
+
+/// Seconds until a script that hangs is ended.
+const SCRIPT_SECONDS: &str = "60";
+
+/// Defined for every script: `check` ends it with a message unless two values are equal; `wait` runs the event loop
+/// until a global variable is set, and fails after 20 s.
+const PRELUDE: &str = r#"
+proc check {what actual expected} {
+    if {$actual ne $expected} {
+        puts stderr "$what: got \"$actual\", expected \"$expected\""
+        exit 1
+    }
+}
+proc wait {name} {
+    set timer [after 20000 [list set ::$name "timeout"]]
+    vwait ::$name
+    after cancel $timer
+    return [set ::$name]
+}
+proc bgerror {message} {
+    puts stderr "background error: $message\n$::errorInfo"
+    exit 1
+}
+proc port_of {listener} { lindex [fconfigure $listener -sockname] 2 }
+"#;
+
+/// The extension, which cargo builds for the tests of its crate.
+fn library() -> PathBuf {
+    let test = std::env::current_exe().expect("a test has a path");
+    let folder = test.parent().expect("a test is in a folder");
+    let library = folder.join("libstilling_tcl.so");
+    assert!(library.exists(), "{} is missing", library.display());
+    library
+}
+
+/// Runs a script on one driver. It must end with status 0; returns its standard output.
+pub(crate) fn run_on(driver: &str, script: &str) -> String {
+    let mut child = Command::new("timeout")
+        .args(["--kill-after=5", SCRIPT_SECONDS, "tclsh8.6"])
+        .env("STILLING_TCL_DRIVER", driver)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("tclsh8.6 is installed: cargo xtask test installs it");
+    let whole = format!("load {} Stilling\n{PRELUDE}\n{script}\nexit 0\n", library().display());
+    let mut input = child.stdin.take().expect("it is piped");
+    // A script that ends early reports its own error.
+    let _ = input.write_all(whole.as_bytes());
+    drop(input);
+    let output = child.wait_with_output().expect("the child can be waited for");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "on {driver}: {}\n{errors}", output.status);
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Runs a script on every driver; its checks are in the script.
+pub(crate) fn run_on_all(script: &str) {
+    for driver in DRIVERS {
+        run_on(driver, script);
+    }
+}

@@ -1,0 +1,6 @@
+//! The rows of the requirements for the Tcl driver, each by a script in a real tclsh, on every driver.
+
+mod connections;
+mod harness;
+mod listeners;
+mod options;

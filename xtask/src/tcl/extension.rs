@@ -1,6 +1,7 @@
 //! The extension: build of the crate, and its layout as Tcl packages.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use super::{TclToolchain, TclVersion};
@@ -10,7 +11,13 @@ use crate::tree;
 
 const CRATE: &str = "stilling-tcl";
 
-const LIBRARY: &str = "libstilling_tcl.so";
+pub(super) const LIBRARY: &str = "libstilling_tcl.so";
+
+const INDEX: &str = "pkgIndex.tcl";
+
+/// Link to the library for its second entry point: Tcl loads a file for one package only, the system's loader a file only
+/// once, whatever its names.
+const IOCPSOCK_LINK: &str = "libiocpsock.so";
 
 /// Version of the package that programs written for IOCPSOCK require.
 const IOCPSOCK_VERSION: &str = "3.0";
@@ -22,6 +29,10 @@ pub(crate) enum PackageBuild {
 }
 
 impl PackageBuild {
+    pub(crate) fn selected(is_debug: bool) -> PackageBuild {
+        if is_debug { PackageBuild::Debug } else { PackageBuild::Release }
+    }
+
     /// Folder of cargo's results.
     fn folder(self) -> &'static str {
         match self {
@@ -77,7 +88,8 @@ impl TclToolchain {
         fs::create_dir_all(&directory)?;
         let directory = directory.canonicalize()?;
         install(&target.join(build.folder()).join(LIBRARY), &directory.join(LIBRARY))?;
-        fs::write(directory.join("pkgIndex.tcl"), package_index(env!("CARGO_PKG_VERSION")))?;
+        link(&directory)?;
+        fs::write(directory.join(INDEX), package_index(env!("CARGO_PKG_VERSION")))?;
         Ok(directory)
     }
 
@@ -98,12 +110,30 @@ fn install(from: &Path, to: &Path) -> XtaskResult {
     Ok(())
 }
 
+/// Makes the link to the library in its folder.
+fn link(directory: &Path) -> XtaskResult {
+    let link = directory.join(IOCPSOCK_LINK);
+    if link.is_symlink() {
+        fs::remove_file(&link)?;
+    }
+    Ok(symlink(LIBRARY, link)?)
+}
+
+/// Copies built packages into a new folder.
+pub(crate) fn copy_packages(from: &Path, to: &Path) -> XtaskResult {
+    fs::create_dir_all(to)?;
+    for file in [LIBRARY, INDEX] {
+        fs::copy(from.join(file), to.join(file))?;
+    }
+    link(to)
+}
+
 /// `pkgIndex.tcl` of both packages, which are one library with two entry points.
 fn package_index(version: &str) -> String {
-    let entry = |package: &str, version: &str| {
-        format!("package ifneeded {package} {version} [list load [file join $dir {LIBRARY}] {package}]\n")
+    let entry = |package: &str, version: &str, file: &str| {
+        format!("package ifneeded {package} {version} [list load [file join $dir {file}] {package}]\n")
     };
-    entry("Stilling", version) + &entry("Iocpsock", IOCPSOCK_VERSION)
+    entry("Stilling", version, LIBRARY) + &entry("Iocpsock", IOCPSOCK_VERSION, IOCPSOCK_LINK)
 }
 
 #[cfg(test)]
@@ -115,7 +145,7 @@ mod tests {
         assert_eq!(
             package_index("1.2.3"),
             "package ifneeded Stilling 1.2.3 [list load [file join $dir libstilling_tcl.so] Stilling]\n\
-             package ifneeded Iocpsock 3.0 [list load [file join $dir libstilling_tcl.so] Iocpsock]\n"
+             package ifneeded Iocpsock 3.0 [list load [file join $dir libiocpsock.so] Iocpsock]\n"
         );
     }
 
@@ -128,5 +158,19 @@ mod tests {
         install(&from, &to).expect("it is replaced");
         assert_eq!(fs::read_to_string(&to).expect("a file"), "new");
         assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 2);
+    }
+
+    #[test]
+    fn copied_packages_are_still_one_library() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (from, to) = (folder.path().join("from"), folder.path().join("to"));
+        fs::create_dir(&from).expect("a folder");
+        for file in [LIBRARY, INDEX] {
+            fs::write(from.join(file), file).expect("a file");
+        }
+        for _ in 0..2 {
+            copy_packages(&from, &to).expect("copied");
+            assert_eq!(fs::read_link(to.join(IOCPSOCK_LINK)).expect("a link"), Path::new(LIBRARY));
+        }
     }
 }

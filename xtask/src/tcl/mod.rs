@@ -11,7 +11,7 @@ use std::process::Command;
 
 use clap::Args;
 
-pub(crate) use extension::PackageBuild;
+pub(crate) use extension::{PackageBuild, copy_packages};
 pub(crate) use suite::{TclSuiteArguments, suite_stage};
 pub(crate) use toolchain::{TclToolchain, TclVersion};
 
@@ -37,8 +37,7 @@ impl TclArguments {
     pub(crate) fn run(self) -> XtaskResult {
         install_programs()?;
         let toolchain = TclToolchain::find(TclVersion::selected(self.tcl9))?;
-        let build = if self.debug { PackageBuild::Debug } else { PackageBuild::Release };
-        let directory = toolchain.build_packages(build)?;
+        let directory = toolchain.build_packages(PackageBuild::selected(self.debug))?;
         check_packages(&toolchain, &directory)?;
         println!("\nTry it:\n");
         println!("    TCLLIBPATH={} {}", directory.display(), toolchain.tclsh.display());

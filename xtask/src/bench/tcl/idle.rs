@@ -50,8 +50,9 @@ struct ServerStats {
 struct IdleFigures {
     peer: TclPeer,
     connections: usize,
-    idle_bytes: f64,
-    answered_bytes: f64,
+    /// Growth of memory in bytes per connection; `None` if the server failed.
+    idle_bytes: Option<f64>,
+    answered_bytes: Option<f64>,
     stats: ServerStats,
     answered: usize,
 }
@@ -62,7 +63,11 @@ impl TclBench {
             "server | connections | bytes each, idle | bytes each, answered | general pool | special pool | answered",
         );
         for (peer, connections) in self.idle_cases() {
-            let figures = self.measure_idle(peer, connections)?;
+            // A server that does not hold them is a result, too.
+            let figures = self.measure_idle(peer, connections).unwrap_or_else(|error| {
+                println!("{TITLE}: {}, {connections} connections: {error}", peer.name());
+                IdleFigures::failed(peer, connections)
+            });
             self.judge_idle(&figures);
             println!("{TITLE}: {}", figures.row().join(", "));
             table.push(figures.row());
@@ -103,7 +108,7 @@ impl TclBench {
             answered += process.exchange()?;
         }
         let after = server.memory();
-        let each = |bytes: u64| (bytes as f64 - before as f64) / connections as f64;
+        let each = |bytes: u64| Some((bytes as f64 - before as f64) / connections as f64);
         Ok(IdleFigures {
             peer,
             connections,
@@ -149,15 +154,20 @@ impl TclBench {
 }
 
 impl IdleFigures {
+    /// Figures of a server that did not hold its connections.
+    fn failed(peer: TclPeer, connections: usize) -> IdleFigures {
+        let stats = ServerStats { accepted: 0, general: None, special: None };
+        IdleFigures { peer, connections, idle_bytes: None, answered_bytes: None, stats, answered: 0 }
+    }
+
     fn row(&self) -> Vec<String> {
-        let pool = |bytes: Option<u64>| {
-            bytes.map_or_else(figures::unknown, |bytes| figures::thousands(bytes as f64))
-        };
+        let figure = |bytes: Option<f64>| bytes.map_or_else(figures::unknown, figures::thousands);
+        let pool = |bytes: Option<u64>| figure(bytes.map(|bytes| bytes as f64));
         vec![
             self.peer.name().to_owned(),
             figures::thousands(self.connections as f64),
-            figures::thousands(self.idle_bytes),
-            figures::thousands(self.answered_bytes),
+            figure(self.idle_bytes),
+            figure(self.answered_bytes),
             pool(self.stats.general),
             pool(self.stats.special),
             figures::thousands(self.answered as f64),

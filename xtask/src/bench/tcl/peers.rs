@@ -1,6 +1,6 @@
 //! The sockets under comparison, and Tcl servers on them.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use super::TclBench;
@@ -8,7 +8,7 @@ use crate::XtaskResult;
 use crate::bench::copy_binary;
 use crate::bench::harness::NamedServer;
 use crate::bench::server::BenchServer;
-use crate::tcl::{TclToolchain, TclVersion};
+use crate::tcl::{TclToolchain, TclVersion, copy_packages};
 use crate::tree;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -74,15 +74,15 @@ impl TclPrograms {
         let guard = tempfile::tempdir()?;
         let folder = guard.path().to_owned();
         let toolchain = TclToolchain::find(version)?;
-        let packages = match toolchain.packages() {
-            Some(built) => Some(copy_files(&built, &folder.join("packages"))?),
-            None => None,
-        };
+        let packages = toolchain.packages().map(|built| {
+            let copy = folder.join("packages");
+            copy_packages(&built, &copy).map(|()| copy)
+        });
         let programs = TclPrograms {
             generator: copy_binary("examples/tcp", &folder)?,
             patch_level: toolchain.evaluate("puts [info patchlevel]")?,
             tclsh: toolchain.tclsh,
-            packages,
+            packages: packages.transpose()?,
             folder,
         };
         Ok((guard, programs))
@@ -91,16 +91,6 @@ impl TclPrograms {
     pub(super) fn has_extension(&self) -> bool {
         self.packages.is_some()
     }
-}
-
-/// Copies the files of a folder.
-fn copy_files(from: &Path, to: &Path) -> XtaskResult<PathBuf> {
-    std::fs::create_dir_all(to)?;
-    for entry in std::fs::read_dir(from)? {
-        let entry = entry?;
-        std::fs::copy(entry.path(), to.join(entry.file_name()))?;
-    }
-    Ok(to.to_owned())
 }
 
 /// A server as a Tcl script: its path from the root, and its arguments after the command.

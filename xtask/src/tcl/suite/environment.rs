@@ -13,6 +13,7 @@ use super::files::SuiteFile;
 use super::results::FileResults;
 use crate::XtaskResult;
 use crate::steps::run;
+use crate::tcl::extension::LIBRARY;
 use crate::tcl::foreign_packages::{ForeignPackages, installed_version};
 use crate::tcl::toolchain::{TclToolchain, TclVersion, work_folder};
 
@@ -95,7 +96,7 @@ impl<'a> SuiteEnvironment<'a> {
         let scripts = init.parent().and_then(Path::file_name).ok_or("init.tcl is in a folder")?;
         let library = folder.join(scripts);
         let mut file = fs::OpenOptions::new().append(true).open(library.join("init.tcl"))?;
-        file.write_all(replacement(&packages.join("libstilling_tcl.so")).as_bytes())?;
+        file.write_all(replacement(&packages.join(LIBRARY)).as_bytes())?;
         Ok(library)
     }
 

@@ -39,6 +39,9 @@ pub(crate) struct TclSuiteArguments {
     /// Driver of the extension [default: its own choice]
     #[arg(long, value_enum)]
     driver: Option<TclDriver>,
+    /// Test a build without optimisation, which checks its assertions
+    #[arg(long)]
+    debug: bool,
     /// As an ordinary user and with `::1 localhost` in a private /etc/hosts, which other tests need
     #[arg(long)]
     ordinary_user: bool,
@@ -76,7 +79,7 @@ impl TclSuiteArguments {
             return self
                 .run_rounds(&files, |file| Ok(SuiteRow::stock(environment.run(file, Sockets::Stock)?)));
         }
-        let packages = toolchain.build_packages(PackageBuild::Release)?;
+        let packages = toolchain.build_packages(PackageBuild::selected(self.debug))?;
         let library = environment.library_with(&packages)?;
         let sockets = Sockets::Extension { library: &library, driver: self.driver };
         environment.check_replacement(sockets)?;
@@ -141,6 +144,7 @@ pub(crate) fn suite_stage(steps: &mut StepRunner) -> XtaskResult {
             rounds: 1,
             files: vec!["socket".to_owned()],
             driver: Some(driver),
+            debug: true,
             ordinary_user: false,
         };
         steps.run_step(&format!("Tcl's socket tests on {}", driver.option()), || arguments.run())?;

@@ -3,6 +3,7 @@
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -265,19 +266,18 @@ impl<S: SystemDriver> OwnerLoop<S> {
         }
     }
 
-    /// Sends zeros until the connection stays blocked, and leaves a request for `writable`. Returns their number.
-    pub(crate) fn fill_up(&mut self, token: Token) -> usize {
-        let mut sent = 0;
-        loop {
-            sent += self.fill(token);
-            self.with(token, |io| io.await_writable());
-            self.settle();
-            while self.wait(SILENCE_MS) {}
-            if self.calls().is_empty() {
-                return sent;
-            }
-            self.expect(Call::Writable(token));
-        }
+    /// An accepted connection over a Unix socket, and its client. Unlike TCP, it makes room only when its peer reads.
+    pub(crate) fn unix_connection(&mut self) -> (Token, UnixStream) {
+        let directory = tempfile::tempdir().expect("a directory for the socket");
+        let path = directory.path().join("socket");
+        let listener = self.shard.listen(net::listen_unix(&path).expect("it listens"), false);
+        let listener = listener.expect("there is room");
+        self.settle();
+        let client = UnixStream::connect(&path).expect("it listens");
+        let Call::Opened(token) = self.next_call() else { panic!("a connection waits") };
+        self.shard.close_listener(listener);
+        self.settle();
+        (token, client)
     }
 
     /// Ends a connection at once; one turn must suffice.

@@ -1,13 +1,12 @@
 //! Waits for readiness.
 
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::net::TcpStream;
-use std::os::unix::net::UnixStream;
 
-use stilling_engine::{CloseReason, Detached};
+use stilling_engine::CloseReason;
 use stilling_simulation::suite::system::SystemDriver;
 
-use crate::harness::{Call, OwnerLoop, OwnerSession, expect_read, write};
+use crate::harness::{Call, OwnerLoop, expect_read, write};
 
 const EXCHANGES: u32 = 10_000;
 
@@ -159,17 +158,18 @@ pub(crate) fn a_wait_after_an_outdated_event_is_for_new_bytes<S: SystemDriver>()
 
 pub(crate) fn both_waits_are_independent<S: SystemDriver>() {
     let mut owner = OwnerLoop::<S>::new();
-    let (token, mut client) = owner.connection();
-    let sent = owner.fill_up(token);
+    let (token, mut client) = owner.unix_connection();
+    let sent = owner.fill(token);
+    owner.with(token, |io| io.await_writable());
     owner.with(token, |io| io.await_readable());
     owner.expect_silence();
-    write(&mut client, b"x");
+    client.write_all(b"x").expect("there is room");
     owner.expect(Call::Readable(token));
     owner.expect_silence();
+    owner.with(token, |io| io.await_readable());
     owner.with(token, |io| io.ignore_readable());
-    let reader = std::thread::spawn(move || client.read_exact(&mut vec![0; sent]).map(|()| client));
+    client.read_exact(&mut vec![0; sent]).expect("all bytes arrive");
     owner.expect(Call::Writable(token));
-    let _client = reader.join().expect("no panic").expect("all bytes arrive");
     owner.expect_silence();
     assert_eq!(owner.receive_all(token), b"x");
 }
@@ -206,12 +206,10 @@ pub(crate) fn partial_sends_continue_when_writable<S: SystemDriver>() {
 /// Row 3.31: an event from before the system accepted no more is outdated.
 pub(crate) fn an_outdated_writable_is_not_reported<S: SystemDriver>() {
     let mut owner = OwnerLoop::<S>::new();
-    // Unlike TCP, a Unix socket makes room only when its peer reads.
-    let (ours, mut peer) = UnixStream::pair().expect("a pair");
-    let token =
-        owner.shard.adopt(Detached::new(ours.into(), OwnerSession::default())).expect("there is a slot");
-    owner.expect(Call::Opened(token));
-    let mut sent = owner.fill_up(token);
+    let (token, mut peer) = owner.unix_connection();
+    let mut sent = owner.fill(token);
+    owner.with(token, |io| io.await_writable());
+    owner.expect_silence();
     for _ in 0..3 {
         peer.read_exact(&mut vec![0; sent]).expect("all bytes arrive");
         sent = owner.fill(token);

@@ -14,6 +14,7 @@ mod connecting;
 mod datagrams;
 mod detaching;
 mod fixture;
+mod immediate;
 mod pieces;
 mod pipes;
 mod receiving;
@@ -37,6 +38,7 @@ pub mod contracts {
     pub use super::connecting::*;
     pub use super::datagrams::*;
     pub use super::detaching::*;
+    pub use super::immediate::*;
     pub use super::pieces::*;
     pub use super::pipes::*;
     pub use super::receiving::*;
@@ -166,6 +168,11 @@ macro_rules! contract_tests {
             a_cancel_without_anything_armed_is_silent,
             receives_without_a_buffer_wait_and_continue,
             many_receives_share_few_buffers,
+            an_immediate_send_keeps_the_order,
+            immediate_sends_stop_and_continue_when_writable,
+            an_immediate_send_to_a_reset_peer_fails,
+            both_waits_complete_independently,
+            a_check_for_input_consumes_nothing,
             a_peer_that_never_reads_stops_the_send,
             closing_with_the_send_waits_for_all_bytes,
             an_empty_send_with_close_closes,
@@ -226,6 +233,9 @@ macro_rules! system_contract_tests {
             refusing_without_a_waiting_client_does_not_block,
             a_detach_ends_a_wait_without_limit,
             an_immediate_receive_delays_no_event,
+            an_immediate_send_delays_no_event,
+            a_lent_descriptor_is_the_socket_of_its_source,
+            a_close_without_another_turn_stops_a_listener,
             the_waitable_is_readable_when_there_is_work,
         }
     };

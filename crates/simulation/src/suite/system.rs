@@ -382,6 +382,82 @@ pub fn an_immediate_receive_delays_no_event<D: SystemDriver>() {
     }
 }
 
+/// Row 5.1: the same for an immediate send.
+pub fn an_immediate_send_delays_no_event<D: SystemDriver>() {
+    let _watchdog = start_watchdog();
+    let mut fixture = DriverFixture::<SystemRig<D>>::new();
+    let (receiving, mut receiving_peer) = fixture.connection();
+    let (sending, mut sending_peer) = fixture.connection();
+    for round in 0..20 {
+        fixture.driver.await_readable(receiving);
+        fixture.expect_silence();
+        fixture.peer_writes(&mut receiving_peer, &[round]);
+        assert_eq!(fixture.driver.send_now(sending, &[round]).expect("there is room"), 1);
+        while fixture.events.is_empty() {
+            fixture.turn(Wait::Forever, &[]);
+        }
+        fixture.expect(ObservedEvent::Readable(receiving));
+        assert_eq!(fixture.driver.recv_now(receiving, &mut [0; 2]).expect("a byte is there"), 1);
+        fixture.expect_at_peer(&mut sending_peer, &[round]);
+    }
+}
+
+fn local_address(socket: &impl AsFd) -> SocketAddr {
+    net::local_addr(socket).expect("an internet socket is bound")
+}
+
+/// Row 3.9: the descriptor of a listener, a connecting socket and a connection is the source's own, or a temporary one
+/// that closes with its value.
+pub fn a_lent_descriptor_is_the_socket_of_its_source<D: SystemDriver>() {
+    let mut fixture = DriverFixture::<SystemRig<D>>::new();
+    let (listener, destination) = fixture.listen(AddressKind::V4);
+    let Destination::Tcp { to, .. } = destination else { panic!("{destination:?} is no TCP address") };
+    let lent = fixture.driver.descriptor(listener).expect("it is open");
+    assert_eq!(local_address(&lent), to);
+    drop(lent);
+    let connecting = fixture.token();
+    fixture.driver.connect(connecting, &destination).expect("a socket");
+    while !matches!(fixture.next_event(), DriverEvent::Connected { token } if token == connecting) {
+        fixture.driver.descriptor(connecting).expect("its socket exists after a turn");
+    }
+    let lent = fixture.driver.descriptor(connecting).expect("it is open");
+    assert_eq!(net::peer_addr(&lent).expect("it is connected"), to);
+    SockRef::from(&lent).set_keepalive(true).expect("a socket takes options");
+    let raw = std::os::fd::AsRawFd::as_raw_fd(&lent.as_fd());
+    let is_owned = matches!(lent, stilling_engine::driver::SourceDescriptor::Owned(_));
+    drop(lent);
+    let path = format!("/proc/self/fdinfo/{raw}");
+    // Another test may have the number of a closed one by now, but the own one stays open.
+    assert!(is_owned || std::path::Path::new(&path).exists());
+    let lent = fixture.driver.descriptor(connecting).expect("it is open");
+    assert!(SockRef::from(&lent).keepalive().expect("a socket has options"));
+    drop(lent);
+    fixture.driver.close(connecting);
+    let error = fixture.driver.descriptor(connecting).expect_err("it is closing");
+    assert_eq!(error.kind(), io::ErrorKind::NotConnected);
+}
+
+/// Row 3.8: one turn closes a listener that accepts.
+pub fn a_close_without_another_turn_stops_a_listener<D: SystemDriver>() {
+    let mut fixture = DriverFixture::<SystemRig<D>>::new();
+    for _ in 0..3 {
+        let (listener, destination) = fixture.listen(AddressKind::V4);
+        fixture.expect_silence();
+        let Destination::Tcp { to, .. } = destination else { panic!("{destination:?} is no TCP address") };
+        let mut waiting = fixture.rig.dial(&destination);
+        fixture.driver.close(listener);
+        fixture.turn(Wait::No, &[]);
+        let refused = std::net::TcpStream::connect(to).expect_err("it is closed");
+        assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+        let ended = fixture
+            .peer_reads(&mut waiting)
+            .map_or_else(|error| error.kind(), |_| io::ErrorKind::UnexpectedEof);
+        assert!(matches!(ended, io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof), "{ended}");
+        fixture.expect(ObservedEvent::Closed(listener));
+        fixture.expect_silence();
+    }
+}
+
 /// Row 3.27: a socket that cannot accept reports its error and stops; it does not retry.
 pub fn accepting_on_a_non_listener_stops_with_its_error<D: SystemDriver>() {
     let mut fixture = DriverFixture::<SystemRig<D>>::new();

@@ -355,6 +355,8 @@ pub fn outgoing_socket(to: &Destination) -> io::Result<(OwnedFd, SockAddr)> {
             let socket = Socket::new(Domain::for_address(*to), Type::STREAM, None)?;
             socket.set_tcp_nodelay(true)?;
             if let Some(from) = from {
+                // A fixed source port may belong to earlier connections that are waiting for their end.
+                socket.set_reuse_address(from.port() != 0)?;
                 socket.bind(&SockAddr::from(*from))?;
             }
             (socket, SockAddr::from(*to))

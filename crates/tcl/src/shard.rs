@@ -37,8 +37,8 @@ pub(crate) enum SocketEvent {
     Ready { socket: SlabKey, directions: Interest },
     /// The driver cannot use the socket any more.
     Broken { socket: SlabKey },
-    /// The shard released a socket.
-    Detached { descriptor: OwnedFd },
+    /// The shard released a socket, or closed it because it could not; `None`.
+    Detached { descriptor: Option<OwnedFd> },
 }
 
 /// The part of a socket that its shard knows.
@@ -47,13 +47,21 @@ pub(crate) struct SocketSession {
     /// The channel's number; `None` for an accepted connection without one.
     pub(crate) socket: Option<SlabKey>,
     listener: u32,
-    /// A failed connect, which the event `ConnectFailed` has reported.
-    connect_failed: bool,
+    end: ExpectedEnd,
+}
+
+/// Why the connection will be closed, if that is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ExpectedEnd {
+    Unknown,
+    /// The event `ConnectFailed` has reported it.
+    ConnectFailed,
+    Detach,
 }
 
 impl SocketSession {
     pub(crate) fn new(socket: SlabKey) -> Self {
-        SocketSession { socket: Some(socket), listener: u32::MAX, connect_failed: false }
+        SocketSession { socket: Some(socket), listener: u32::MAX, end: ExpectedEnd::Unknown }
     }
 }
 
@@ -68,7 +76,7 @@ impl Service for SocketService {
     type Mail = ();
 
     fn accepted(&mut self, listener: u32) -> SocketSession {
-        SocketSession { socket: None, listener, connect_failed: false }
+        SocketSession { socket: None, listener, end: ExpectedEnd::Unknown }
     }
 }
 
@@ -96,7 +104,7 @@ impl Session for SocketSession {
     }
 
     fn connect_failed(&mut self, error: &io::Error, service: &mut SocketService) {
-        self.connect_failed = true;
+        self.end = ExpectedEnd::ConnectFailed;
         if let Some(socket) = self.socket {
             let error = error.raw_os_error().unwrap_or(libc::EHOSTUNREACH);
             service.events.push(SocketEvent::ConnectFailed { socket, error });
@@ -104,11 +112,12 @@ impl Session for SocketSession {
     }
 
     fn closed(&mut self, reason: CloseReason, service: &mut SocketService) {
-        let is_expected = matches!(reason, CloseReason::Done | CloseReason::Detached) || self.connect_failed;
-        if let Some(socket) = self.socket
-            && !is_expected
-        {
-            service.events.push(SocketEvent::Broken { socket });
+        match (self.end, reason) {
+            (_, CloseReason::Done | CloseReason::Detached) | (ExpectedEnd::ConnectFailed, _) => {}
+            (ExpectedEnd::Detach, _) => service.events.push(SocketEvent::Detached { descriptor: None }),
+            (ExpectedEnd::Unknown, _) => {
+                service.events.extend(self.socket.map(|socket| SocketEvent::Broken { socket }));
+            }
         }
     }
 }
@@ -140,9 +149,11 @@ pub(crate) trait SocketShard {
     fn await_ready(&mut self, token: Token, directions: Interest);
     fn receive(&mut self, token: Token, into: &mut [u8]) -> io::Result<usize>;
     fn send(&mut self, token: Token, from: &[u8]) -> io::Result<usize>;
+    /// Makes a later wait for writability ask the system, whose answer depends on `TCP_NOTSENT_LOWAT`.
+    fn forget_writable(&mut self, token: Token);
     fn close(&mut self, token: Token);
-    /// Requests the event `Detached`.
-    fn detach(&mut self, token: Token);
+    /// Requests the event `Detached`. Returns false if the connection is not open.
+    fn detach(&mut self, token: Token) -> bool;
     /// Calls `act` with the socket's descriptor, which may be temporary.
     fn with_descriptor(&mut self, token: Token, act: &mut dyn FnMut(BorrowedFd<'_>)) -> io::Result<()>;
     fn with_listener(&mut self, listener: u32, act: &mut dyn FnMut(BorrowedFd<'_>)) -> io::Result<()>;
@@ -214,12 +225,20 @@ impl<D: Driver<Socket = OwnedFd>> SocketShard for Shard<D, SocketService> {
         self.send_now(token, from)
     }
 
+    fn forget_writable(&mut self, token: Token) {
+        Shard::forget_writable(self, token);
+    }
+
     fn close(&mut self, token: Token) {
         self.abort(token, CloseReason::Done);
     }
 
-    fn detach(&mut self, token: Token) {
-        self.with(token, |_, io| io.detach());
+    fn detach(&mut self, token: Token) -> bool {
+        let requested = self.with(token, |session, io| {
+            session.end = ExpectedEnd::Detach;
+            io.detach();
+        });
+        requested.is_some()
     }
 
     fn with_descriptor(&mut self, token: Token, act: &mut dyn FnMut(BorrowedFd<'_>)) -> io::Result<()> {
@@ -266,7 +285,7 @@ fn new_shard<D: Driver<Socket = OwnedFd> + 'static>(driver: D, clock: Clock) -> 
     let config = ShardConfig { capacity: SOCKETS_PER_THREAD_MAX, ..ShardConfig::default() };
     let mut shard = Shard::new(driver, SocketService::default(), config, clock, wake, Arc::default());
     shard.on_detached(|service: &mut SocketService, detached| {
-        service.events.push(SocketEvent::Detached { descriptor: detached.socket });
+        service.events.push(SocketEvent::Detached { descriptor: Some(detached.socket) });
     });
     Box::new(shard)
 }

@@ -22,7 +22,7 @@ use rustix::net::Shutdown;
 use stilling_engine::driver::Destination;
 
 use crate::dialect::Dialect;
-use crate::options::SEND_CAP_DEFAULT;
+use crate::options::{SEND_CAP_DEFAULT, SocketOption, set_send_cap, set_switch, unsent_bytes};
 use crate::read_ahead::{BURST_BUFFER_SIZE, ReadAhead, ReceiveMode};
 use crate::slab::SlabKey;
 use crate::tcl::{
@@ -79,6 +79,10 @@ pub(crate) struct Stream {
     /// What was received ahead of the script, in the receive modes that do so.
     read_ahead: RefCell<Option<Box<ReadAhead>>>,
     send_cap: Cell<u16>,
+    /// At least the bytes that TCP has accepted and not transmitted.
+    unsent_max: Cell<u32>,
+    /// The system reports writability only below the send cap.
+    is_send_cap_set: Cell<bool>,
 }
 
 /// The outcome of starting a connect.
@@ -102,6 +106,8 @@ impl Stream {
             connect_error: Cell::new(0),
             read_ahead: RefCell::default(),
             send_cap: Cell::new(SEND_CAP_DEFAULT),
+            unsent_max: Cell::new(0),
+            is_send_cap_set: Cell::new(false),
         });
         stream.key.set(Some(sockets.insert(SocketChannel::Stream(Rc::clone(&stream)))));
         crate::stats::socket_opened();
@@ -246,7 +252,13 @@ impl Stream {
     pub(crate) fn on_connected(&self) {
         let state = self.state.replace(StreamState::Idle);
         self.state.replace(match state {
-            StreamState::Connecting(socket, _) => StreamState::Connected(socket),
+            StreamState::Connecting(socket, _) => {
+                // The engine switches Nagle's algorithm off for outgoing connections; Tcl's default is on.
+                let _ = self
+                    .sockets()
+                    .with_descriptor(socket, |descriptor| set_switch(SocketOption::Nagle, descriptor, true));
+                StreamState::Connected(socket)
+            }
             other => other,
         });
         self.ready_in(Interest::WRITABLE);
@@ -383,6 +395,7 @@ impl Stream {
 pub(crate) fn system_error(error: &io::Error) -> i32 {
     match error.kind() {
         io::ErrorKind::NotConnected => libc::ENOTCONN,
+        io::ErrorKind::WouldBlock => libc::EAGAIN,
         io::ErrorKind::QuotaExceeded => libc::EMFILE,
         _ => error.raw_os_error().unwrap_or(libc::EINVAL),
     }
@@ -440,8 +453,16 @@ impl ChannelDriver for Stream {
     fn output(&self, from: &[u8]) -> Result<usize, i32> {
         let socket = self.finish_connect()?;
         loop {
-            match self.sockets().send(socket, from) {
-                Ok(count) => return Ok(count),
+            let room = self.send_room(socket, from.len());
+            let sent = match room {
+                0 => Err(io::ErrorKind::WouldBlock.into()),
+                room => self.sockets().send(socket, &from[..room.min(from.len())]),
+            };
+            match sent {
+                Ok(count) => {
+                    self.unsent_max.set(self.unsent_max.get().saturating_add(count as u32));
+                    return Ok(count);
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock && self.is_blocking.get() => {
                     self.wait_until(socket, PollFlags::OUT)?;
                 }
@@ -494,6 +515,27 @@ impl ChannelDriver for Stream {
 }
 
 impl Stream {
+    /// Bytes that may be sent now; 0: the socket has as many unsent bytes as its send cap permits.
+    fn send_room(&self, socket: ShardSocket, wanted: usize) -> usize {
+        let unsent_max = usize::from(self.send_cap.get()) * self.send_size();
+        if self.unsent_max.get() as usize + wanted <= unsent_max {
+            return wanted;
+        }
+        let sockets = self.sockets();
+        let unsent = sockets.with_descriptor(socket, unsent_bytes).unwrap_or(0);
+        self.unsent_max.set(u32::try_from(unsent).unwrap_or(u32::MAX));
+        let room = unsent_max.saturating_sub(unsent);
+        if room == 0 {
+            if !self.is_send_cap_set.replace(true) {
+                let (cap, size) = (self.send_cap.get(), self.send_size());
+                // Without it the wait ends early, and the room is checked again.
+                let _ = sockets.with_descriptor(socket, |descriptor| set_send_cap(descriptor, cap, size));
+            }
+            sockets.forget_writable(socket);
+        }
+        room
+    }
+
     fn leave_thread(&self) {
         let sockets = self.sockets();
         if self.is_connecting() {

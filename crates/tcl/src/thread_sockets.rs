@@ -79,8 +79,8 @@ pub(crate) struct ThreadSockets {
     channels: RefCell<Slab<SocketChannel>>,
     /// Channels whose interest may have changed, without duplicates.
     changed: RefCell<Vec<SlabKey>>,
-    /// Sockets that the last [`detach`](Self::detach) released.
-    detached: RefCell<Vec<OwnedFd>>,
+    /// The outcome of [`detach`](Self::detach), when it is known.
+    detached: RefCell<Option<Option<OwnedFd>>>,
     /// Taken and returned by [`turn`](Self::turn).
     events: RefCell<Vec<SocketEvent>>,
     /// Events of channels in Tcl's queue.
@@ -311,9 +311,23 @@ impl ThreadSockets {
 
     /// Takes a socket out of its shard.
     pub(crate) fn detach(&self, socket: ShardSocket) -> io::Result<OwnedFd> {
-        self.with_shard(socket, |shard| shard.detach(socket.token));
         self.turn_until_done();
-        self.detached.borrow_mut().pop().ok_or_else(|| io::ErrorKind::NotConnected.into())
+        self.detached.take();
+        if !self.with_shard(socket, |shard| shard.detach(socket.token)) {
+            return Err(io::ErrorKind::NotConnected.into());
+        }
+        loop {
+            self.turn_until_done();
+            match self.detached.take() {
+                Some(descriptor) => return descriptor.ok_or_else(|| io::ErrorKind::NotConnected.into()),
+                None => self.wait_for_event(),
+            }
+        }
+    }
+
+    /// Makes a later wait for writability ask the system.
+    pub(crate) fn forget_writable(&self, socket: ShardSocket) {
+        self.with_shard(socket, |shard| shard.forget_writable(socket.token));
     }
 
     /// Carries out what was requested, and queues all events.
@@ -374,7 +388,9 @@ impl ThreadSockets {
                     _ => self.with_shard(socket, |shard| shard.close(token)),
                 }
             }
-            SocketEvent::Detached { descriptor } => self.detached.borrow_mut().push(descriptor),
+            SocketEvent::Detached { descriptor } => {
+                self.detached.replace(Some(descriptor));
+            }
             SocketEvent::Connected { socket } => self.with_stream(socket, Stream::on_connected),
             SocketEvent::ConnectFailed { socket, error } => {
                 self.with_stream(socket, |stream| stream.on_connect_failed(error));

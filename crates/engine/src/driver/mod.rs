@@ -345,6 +345,13 @@ pub trait Driver: Sized {
     /// that it accepts none now.
     fn send_now(&mut self, token: Token, bytes: &[u8]) -> io::Result<usize>;
 
+    /// Makes a later [`await_writable`](Self::await_writable) ask the system, although no send has been rejected: for an
+    /// owner that stops by itself, because of `TCP_NOTSENT_LOWAT` (tcp(7)), which the readiness depends on. A driver that
+    /// always asks has nothing to do.
+    fn forget_writable(&mut self, token: Token) {
+        let _ = token;
+    }
+
     /// Whether there is something to receive on a stream, an end or a failure. Consumes nothing, not even the failure.
     /// A driver that cannot know returns true.
     fn is_readable(&mut self, token: Token) -> bool {

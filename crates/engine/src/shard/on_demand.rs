@@ -161,6 +161,14 @@ impl<D: Driver, V: Service> Shard<D, V> {
         sent
     }
 
+    /// Makes a later wait for writability of an on-demand connection ask the system, although no send has been rejected:
+    /// for an owner that limits unsent bytes with `TCP_NOTSENT_LOWAT` (tcp(7)) and stops by itself.
+    pub fn forget_writable(&mut self, token: Token) {
+        if on_demand(self.slots.get(token)).is_ok() {
+            self.driver.forget_writable(token);
+        }
+    }
+
     /// Arms the waits that an on-demand connection requests.
     pub(super) fn arm_waits(&mut self, token: Token) {
         let Some(slot) = self.slots.get(token) else { return };

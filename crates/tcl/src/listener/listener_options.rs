@@ -9,9 +9,9 @@ use super::Listener;
 use crate::addresses::name_elements;
 use crate::options::{
     BACKLOG_RECOMMENDED_MIN, SocketOption, accept_queue, get_switch, parse_count, parse_receive_mode,
-    parse_switch, set_send_cap, set_switch,
+    parse_switch, set_switch,
 };
-use crate::read_ahead::{BURST_BUFFER_SIZE, ReceiveMode};
+use crate::read_ahead::ReceiveMode;
 use crate::stream::stream_options::{append_elements, append_error, is_prefix, receive_mode_name};
 use crate::stream::system_error;
 use crate::tcl::{Interp, OptionError, OptionList};
@@ -148,8 +148,6 @@ impl Listener {
             SocketOption::Backlog => self.set_backlog(parse_count(option, value)?),
             SocketOption::SendCap => {
                 let cap = parse_count(option, value)?.min(i32::from(u16::MAX)) as u16;
-                // Accepted sockets have it from their listening socket.
-                self.with_sockets(|descriptor| set_send_cap(descriptor, cap, BURST_BUFFER_SIZE))?;
                 self.send_cap.set(cap);
                 Ok(())
             }

@@ -6,8 +6,7 @@ use super::{Stream, StreamState, system_error};
 use crate::addresses::name_elements;
 use crate::dialect::Dialect;
 use crate::options::{
-    SocketOption, get_switch, parse_count, parse_receive_mode, parse_switch, set_send_cap, set_switch,
-    unsent_bytes,
+    SocketOption, get_switch, parse_count, parse_receive_mode, parse_switch, set_switch, unsent_bytes,
 };
 use crate::read_ahead::ReceiveMode;
 use crate::tcl::{Channel, Interp, OptionError, OptionList, error_name, error_text};
@@ -167,8 +166,10 @@ impl Stream {
             }
             SocketOption::SendCap => {
                 let cap = parse_count(option, value)?.min(i32::from(u16::MAX)) as u16;
-                self.with_socket(|descriptor| set_send_cap(descriptor, cap, self.send_size()))?;
                 self.send_cap.set(cap);
+                // Set when the cap is reached.
+                self.is_send_cap_set.set(false);
+                self.interest_changed();
                 Ok(())
             }
             SocketOption::ReceiveMode => {
@@ -180,7 +181,7 @@ impl Stream {
     }
 
     /// Bytes of one send: what Tcl passes to the driver at once.
-    fn send_size(&self) -> usize {
+    pub(super) fn send_size(&self) -> usize {
         self.channel.get().map_or(1, Channel::buffer_size).max(1)
     }
 

@@ -249,6 +249,14 @@ impl Driver for Poll {
         Ok(source.send(bytes)?)
     }
 
+    fn forget_writable(&mut self, token: Token) {
+        let Some(source) = self.sources.get_mut(token) else { return };
+        source.source_flags.clear(SourceFlags::WRITABLE);
+        self.counters.system_calls += 1;
+        // If it cannot be watched, `await_writable` reports that.
+        let _ = source.watch_again(self.poll.registry(), token);
+    }
+
     fn is_readable(&mut self, token: Token) -> bool {
         self.counters.system_calls += 1;
         self.sources.get_mut(token).is_some_and(PollSource::is_readable_now)

@@ -17,7 +17,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::Shutdown;
 use stilling_engine::driver::Destination;
 
@@ -525,6 +525,10 @@ impl Stream {
         let unsent = sockets.with_descriptor(socket, unsent_bytes).unwrap_or(0);
         self.unsent_max.set(u32::try_from(unsent).unwrap_or(u32::MAX));
         let room = unsent_max.saturating_sub(unsent);
+        if room == 0 && self.has_failed(socket) {
+            // The send reports it.
+            return wanted;
+        }
         if room == 0 {
             if !self.is_send_cap_set.replace(true) {
                 let (cap, size) = (self.send_cap.get(), self.send_size());
@@ -534,6 +538,17 @@ impl Stream {
             sockets.forget_writable(socket);
         }
         room
+    }
+
+    /// Whether the system has given up the connection: it was reset, or both directions have ended.
+    fn has_failed(&self, socket: ShardSocket) -> bool {
+        let failed = self.sockets().with_descriptor(socket, |descriptor| {
+            let mut asked = [PollFd::new(&descriptor, PollFlags::OUT)];
+            let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+            poll(&mut asked, Some(&now)).is_ok()
+                && asked[0].revents().intersects(PollFlags::ERR | PollFlags::HUP)
+        });
+        failed.unwrap_or(true)
     }
 
     fn leave_thread(&self) {

@@ -211,7 +211,7 @@ impl Listener {
         crate::stats::socket_opened();
         for descriptor in self.moving.take() {
             match sockets.listen(descriptor, key) {
-                Ok(listening) => self.listening.borrow_mut().extend(listening),
+                Ok(listening) => self.listening.borrow_mut().push(listening),
                 Err(error) => {
                     self.leave();
                     return Err(error);
@@ -365,19 +365,36 @@ impl ChannelDriver for Listener {
 
 impl Listener {
     /// Duplicates of the listening sockets; those that cannot be duplicated are left out.
-    pub(crate) fn duplicate_sockets(&self) -> Vec<OwnedFd> {
+    fn duplicate_sockets(&self) -> Vec<OwnedFd> {
         let (sockets, mut duplicates) = (self.sockets(), Vec::new());
-        for &first in self.listening.borrow().iter().filter(|listening| listening.is_first()) {
-            let _ = sockets.with_listener(first, &mut |descriptor| {
+        for &listening in self.listening.borrow().iter() {
+            let _ = sockets.with_listener(listening, &mut |descriptor| {
                 duplicates.extend(descriptor.try_clone_to_owned().ok());
             });
         }
         duplicates
     }
 
-    /// Adds a duplicate of a listening socket in another shard.
-    pub(crate) fn add_socket(&self, listening: ShardListener) {
-        self.listening.borrow_mut().push(listening);
+    /// Moves the listening sockets to the shard that takes new sockets. The queue of connections is that of the sockets,
+    /// not of their descriptors, so none is lost.
+    pub(crate) fn change_shard(&self) {
+        let (sockets, former) = (self.sockets(), self.listening.take());
+        let mut current = Vec::new();
+        for listening in former {
+            let mut duplicate = None;
+            let _ = sockets.with_listener(listening, &mut |descriptor| {
+                duplicate = descriptor.try_clone_to_owned().ok();
+            });
+            match duplicate.and_then(|duplicate| sockets.listen(duplicate, self.key()).ok()) {
+                Some(moved) => {
+                    sockets.close_listeners(&[listening]);
+                    current.push(moved);
+                }
+                // It stays where it is.
+                None => current.push(listening),
+            }
+        }
+        self.listening.replace(current);
     }
 
     fn leave_thread(&self) {

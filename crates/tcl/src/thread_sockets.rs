@@ -43,13 +43,6 @@ pub(crate) struct ShardListener {
     number: u32,
 }
 
-impl ShardListener {
-    /// Whether it is the one by which the listener is known; the others are duplicates.
-    pub(crate) fn is_first(self) -> bool {
-        self.shard == 0
-    }
-}
-
 /// An accepted connection without a channel.
 #[derive(Debug)]
 pub(crate) enum AcceptedConnection {
@@ -76,6 +69,8 @@ struct ThreadShard {
 pub(crate) struct ThreadSockets {
     kind: DriverKind,
     shards: RefCell<Vec<ThreadShard>>,
+    /// The shard that takes new sockets and has all listeners.
+    open_shard: Cell<usize>,
     channels: RefCell<Slab<SocketChannel>>,
     /// Channels whose interest may have changed, without duplicates.
     changed: RefCell<Vec<SlabKey>>,
@@ -104,6 +99,7 @@ impl ThreadSockets {
         let sockets = Rc::new(ThreadSockets {
             kind: driver_choice::selected()?,
             shards: RefCell::default(),
+            open_shard: Cell::new(0),
             channels: RefCell::default(),
             changed: RefCell::default(),
             detached: RefCell::default(),
@@ -179,46 +175,32 @@ impl ThreadSockets {
 
     /// Starts a connect.
     pub(crate) fn connect(&self, to: &Destination, key: SlabKey) -> io::Result<ShardSocket> {
-        self.in_last_shard(|shard| shard.connect(to, key))
+        self.in_open_shard(|shard| shard.connect(to, key))
     }
 
     /// Adds a connected socket.
     pub(crate) fn attach(&self, descriptor: OwnedFd, key: SlabKey) -> io::Result<ShardSocket> {
-        self.in_last_shard(|shard| shard.attach(descriptor, key))
+        self.in_open_shard(|shard| shard.attach(descriptor, key))
     }
 
-    /// Adds a socket to the shard that has most room.
-    fn in_last_shard(
+    /// Adds a socket to the shard that takes new ones.
+    fn in_open_shard(
         &self,
         add: impl FnOnce(&mut dyn SocketShard) -> io::Result<Token>,
     ) -> io::Result<ShardSocket> {
-        self.add_shard_if_crowded();
-        let mut shards = self.shards.borrow_mut();
-        let shard = (shards.len() - 1) as u32;
-        let token = add(shards[shard as usize].shard.as_mut())?;
-        Ok(ShardSocket { shard, token })
+        self.leave_crowded_shard();
+        let shard = self.open_shard.get();
+        let token = add(self.shards.borrow_mut()[shard].shard.as_mut())?;
+        Ok(ShardSocket { shard: shard as u32, token })
     }
 
     pub(crate) fn assign(&self, socket: ShardSocket, key: SlabKey) {
         self.with_shard(socket, |shard| shard.assign(socket.token, key));
     }
 
-    /// Adds a listening socket to all shards.
-    pub(crate) fn listen(&self, descriptor: OwnedFd, key: SlabKey) -> io::Result<Vec<ShardListener>> {
-        let count = self.shards.borrow().len();
-        let mut descriptors = Vec::new();
-        for _ in 1..count {
-            descriptors.push(descriptor.try_clone()?);
-        }
-        descriptors.push(descriptor);
-        let mut listeners = Vec::new();
-        for (shard, descriptor) in descriptors.into_iter().enumerate() {
-            listeners.push(self.listen_in(shard, descriptor, key)?);
-        }
-        Ok(listeners)
-    }
-
-    fn listen_in(&self, shard: usize, descriptor: OwnedFd, key: SlabKey) -> io::Result<ShardListener> {
+    /// Adds a listening socket.
+    pub(crate) fn listen(&self, descriptor: OwnedFd, key: SlabKey) -> io::Result<ShardListener> {
+        let shard = self.open_shard.get();
         let mut shards = self.shards.borrow_mut();
         let entry = &mut shards[shard];
         let number = entry.shard.listen(descriptor)?;
@@ -230,22 +212,28 @@ impl ThreadSockets {
         Ok(ShardListener { shard: shard as u32, number })
     }
 
-    /// Adds a shard with direct descriptors when the last one is nearly full: all listeners accept there, too.
-    fn add_shard_if_crowded(&self) {
-        let is_crowded = self.kind == DriverKind::UringDirect
-            && self.shards.borrow().last().is_some_and(|entry| entry.shard.is_crowded());
-        // Without another shard the last one fills up, and accepting pauses.
-        if !is_crowded || self.add_shard().is_err() {
+    /// With direct descriptors: when the shard that takes new sockets is nearly full, selects another one, or adds one,
+    /// and moves all listeners there.
+    fn leave_crowded_shard(&self) {
+        if self.kind != DriverKind::UringDirect {
             return;
         }
-        let shard = self.shards.borrow().len() - 1;
+        let is_crowded = |entry: &ThreadShard| entry.shard.is_crowded();
+        if !is_crowded(&self.shards.borrow()[self.open_shard.get()]) {
+            return;
+        }
+        let with_room = self.shards.borrow().iter().position(|entry| !is_crowded(entry));
+        let open_shard = match with_room {
+            Some(shard) => shard,
+            None if self.add_shard().is_ok() => self.shards.borrow().len() - 1,
+            // The shard fills up, and then accepting pauses.
+            None => return,
+        };
+        self.open_shard.set(open_shard);
         let channels: Vec<_> = self.channels.borrow().values().cloned().collect();
         for channel in channels {
-            let SocketChannel::Listener(listener) = channel else { continue };
-            for descriptor in listener.duplicate_sockets() {
-                if let Ok(added) = self.listen_in(shard, descriptor, listener.key()) {
-                    listener.add_socket(added);
-                }
+            if let SocketChannel::Listener(listener) = channel {
+                listener.change_shard();
             }
         }
     }
@@ -436,7 +424,7 @@ impl EventSource for ThreadSockets {
         }
         self.arm_changed();
         self.turn_until_done();
-        self.add_shard_if_crowded();
+        self.leave_crowded_shard();
         if self.queued.get() > 0 {
             return self.poll_policy.end_wait(self.clock.now());
         }

@@ -20,8 +20,8 @@ impl Listener {
     fn addresses(&self) -> Result<Vec<SocketAddr>, i32> {
         let sockets = self.sockets();
         let mut addresses = Vec::new();
-        for &first in self.listening.borrow().iter().filter(|listening| listening.is_first()) {
-            let with = sockets.with_listener(first, &mut |descriptor| {
+        for &listening in self.listening.borrow().iter() {
+            let with = sockets.with_listener(listening, &mut |descriptor| {
                 addresses
                     .extend(SockRef::from(&descriptor).local_addr().ok().and_then(|local| local.as_socket()));
             });
@@ -177,9 +177,9 @@ impl Listener {
     ) -> Result<(), OptionError> {
         let failed = |error: &std::io::Error| OptionError::System("", system_error(error));
         let sockets = self.sockets();
-        for &first in self.listening.borrow().iter().filter(|listening| listening.is_first()) {
+        for &listening in self.listening.borrow().iter() {
             let mut outcome = Ok(());
-            let found = sockets.with_listener(first, &mut |descriptor| outcome = act(descriptor));
+            let found = sockets.with_listener(listening, &mut |descriptor| outcome = act(descriptor));
             found.and(outcome).map_err(|error| failed(&error))?;
         }
         Ok(())

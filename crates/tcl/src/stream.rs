@@ -452,6 +452,9 @@ impl ChannelDriver for Stream {
 
     fn output(&self, from: &[u8]) -> Result<usize, i32> {
         let socket = self.finish_connect()?;
+        if from.is_empty() {
+            return Ok(0);
+        }
         loop {
             let room = self.send_room(socket, from.len());
             let sent = match room {

@@ -157,19 +157,11 @@ fn connect(
     if at >= words.len() {
         return Err(usage(interp, words));
     }
+    if switches.backlog.is_some() || switches.reuse_address.is_some() || switches.reuse_port.is_some() {
+        return Err(interp.fail("options -backlog, -reuseaddr, and -reuseport are only valid for servers"));
+    }
     let host = words.text(at);
     let port = last_word_as_port(interp, words, at + 1)?;
-    for (is_given, name) in [
-        (switches.backlog.is_some(), "-backlog"),
-        (switches.reuse_address.is_some(), "-reuseaddr"),
-        (switches.reuse_port.is_some(), "-reuseport"),
-    ] {
-        if is_given {
-            return Err(interp.fail(&format!(
-                "options -backlog, -reuseaddr, and -reuseport are only valid for servers ({name})"
-            )));
-        }
-    }
     let pairs = address_pairs(interp, &host, port, &switches)?;
     let sockets = ThreadSockets::get().map_err(|error| open_error(interp, system_error(&error)))?;
     let stream = Stream::connect(dialect, &sockets, pairs, switches.in_background)

@@ -64,8 +64,17 @@ impl SocketOption {
         }
     }
 
-    /// The names for the message about an unknown option, as `Tcl_BadChannelOption` expects them.
-    pub(crate) fn names_for_message(dialect: Dialect, is_listener: bool) -> &'static CStr {
+    /// The names for the message about an unknown option to be set.
+    pub(crate) fn settable_names(dialect: Dialect, is_listener: bool) -> &'static CStr {
+        match dialect {
+            Dialect::Core if is_tcl_9() => c"keepalive nodelay",
+            Dialect::Core => c"",
+            Dialect::Iocpsock => Self::readable_names(dialect, is_listener),
+        }
+    }
+
+    /// The names for the message about an unknown option to be read, as `Tcl_BadChannelOption` expects them.
+    pub(crate) fn readable_names(dialect: Dialect, is_listener: bool) -> &'static CStr {
         match dialect {
             Dialect::Core if is_tcl_9() => c"connecting keepalive nodelay peername sockname",
             Dialect::Core => c"connecting peername sockname",

@@ -7,6 +7,7 @@ use socket2::SockRef;
 
 use super::Listener;
 use crate::addresses::name_elements;
+use crate::dialect::Dialect;
 use crate::options::{
     BACKLOG_RECOMMENDED_MIN, SocketOption, accept_queue, get_switch, parse_count, parse_receive_mode,
     parse_switch, set_switch,
@@ -94,11 +95,18 @@ impl Listener {
         interp: Option<Interp>,
         into: &mut OptionList,
     ) -> Result<(), OptionError> {
+        let addresses_first = self.dialect == Dialect::Core;
+        if addresses_first {
+            self.append_addresses(interp, true, into)?;
+        }
         for &option in SocketOption::listed(self.dialect, true) {
             into.element(option.name());
             self.append_value(option, into, true)?;
         }
-        self.append_addresses(interp, true, into)
+        if !addresses_first {
+            self.append_addresses(interp, true, into)?;
+        }
+        Ok(())
     }
 
     fn append_value(
@@ -139,7 +147,7 @@ impl Listener {
     }
 
     pub(super) fn set_listener_option(&self, name: &str, value: &str) -> Result<(), OptionError> {
-        let Some(option) = SocketOption::by_name(name) else { return Err(self.unknown_option()) };
+        let Some(option) = SocketOption::by_name(name) else { return Err(self.unknown_to_set()) };
         match option {
             SocketOption::KeepAlive | SocketOption::Nagle | SocketOption::NoDelay => {
                 let is_on = parse_switch(value)?;
@@ -194,6 +202,10 @@ impl Listener {
     }
 
     fn unknown_option(&self) -> OptionError {
-        OptionError::Unknown(SocketOption::names_for_message(self.dialect, true))
+        OptionError::Unknown(SocketOption::readable_names(self.dialect, true))
+    }
+
+    fn unknown_to_set(&self) -> OptionError {
+        OptionError::Unknown(SocketOption::settable_names(self.dialect, true))
     }
 }

@@ -112,12 +112,20 @@ impl Stream {
         into: &mut OptionList,
     ) -> Result<(), OptionError> {
         self.continue_connect();
+        let addresses_first = self.dialect == Dialect::Core;
+        if addresses_first {
+            self.append_address(interp, true, true, into)?;
+            self.append_address(interp, false, true, into)?;
+        }
         for &option in SocketOption::listed(self.dialect, false) {
             into.element(option.name());
             self.append_value(option, into, true)?;
         }
-        self.append_address(interp, true, true, into)?;
-        self.append_address(interp, false, true, into)
+        if !addresses_first {
+            self.append_address(interp, true, true, into)?;
+            self.append_address(interp, false, true, into)?;
+        }
+        Ok(())
     }
 
     fn append_value(
@@ -158,7 +166,7 @@ impl Stream {
 
     pub(super) fn set_socket_option(&self, name: &str, value: &str) -> Result<(), OptionError> {
         let option = SocketOption::by_name(name).filter(|option| *option != SocketOption::Backlog);
-        let Some(option) = option else { return Err(self.unknown_option()) };
+        let Some(option) = option else { return Err(self.unknown_to_set()) };
         match option {
             SocketOption::KeepAlive | SocketOption::Nagle | SocketOption::NoDelay => {
                 let is_on = parse_switch(value)?;
@@ -176,7 +184,7 @@ impl Stream {
                 self.set_receive_mode(parse_receive_mode(value)?);
                 Ok(())
             }
-            SocketOption::Backlog => Err(self.unknown_option()),
+            SocketOption::Backlog => Err(self.unknown_to_set()),
         }
     }
 
@@ -202,7 +210,11 @@ impl Stream {
     }
 
     fn unknown_option(&self) -> OptionError {
-        OptionError::Unknown(SocketOption::names_for_message(self.dialect, false))
+        OptionError::Unknown(SocketOption::readable_names(self.dialect, false))
+    }
+
+    fn unknown_to_set(&self) -> OptionError {
+        OptionError::Unknown(SocketOption::settable_names(self.dialect, false))
     }
 }
 

@@ -10,6 +10,7 @@
 //! | `lost job` | worker pool | a worker pops a job and drops it |
 //! | `double answer` | worker pool | a worker returns its result twice |
 //! | `lost unread` | a shard's detach | the unconsumed input of a detached connection is lost |
+//! | `lost readable` | a shard's session | a wait that was ignored and is requested again causes no call |
 //! | `early reuse` | shared blocks | a block is reset although a part of it is still referenced |
 //! | `unbuilt payload` | journal | a batch is written without the bytes of every fourth payload in a shared block |
 //! | `early block release` | a turn's output | a block is released for reuse before its range has been sent |

@@ -37,6 +37,7 @@ pub mod faults;
 pub mod http;
 pub mod migration;
 pub mod network;
+pub mod on_demand;
 mod overview;
 pub mod report;
 mod rig;

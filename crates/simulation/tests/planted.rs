@@ -7,7 +7,7 @@ use std::panic;
 use stilling_ring::planted;
 use stilling_simulation::streams::{broadcast, succession};
 use stilling_simulation::{
-    FaultRates, SeedFailure, SplitMix64, coap, echo, http, migration, sharing, streams, unread,
+    FaultRates, SeedFailure, SplitMix64, coap, echo, http, migration, on_demand, sharing, streams, unread,
 };
 
 /// Seeds within which a bug must be found.
@@ -29,6 +29,10 @@ const IN_THE_DRIVER: [&str; 3] = ["stale generation", "double-freed buffer", "lo
 
 /// Bugs that show where connections migrate between shards, including those of the driver.
 const IN_MIGRATION: [&str; 4] = ["stale generation", "double-freed buffer", "lost completion", "lost unread"];
+
+/// Bugs that show where the owner of a shard waits for readiness, including those of the driver. (It uses no receive
+/// buffers.)
+const ON_DEMAND: [&str; 3] = ["stale generation", "lost completion", "lost readable"];
 
 /// A bug that shows when unread output fills the store.
 const UNREAD: &str = "a full store closes the requesting connection";
@@ -83,6 +87,10 @@ fn migration_world(seed: u64) -> Option<SeedFailure> {
     migration::run(seed, FaultRates::draw(&mut SplitMix64::new(seed))).err()
 }
 
+fn on_demand_world(seed: u64) -> Option<SeedFailure> {
+    on_demand::run(seed, FaultRates::draw(&mut SplitMix64::new(seed))).err()
+}
+
 fn unread_world(seed: u64) -> Option<SeedFailure> {
     unread::run(seed).err()
 }
@@ -125,16 +133,18 @@ fn every_planted_bug_is_found_and_no_other() {
     let seen_in_http = BUGS.map(|bug| (bug, found(bug, http_world)));
     let seen_in_echo = IN_THE_DRIVER.map(|bug| (bug, found(bug, echo_world)));
     let seen_in_migration = IN_MIGRATION.map(|bug| (bug, found(bug, migration_world)));
+    let seen_on_demand = ON_DEMAND.map(|bug| (bug, found(bug, on_demand_world)));
     let seen_unread = found(UNREAD, unread_world);
     let seen_in_sharing = IN_SHARING.map(|bug| (bug, found(bug, sharing_world)));
     let seen_on_disk = ON_DISK.map(|bug| (bug, found(bug, streams_world)));
     let seen_in_hand_overs = IN_HAND_OVERS.map(|bug| (bug, found(bug, succession_world)));
     let seen_in_broadcast = IN_BROADCAST.map(|bug| (bug, found(bug, broadcast_world)));
     let seen_in_coap = IN_COAP.map(|bug| (bug, found(bug, coap_world)));
-    let worlds: [World; 9] = [
+    let worlds: [World; 10] = [
         http_world,
         echo_world,
         migration_world,
+        on_demand_world,
         unread_world,
         sharing_world,
         streams_world,
@@ -147,11 +157,12 @@ fn every_planted_bug_is_found_and_no_other() {
     assert_eq!(seen_in_http, BUGS.map(|bug| (bug, true)));
     assert_eq!(seen_in_echo, IN_THE_DRIVER.map(|bug| (bug, true)));
     assert_eq!(seen_in_migration, IN_MIGRATION.map(|bug| (bug, true)));
+    assert_eq!(seen_on_demand, ON_DEMAND.map(|bug| (bug, true)));
     assert!(seen_unread, "{UNREAD}");
     assert_eq!(seen_in_sharing, IN_SHARING.map(|bug| (bug, true)));
     assert_eq!(seen_on_disk, ON_DISK.map(|bug| (bug, true)));
     assert_eq!(seen_in_hand_overs, IN_HAND_OVERS.map(|bug| (bug, true)));
     assert_eq!(seen_in_broadcast, IN_BROADCAST.map(|bug| (bug, true)));
     assert_eq!(seen_in_coap, IN_COAP.map(|bug| (bug, true)));
-    assert_eq!(without, [const { None }; 9]);
+    assert_eq!(without, [const { None }; 10]);
 }

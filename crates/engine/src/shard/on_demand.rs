@@ -191,21 +191,17 @@ impl<D: Driver, V: Service> Shard<D, V> {
     /// The driver reports readability, or the connection was adopted with unread bytes.
     pub(super) fn on_demand_readable(&mut self, token: Token) {
         let Some(slot) = self.slots.get(token) else { return };
-        let Connection { readiness, input, .. } = &mut slot.connection;
-        if !readiness.has(Readiness::WANTS_READABLE) {
+        let connection = &mut slot.connection;
+        if !connection.is_callable() || !connection.readiness.has(Readiness::WANTS_READABLE) {
             return self.run_steps(token);
         }
-        let is_outdated = readiness.take(Readiness::RECEIVED) && input.is_empty();
-        if is_outdated && !self.driver.is_readable(token) {
-            // The wait is armed again.
+        let may_be_outdated = connection.readiness.take(Readiness::RECEIVED) && connection.input.is_empty();
+        if may_be_outdated && !self.driver.is_readable(token) {
+            // Arms the wait again.
             return self.run_steps(token);
         }
-        if slot.connection.is_callable() {
-            slot.connection.readiness.take(Readiness::WANTS_READABLE);
-            self.call(token, Session::readable);
-        } else {
-            self.run_steps(token);
-        }
+        connection.readiness.take(Readiness::WANTS_READABLE);
+        self.call(token, Session::readable);
     }
 
     pub(super) fn on_demand_writable(&mut self, token: Token) {

@@ -96,6 +96,10 @@ fn round<D: SystemDriver>(
         let read =
             counted.count_allocations(|driver| driver.recv_now(token, &mut into)).expect("it is readable");
         assert_eq!(&into[..read], b"another");
+        let is_readable = counted.count_allocations(|driver| driver.is_readable(token));
+        assert!(!is_readable);
+        counted.count_allocations(|driver| driver.send_now(token, b"now")).expect("there is room");
+        counted.count_allocations(|driver| driver.descriptor(token).map(drop)).expect("it is open");
     }
     let (mut pieces, mut chain) = (PieceList::default(), PieceChain::default());
     pieces.push_private(&mut chain, 0..3);

@@ -9,6 +9,11 @@ mod listeners;
 mod moving;
 mod waits;
 
+use stilling_probe::allocations::CountingAllocator;
+
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator;
+
 /// Defines a test of each name for every driver.
 macro_rules! on_every_driver {
     ($($module:ident::$name:ident,)+) => {

@@ -4,25 +4,34 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 
 use stilling_engine::CloseReason;
+use stilling_probe::allocations::thread_allocations;
 use stilling_simulation::suite::system::SystemDriver;
 
 use crate::harness::{Call, OwnerLoop, expect_read, write};
 
 const EXCHANGES: u32 = 10_000;
 
-/// Rows 3.12, 3.28: an exchange costs few turns, because the loop sleeps while there is nothing to do.
+/// Exchanges after which nothing is allocated any more.
+const WARM_UP: u32 = 100;
+
+/// Rows 3.12, 3.28: an exchange costs few turns, because the loop sleeps while there is nothing to do, and no allocation.
 pub(crate) fn ten_thousand_exchanges_need_no_busy_loop<S: SystemDriver>() {
     let mut owner = OwnerLoop::<S>::new();
     let (token, client) = owner.connection();
     let peer = std::thread::spawn(move || exchange(client));
     let mut into = [0; 64];
     let before = owner.shard.counters().turns.get();
-    for _ in 0..EXCHANGES {
+    let mut allocations = 0;
+    for exchange in 0..EXCHANGES {
+        if exchange == WARM_UP {
+            allocations = thread_allocations();
+        }
         owner.with(token, |io| io.await_readable());
         owner.expect(Call::Readable(token));
         let count = owner.shard.receive_now(token, &mut into).expect("it is readable");
         assert_eq!(owner.shard.send_now(token, &into[..count]).expect("there is room"), count);
     }
+    assert_eq!(thread_allocations(), allocations);
     peer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     let counters = owner.shard.counters();
     let turns = counters.turns.get() - before;

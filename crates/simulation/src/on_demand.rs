@@ -298,7 +298,7 @@ impl Owner<'_> {
             self.abort(it);
         } else if self.does_more(20) {
             it.state = OwnedState::Moving;
-            self.with(it, |io| io.detach())?;
+            self.with(it, |_, io| io.detach())?;
         } else {
             self.change_waits(it)?;
         }
@@ -329,7 +329,7 @@ impl Owner<'_> {
             Ok(count) => drop(it.held.drain(..count)),
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 it.awaits_writable = true;
-                self.with(it, |io| io.await_writable())?;
+                self.with(it, |_, io| io.await_writable())?;
             }
             Err(_) => self.abort(it),
         }
@@ -339,13 +339,13 @@ impl Owner<'_> {
     fn change_waits(&mut self, it: &mut OwnedConnection) -> Result<(), String> {
         if it.awaits_writable && self.does_more(50) {
             it.awaits_writable = false;
-            self.with(it, |io| io.ignore_writable())?;
+            self.with(it, |_, io| io.ignore_writable())?;
         }
         if it.awaits_readable && self.does_more(200) {
             it.awaits_readable = self.random.chance(700);
             self.report.requested_again += u64::from(it.awaits_readable);
             let again = it.awaits_readable;
-            self.with(it, |io| {
+            self.with(it, |_, io| {
                 io.ignore_readable();
                 if again {
                     io.await_readable();
@@ -353,13 +353,17 @@ impl Owner<'_> {
             })?;
         } else if !it.awaits_readable && !it.is_readable && !it.has_ended && self.does(700) {
             it.awaits_readable = true;
-            self.with(it, |io| io.await_readable())?;
+            self.with(it, |_, io| io.await_readable())?;
         }
         Ok(())
     }
 
-    fn with(&mut self, it: &OwnedConnection, act: impl FnOnce(&mut Io<'_>)) -> Result<(), String> {
-        self.shard.with(it.token, |_, io| act(io)).ok_or_else(|| "it is not open".to_owned())
+    fn with(
+        &mut self,
+        it: &OwnedConnection,
+        act: impl FnOnce(&mut OwnerSession, &mut Io<'_>),
+    ) -> Result<(), String> {
+        self.shard.with(it.token, act).ok_or_else(|| "it is not open".to_owned())
     }
 
     fn abort(&mut self, it: &mut OwnedConnection) {

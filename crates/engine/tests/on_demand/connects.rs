@@ -140,7 +140,7 @@ pub(crate) fn pending_connects_disturb_nothing<S: SystemDriver>() {
     let (token, mut peer) = owner.connected();
     for _ in 0..10 {
         write(&mut peer, b"ping");
-        owner.with(token, |io| io.await_readable());
+        owner.with(token, |_, io| io.await_readable());
         owner.expect(Call::Readable(token));
         assert_eq!(owner.receive_all(token), b"ping");
     }

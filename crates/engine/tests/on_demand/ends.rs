@@ -19,7 +19,7 @@ pub(crate) fn the_peers_end_is_found_by_the_owner<S: SystemDriver>() {
     drop(client);
     owner.expect_silence();
     for expected in [&b"last"[..], b"", b""] {
-        owner.with(token, |io| io.await_readable());
+        owner.with(token, |_, io| io.await_readable());
         owner.expect(Call::Readable(token));
         let mut into = [0; 16];
         let count = owner.shard.receive_now(token, &mut into).expect("no error");
@@ -34,18 +34,18 @@ pub(crate) fn a_half_closed_connection_still_carries_bytes<S: SystemDriver>() {
     let mut owner = OwnerLoop::<S>::new();
     let (token, mut client) = owner.connection();
     owner.shard.send_now(token, b"all").expect("there is room");
-    owner.with(token, |io| io.end_output());
+    owner.with(token, |_, io| io.end_output());
     assert_eq!(owner.shard.prepare_to_wait(), Wait::No);
     owner.expect_silence();
     expect_read(&mut client, b"all");
     assert_eq!(client.read(&mut [0]).expect("no error"), 0);
     assert!(owner.shard.send_now(token, b"more").is_err(), "the direction has ended");
     write(&mut client, b"answer");
-    owner.with(token, |io| io.await_readable());
+    owner.with(token, |_, io| io.await_readable());
     owner.expect(Call::Readable(token));
     assert_eq!(owner.receive_all(token), b"answer");
     client.shutdown(Shutdown::Write).expect("it is open");
-    owner.with(token, |io| io.await_readable());
+    owner.with(token, |_, io| io.await_readable());
     owner.expect(Call::Readable(token));
     assert_eq!(owner.shard.receive_now(token, &mut [0]).expect("no error"), 0);
     owner.abort(token);
@@ -72,14 +72,14 @@ pub(crate) fn a_reset_while_idle_is_found_by_the_owner<S: SystemDriver>() {
 pub(crate) fn a_reset_is_readable<S: SystemDriver>() {
     let mut owner = OwnerLoop::<S>::new();
     let (token, client) = owner.connection();
-    owner.with(token, |io| io.await_readable());
+    owner.with(token, |_, io| io.await_readable());
     owner.expect_silence();
     reset(client);
     owner.expect(Call::Readable(token));
     owner.expect_silence();
     let error = owner.shard.receive_now(token, &mut [0]).expect_err("it was reset");
     assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
-    owner.with(token, |io| io.await_readable());
+    owner.with(token, |_, io| io.await_readable());
     owner.expect(Call::Readable(token));
     assert_eq!(owner.shard.receive_now(token, &mut [0]).expect("the error is consumed"), 0);
     owner.abort(token);
@@ -90,7 +90,7 @@ pub(crate) fn a_reset_is_writable_if_only_that_is_awaited<S: SystemDriver>() {
     let mut owner = OwnerLoop::<S>::new();
     let (token, client) = owner.connection();
     owner.fill(token);
-    owner.with(token, |io| io.await_writable());
+    owner.with(token, |_, io| io.await_writable());
     owner.settle();
     reset(client);
     let error = loop {
@@ -101,7 +101,7 @@ pub(crate) fn a_reset_is_writable_if_only_that_is_awaited<S: SystemDriver>() {
         if error.kind() != WOULD_BLOCK {
             break error;
         }
-        owner.with(token, |io| io.await_writable());
+        owner.with(token, |_, io| io.await_writable());
     };
     owner.expect_silence();
     assert!(matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe), "{error}");
@@ -118,8 +118,8 @@ pub(crate) fn a_close_takes_one_turn<S: SystemDriver>() {
         }
         owner.expect_silence();
         match aborts {
-            true => owner.with(token, |io| io.abort(CloseReason::Done)),
-            false => owner.with(token, |io| io.finish(CloseReason::Done)),
+            true => owner.with(token, |_, io| io.abort(CloseReason::Done)),
+            false => owner.with(token, |_, io| io.finish(CloseReason::Done)),
         }
         assert_eq!(owner.shard.prepare_to_wait(), Wait::No);
         owner.turn();
@@ -134,8 +134,8 @@ pub(crate) fn a_close_with_armed_waits_takes_one_turn<S: SystemDriver>() {
     for _ in 0..3 {
         let (token, mut client) = owner.unix_connection();
         let sent = owner.fill(token);
-        owner.with(token, |io| io.await_writable());
-        owner.with(token, |io| io.await_readable());
+        owner.with(token, |_, io| io.await_writable());
+        owner.with(token, |_, io| io.await_readable());
         owner.expect_silence();
         owner.abort(token);
         client.set_nonblocking(true).expect("a socket takes options");
@@ -149,7 +149,7 @@ pub(crate) fn a_close_with_armed_waits_takes_one_turn<S: SystemDriver>() {
 pub(crate) fn a_drain_closes_at_once<S: SystemDriver>() {
     let mut owner = OwnerLoop::<S>::new();
     let (token, mut client) = owner.connection();
-    owner.with(token, |io| io.finish_lingering(CloseReason::Drained));
+    owner.with(token, |_, io| io.finish_lingering(CloseReason::Drained));
     owner.turn();
     assert!(is_ended_now(&mut client));
     owner.expect(Call::Closed(0, CloseReason::Drained));

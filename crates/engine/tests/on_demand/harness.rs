@@ -209,8 +209,8 @@ impl<S: SystemDriver> OwnerLoop<S> {
 
     /// Acts on an open connection.
     #[track_caller]
-    pub(crate) fn with(&mut self, token: Token, act: impl FnOnce(&mut Io<'_>)) {
-        assert!(self.shard.with(token, |_, io| act(io)).is_some(), "{token:?} is not open");
+    pub(crate) fn with(&mut self, token: Token, act: impl FnOnce(&mut OwnerSession, &mut Io<'_>)) {
+        assert!(self.shard.with(token, act).is_some(), "{token:?} is not open");
     }
 
     /// An accepted connection and its client.

@@ -26,7 +26,7 @@ pub(crate) fn ten_thousand_exchanges_need_no_busy_loop<S: SystemDriver>() {
         if exchange == WARM_UP {
             allocations = thread_allocations();
         }
-        owner.with(token, |io| io.await_readable());
+        owner.with(token, |_, io| io.await_readable());
         owner.expect(Call::Readable(token));
         let count = owner.shard.receive_now(token, &mut into).expect("it is readable");
         assert_eq!(owner.shard.send_now(token, &into[..count]).expect("there is room"), count);
@@ -54,7 +54,7 @@ pub(crate) fn readable_is_called_for_bytes_that_are_already_there<S: SystemDrive
     owner.expect_silence();
     for _ in 0..3 {
         write(&mut client, b"here");
-        owner.with(token, |io| io.await_readable());
+        owner.with(token, |_, io| io.await_readable());
         owner.turn();
         assert_eq!(std::mem::take(owner.calls()), [Call::Readable(token)]);
         assert_eq!(owner.receive_all(token), b"here");
@@ -68,13 +68,13 @@ pub(crate) fn readable_is_not_called_again_for_received_bytes<S: SystemDriver>()
     let (token, mut client) = owner.connection();
     for is_armed_before in [false, true] {
         if is_armed_before {
-            owner.with(token, |io| io.await_readable());
+            owner.with(token, |_, io| io.await_readable());
             owner.expect_silence();
         }
         write(&mut client, b"once");
         // No turn in between: the armed wait has completed, and its event is outdated.
         assert_eq!(owner.receive_all(token), b"once");
-        owner.with(token, |io| io.await_readable());
+        owner.with(token, |_, io| io.await_readable());
         owner.expect_silence();
         write(&mut client, b"again");
         owner.expect(Call::Readable(token));
@@ -89,9 +89,9 @@ pub(crate) fn unread_bytes_are_reported_again<S: SystemDriver>() {
     let (token, mut client) = owner.connection();
     write(&mut client, b"abc");
     for byte in b"abc" {
-        owner.with(token, |io| io.await_readable());
+        owner.with(token, |_, io| io.await_readable());
         // A second request has no effect.
-        owner.with(token, |io| io.await_readable());
+        owner.with(token, |_, io| io.await_readable());
         owner.expect(Call::Readable(token));
         owner.expect_silence();
         let mut into = [0];
@@ -100,7 +100,7 @@ pub(crate) fn unread_bytes_are_reported_again<S: SystemDriver>() {
     }
     let error = owner.shard.receive_now(token, &mut [0]).expect_err("it was the last one");
     assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
-    owner.with(token, |io| io.await_readable());
+    owner.with(token, |_, io| io.await_readable());
     owner.expect_silence();
 }
 
@@ -108,15 +108,15 @@ pub(crate) fn an_ignored_wait_causes_no_call<S: SystemDriver>() {
     let mut owner = OwnerLoop::<S>::new();
     let (token, mut client) = owner.connection();
     for settles in [false, true] {
-        owner.with(token, |io| io.await_readable());
-        owner.with(token, |io| io.await_writable());
+        owner.with(token, |_, io| io.await_readable());
+        owner.with(token, |_, io| io.await_writable());
         if settles {
             owner.run_until(|owner| !owner.calls().is_empty());
             assert_eq!(std::mem::take(owner.calls()), [Call::Writable(token)]);
         }
         write(&mut client, b"x");
-        owner.with(token, |io| io.ignore_readable());
-        owner.with(token, |io| io.ignore_writable());
+        owner.with(token, |_, io| io.ignore_readable());
+        owner.with(token, |_, io| io.ignore_writable());
         owner.expect_silence();
         assert_eq!(owner.receive_all(token), b"x");
     }
@@ -127,18 +127,18 @@ pub(crate) fn an_ignored_wait_can_be_requested_again<S: SystemDriver>() {
     let mut owner = OwnerLoop::<S>::new();
     let (token, mut client) = owner.connection();
     for round in 0..20 {
-        owner.with(token, |io| io.await_readable());
+        owner.with(token, |_, io| io.await_readable());
         if round % 2 == 0 {
             owner.expect_silence();
         }
         if round % 3 == 0 {
             write(&mut client, b"early");
         }
-        owner.with(token, |io| io.ignore_readable());
+        owner.with(token, |_, io| io.ignore_readable());
         if round % 5 == 0 {
             owner.turn();
         }
-        owner.with(token, |io| io.await_readable());
+        owner.with(token, |_, io| io.await_readable());
         if round % 3 != 0 {
             owner.expect_silence();
             write(&mut client, b"later");
@@ -154,7 +154,7 @@ pub(crate) fn an_ignored_wait_can_be_requested_again<S: SystemDriver>() {
 pub(crate) fn a_wait_after_an_outdated_event_is_for_new_bytes<S: SystemDriver>() {
     let mut owner = OwnerLoop::<S>::new();
     let (token, mut client) = owner.connection();
-    owner.with(token, |io| io.await_readable());
+    owner.with(token, |_, io| io.await_readable());
     owner.expect_silence();
     write(&mut client, b"first");
     assert_eq!(owner.receive_all(token), b"first");
@@ -169,14 +169,14 @@ pub(crate) fn both_waits_are_independent<S: SystemDriver>() {
     let mut owner = OwnerLoop::<S>::new();
     let (token, mut client) = owner.unix_connection();
     let sent = owner.fill(token);
-    owner.with(token, |io| io.await_writable());
-    owner.with(token, |io| io.await_readable());
+    owner.with(token, |_, io| io.await_writable());
+    owner.with(token, |_, io| io.await_readable());
     owner.expect_silence();
     client.write_all(b"x").expect("there is room");
     owner.expect(Call::Readable(token));
     owner.expect_silence();
-    owner.with(token, |io| io.await_readable());
-    owner.with(token, |io| io.ignore_readable());
+    owner.with(token, |_, io| io.await_readable());
+    owner.with(token, |_, io| io.ignore_readable());
     client.read_exact(&mut vec![0; sent]).expect("all bytes arrive");
     owner.expect(Call::Writable(token));
     owner.expect_silence();
@@ -200,7 +200,7 @@ pub(crate) fn partial_sends_continue_when_writable<S: SystemDriver>() {
             Ok(count) => sent += count,
             Err(error) => {
                 assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
-                owner.with(token, |io| io.await_writable());
+                owner.with(token, |_, io| io.await_writable());
                 owner.expect(Call::Writable(token));
                 waits += 1;
             }
@@ -217,7 +217,7 @@ pub(crate) fn an_outdated_writable_is_not_reported<S: SystemDriver>() {
     let mut owner = OwnerLoop::<S>::new();
     let (token, mut peer) = owner.unix_connection();
     let mut sent = owner.fill(token);
-    owner.with(token, |io| io.await_writable());
+    owner.with(token, |_, io| io.await_writable());
     owner.expect_silence();
     for _ in 0..3 {
         peer.read_exact(&mut vec![0; sent]).expect("all bytes arrive");

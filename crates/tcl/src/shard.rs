@@ -44,10 +44,17 @@ pub(crate) enum SocketEvent {
 /// The part of a socket that its shard knows.
 #[derive(Debug)]
 pub(crate) struct SocketSession {
-    /// The channel's number; `None` for an accepted connection without one.
-    pub(crate) socket: Option<SlabKey>,
-    listener: u32,
+    owner: SocketOwner,
     end: ExpectedEnd,
+}
+
+const _: () = assert!(size_of::<SocketSession>() <= 16, "a slot has grown");
+
+#[derive(Clone, Copy, Debug)]
+enum SocketOwner {
+    Channel(SlabKey),
+    /// An accepted connection without a channel.
+    Listener(u32),
 }
 
 /// Why the connection will be closed, if that is known.
@@ -61,7 +68,7 @@ enum ExpectedEnd {
 
 impl SocketSession {
     pub(crate) fn new(socket: SlabKey) -> Self {
-        SocketSession { socket: Some(socket), listener: u32::MAX, end: ExpectedEnd::Unknown }
+        SocketSession { owner: SocketOwner::Channel(socket), end: ExpectedEnd::Unknown }
     }
 }
 
@@ -76,7 +83,7 @@ impl Service for SocketService {
     type Mail = ();
 
     fn accepted(&mut self, listener: u32) -> SocketSession {
-        SocketSession { socket: None, listener, end: ExpectedEnd::Unknown }
+        SocketSession { owner: SocketOwner::Listener(listener), end: ExpectedEnd::Unknown }
     }
 }
 
@@ -85,9 +92,9 @@ impl Session for SocketSession {
 
     fn opened(&mut self, io: &mut Io<'_>, service: &mut SocketService) {
         io.receive_on_demand();
-        service.events.push(match self.socket {
-            Some(socket) => SocketEvent::Connected { socket },
-            None => SocketEvent::Accepted { listener: self.listener, token: io.token() },
+        service.events.push(match self.owner {
+            SocketOwner::Channel(socket) => SocketEvent::Connected { socket },
+            SocketOwner::Listener(listener) => SocketEvent::Accepted { listener, token: io.token() },
         });
     }
 
@@ -96,16 +103,16 @@ impl Session for SocketSession {
     }
 
     fn readable(&mut self, _: &mut Io<'_>, service: &mut SocketService) {
-        service.ready(self.socket, Interest::READABLE);
+        service.ready(self.owner, Interest::READABLE);
     }
 
     fn writable(&mut self, _: &mut Io<'_>, service: &mut SocketService) {
-        service.ready(self.socket, Interest::WRITABLE);
+        service.ready(self.owner, Interest::WRITABLE);
     }
 
     fn connect_failed(&mut self, error: &io::Error, service: &mut SocketService) {
         self.end = ExpectedEnd::ConnectFailed;
-        if let Some(socket) = self.socket {
+        if let SocketOwner::Channel(socket) = self.owner {
             let error = error.raw_os_error().unwrap_or(libc::EHOSTUNREACH);
             service.events.push(SocketEvent::ConnectFailed { socket, error });
         }
@@ -116,15 +123,17 @@ impl Session for SocketSession {
             (_, CloseReason::Done | CloseReason::Detached) | (ExpectedEnd::ConnectFailed, _) => {}
             (ExpectedEnd::Detach, _) => service.events.push(SocketEvent::Detached { descriptor: None }),
             (ExpectedEnd::Unknown, _) => {
-                service.events.extend(self.socket.map(|socket| SocketEvent::Broken { socket }));
+                if let SocketOwner::Channel(socket) = self.owner {
+                    service.events.push(SocketEvent::Broken { socket });
+                }
             }
         }
     }
 }
 
 impl SocketService {
-    fn ready(&mut self, socket: Option<SlabKey>, directions: Interest) {
-        if let Some(socket) = socket {
+    fn ready(&mut self, owner: SocketOwner, directions: Interest) {
+        if let SocketOwner::Channel(socket) = owner {
             self.events.push(SocketEvent::Ready { socket, directions });
         }
     }
@@ -203,7 +212,7 @@ impl<D: Driver<Socket = OwnedFd>> SocketShard for Shard<D, SocketService> {
     }
 
     fn assign(&mut self, token: Token, socket: SlabKey) {
-        self.with(token, |session, _| session.socket = Some(socket));
+        self.with(token, |session, _| session.owner = SocketOwner::Channel(socket));
     }
 
     fn await_ready(&mut self, token: Token, directions: Interest) {

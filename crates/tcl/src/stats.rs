@@ -60,4 +60,4 @@ pub(crate) fn general_bytes() -> i64 {
 
 /// Bytes per socket beside its [`Stream`](crate::stream::Stream): the counts of its reference, its entry in the
 /// thread's table, the engine's slot and session, and the driver's entry.
-const BYTES_BESIDE_STREAM: usize = 16 + 16 + 128 + 16;
+const BYTES_BESIDE_STREAM: usize = 16 + 24 + 112 + 16;

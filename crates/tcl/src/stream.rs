@@ -51,8 +51,8 @@ enum StreamState {
     /// A connect in the background.
     Connecting(ShardSocket, Box<ConnectAttempts>),
     Connected(ShardSocket),
-    /// The last connect failed.
-    Failed,
+    /// The last connect failed with this error; 0: it was read by `-error`.
+    Failed(i32),
     /// On its way to another thread: the socket, or the connect to repeat.
     Moving(Option<OwnedFd>, Option<Box<ConnectAttempts>>),
     Closed,
@@ -61,7 +61,6 @@ enum StreamState {
 pub(crate) struct Stream {
     pub(crate) dialect: Dialect,
     state: RefCell<StreamState>,
-    sockets: RefCell<Rc<ThreadSockets>>,
     key: Cell<Option<SlabKey>>,
     channel: Cell<Option<Channel>>,
     is_blocking: Cell<bool>,
@@ -74,16 +73,16 @@ pub(crate) struct Stream {
     is_event_queued: Cell<bool>,
     is_closing: Cell<bool>,
     is_changed: Cell<bool>,
-    /// The error of the failed connect, until it is read by `-error`.
-    connect_error: Cell<i32>,
     /// What was received ahead of the script, in the receive modes that do so.
-    read_ahead: RefCell<Option<Box<ReadAhead>>>,
+    read_ahead: Cell<Option<Box<ReadAhead>>>,
     send_cap: Cell<u16>,
     /// At least the bytes that TCP has accepted and not transmitted.
     unsent_max: Cell<u32>,
     /// The system reports writability only below the send cap.
     is_send_cap_set: Cell<bool>,
 }
+
+const _: () = assert!(size_of::<Stream>() <= 80, "every socket has one");
 
 /// The outcome of starting a connect.
 pub(crate) type ConnectResult = Result<Rc<Stream>, i32>;
@@ -93,7 +92,6 @@ impl Stream {
         let stream = Rc::new(Stream {
             dialect,
             state: RefCell::new(StreamState::Idle),
-            sockets: RefCell::new(Rc::clone(sockets)),
             key: Cell::new(None),
             channel: Cell::new(None),
             is_blocking: Cell::new(true),
@@ -103,8 +101,7 @@ impl Stream {
             is_event_queued: Cell::new(false),
             is_closing: Cell::new(false),
             is_changed: Cell::new(false),
-            connect_error: Cell::new(0),
-            read_ahead: RefCell::default(),
+            read_ahead: Cell::default(),
             send_cap: Cell::new(SEND_CAP_DEFAULT),
             unsent_max: Cell::new(0),
             is_send_cap_set: Cell::new(false),
@@ -129,12 +126,17 @@ impl Stream {
         if !in_background {
             stream.wait_while_connecting();
         }
-        let is_failed = matches!(*stream.state.borrow(), StreamState::Failed);
-        if is_failed {
-            stream.leave();
-            return Err(stream.connect_error.get());
+        let failed = match *stream.state.borrow() {
+            StreamState::Failed(error) => Some(error),
+            _ => None,
+        };
+        match failed {
+            Some(error) => {
+                stream.leave();
+                Err(error)
+            }
+            None => Ok(stream),
         }
-        Ok(stream)
     }
 
     /// An accepted connection.
@@ -185,7 +187,15 @@ impl Stream {
     }
 
     fn sockets(&self) -> Rc<ThreadSockets> {
-        Rc::clone(&self.sockets.borrow())
+        ThreadSockets::of_channel()
+    }
+
+    /// Calls `act` with what was received ahead, which it must not use by another way.
+    fn with_read_ahead<R>(&self, act: impl FnOnce(&mut Option<Box<ReadAhead>>) -> R) -> R {
+        let mut read_ahead = self.read_ahead.take();
+        let outcome = act(&mut read_ahead);
+        self.read_ahead.set(read_ahead);
+        outcome
     }
 
     fn leave(&self) {
@@ -212,8 +222,7 @@ impl Stream {
                 Err(error) => last_error = system_error(&error),
             }
         }
-        self.connect_error.set(last_error);
-        self.state.replace(StreamState::Failed);
+        self.state.replace(StreamState::Failed(last_error));
         self.ready_in(Interest::BOTH);
     }
 
@@ -288,22 +297,21 @@ impl Stream {
 
     /// Receives ahead, in the modes that do so.
     fn fill_read_ahead(&self) {
-        let mut read_ahead = self.read_ahead.borrow_mut();
-        if let (Some(ahead), StreamState::Connected(socket)) = (read_ahead.as_mut(), &*self.state.borrow()) {
+        let StreamState::Connected(socket) = *self.state.borrow() else { return };
+        self.with_read_ahead(|read_ahead| {
+            let Some(ahead) = read_ahead else { return };
             let buffer_size = self.channel.get().map_or(BURST_BUFFER_SIZE, Channel::buffer_size);
             let sockets = self.sockets();
-            ahead.fill(sockets.now(), buffer_size, |into| sockets.receive(*socket, into));
-        }
+            ahead.fill(sockets.now(), buffer_size, |into| sockets.receive(socket, into));
+        });
     }
 
     fn set_receive_mode(&self, mode: ReceiveMode) {
-        let mut read_ahead = self.read_ahead.borrow_mut();
-        match (&mut *read_ahead, mode) {
+        self.with_read_ahead(|read_ahead| match (read_ahead, mode) {
             (None, ReceiveMode::ZeroByte) => {}
             (Some(ahead), mode) => ahead.set_mode(mode),
             (none, mode) => *none = Some(Box::new(ReadAhead::new(mode))),
-        }
-        drop(read_ahead);
+        });
         self.interest_changed();
     }
 
@@ -337,22 +345,27 @@ impl Stream {
         self.is_changed.set(false);
         match *self.state.borrow() {
             StreamState::Connected(socket) => {
+                let (has_input, wants_more) = self.with_read_ahead(|read_ahead| {
+                    let ahead = read_ahead.as_ref();
+                    (
+                        ahead.is_some_and(|ahead| ahead.has_input()),
+                        ahead.is_some_and(|ahead| ahead.wants_more()),
+                    )
+                });
                 let mut wanted = self.interest.get();
-                if let Some(ahead) = &*self.read_ahead.borrow() {
-                    if ahead.has_input() {
-                        self.ready_in(Interest::READABLE);
-                        wanted = wanted.without(Interest::READABLE);
-                    }
-                    if ahead.wants_more() {
-                        wanted = wanted.with(Interest::READABLE);
-                    }
+                if has_input {
+                    self.ready_in(Interest::READABLE);
+                    wanted = wanted.without(Interest::READABLE);
+                }
+                if wants_more {
+                    wanted = wanted.with(Interest::READABLE);
                 }
                 let wanted = wanted.without(self.awaited.get()).without(self.ready.get());
                 self.awaited.set(self.awaited.get().with(wanted));
                 (!wanted.is_none()).then_some((socket, wanted))
             }
             // A failure repeats until the script closes the channel.
-            StreamState::Failed | StreamState::Closed => {
+            StreamState::Failed(_) | StreamState::Closed => {
                 self.ready_in(Interest::BOTH);
                 None
             }
@@ -431,7 +444,8 @@ impl ChannelDriver for Stream {
 
     fn input(&self, into: &mut [u8]) -> Result<usize, i32> {
         let socket = self.finish_connect()?;
-        let received_ahead = self.read_ahead.borrow_mut().as_mut().and_then(|ahead| ahead.read(into));
+        let received_ahead =
+            self.with_read_ahead(|read_ahead| read_ahead.as_mut().and_then(|ahead| ahead.read(into)));
         if let Some(outcome) = received_ahead {
             self.interest_changed();
             return outcome.or_else(|error| if error == libc::ECONNRESET { Ok(0) } else { Err(error) });
@@ -577,7 +591,6 @@ impl Stream {
             return;
         }
         let Ok(sockets) = ThreadSockets::get() else { return self.on_lost() };
-        self.sockets.replace(Rc::clone(&sockets));
         self.key.set(Some(sockets.insert(SocketChannel::Stream(Rc::clone(&self)))));
         crate::stats::socket_opened();
         for flag in [&self.is_event_queued, &self.is_changed] {

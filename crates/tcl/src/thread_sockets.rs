@@ -29,12 +29,26 @@ use crate::stream::Stream;
 use crate::tcl::{self, EventFlags, EventSource, EventSourceGuard};
 use crate::waiter::WaitRegistration;
 
-/// A socket in a shard of this thread.
+/// A socket in a shard of this thread: the shard's number in the top byte, which a token leaves free, and its token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ShardSocket {
-    shard: u32,
-    pub(crate) token: Token,
+pub(crate) struct ShardSocket(u64);
+
+impl ShardSocket {
+    fn new(shard: usize, token: Token) -> Self {
+        ShardSocket((shard as u64) << 56 | token.bits())
+    }
+
+    fn shard(self) -> usize {
+        (self.0 >> 56) as usize
+    }
+
+    fn token(self) -> Token {
+        Token::from_bits(self.0)
+    }
 }
+
+/// Shards of one thread; a [`ShardSocket`] has a byte for their number. All crowded: the last one fills up.
+const SHARDS_MAX: usize = 256;
 
 /// A listening socket in a shard of this thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,12 +126,17 @@ impl ThreadSockets {
         sockets.add_shard()?;
         CURRENT.with_borrow_mut(|current| *current = Some(Rc::clone(&sockets)));
         tcl::on_thread_exit(|| {
-            // Channels that Tcl closes later keep the sockets alive.
-            if let Some(sockets) = CURRENT.with_borrow_mut(Option::take) {
+            // Channels that Tcl closes later still use the sockets.
+            if let Some(sockets) = Self::current() {
                 sockets.end_thread();
             }
         });
         Ok(sockets)
+    }
+
+    /// The sockets of the current thread, for one of its channels.
+    pub(crate) fn of_channel() -> Rc<Self> {
+        Self::current().expect("a thread has its sockets until Tcl has closed its channels")
     }
 
     /// Ends the participation in the event loop; sockets can still be used and closed.
@@ -129,6 +148,9 @@ impl ThreadSockets {
     }
 
     fn add_shard(&self) -> io::Result<()> {
+        if self.shards.borrow().len() == SHARDS_MAX {
+            return Err(io::ErrorKind::QuotaExceeded.into());
+        }
         let mut shard = shard::create(self.kind, self.clock.clone())?;
         let waitable = shard.waitable()?;
         // SAFETY: the descriptor is the driver's, which lives as long as the shard.
@@ -170,7 +192,7 @@ impl ThreadSockets {
     /// Runs `act` on the shard of a socket. It must not call Tcl.
     fn with_shard<R>(&self, socket: ShardSocket, act: impl FnOnce(&mut dyn SocketShard) -> R) -> R {
         let mut shards = self.shards.borrow_mut();
-        act(shards[socket.shard as usize].shard.as_mut())
+        act(shards[socket.shard()].shard.as_mut())
     }
 
     /// Starts a connect.
@@ -191,11 +213,11 @@ impl ThreadSockets {
         self.leave_crowded_shard();
         let shard = self.open_shard.get();
         let token = add(self.shards.borrow_mut()[shard].shard.as_mut())?;
-        Ok(ShardSocket { shard: shard as u32, token })
+        Ok(ShardSocket::new(shard, token))
     }
 
     pub(crate) fn assign(&self, socket: ShardSocket, key: SlabKey) {
-        self.with_shard(socket, |shard| shard.assign(socket.token, key));
+        self.with_shard(socket, |shard| shard.assign(socket.token(), key));
     }
 
     /// Adds a listening socket.
@@ -259,11 +281,11 @@ impl ThreadSockets {
     }
 
     pub(crate) fn receive(&self, socket: ShardSocket, into: &mut [u8]) -> io::Result<usize> {
-        self.with_shard(socket, |shard| shard.receive(socket.token, into))
+        self.with_shard(socket, |shard| shard.receive(socket.token(), into))
     }
 
     pub(crate) fn send(&self, socket: ShardSocket, from: &[u8]) -> io::Result<usize> {
-        self.with_shard(socket, |shard| shard.send(socket.token, from))
+        self.with_shard(socket, |shard| shard.send(socket.token(), from))
     }
 
     /// Calls `act` with the socket's descriptor, which may be temporary.
@@ -274,7 +296,7 @@ impl ThreadSockets {
     ) -> io::Result<R> {
         let (mut act, mut outcome) = (Some(act), None);
         self.with_shard(socket, |shard| {
-            shard.with_descriptor(socket.token, &mut |descriptor| {
+            shard.with_descriptor(socket.token(), &mut |descriptor| {
                 if let Some(act) = act.take() {
                     outcome = Some(act(descriptor));
                 }
@@ -284,16 +306,16 @@ impl ThreadSockets {
     }
 
     pub(crate) fn peer_address(&self, socket: ShardSocket) -> io::Result<std::net::SocketAddr> {
-        self.with_shard(socket, |shard| shard.peer_address(socket.token))
+        self.with_shard(socket, |shard| shard.peer_address(socket.token()))
     }
 
     pub(crate) fn local_address(&self, socket: ShardSocket) -> io::Result<std::net::SocketAddr> {
-        self.with_shard(socket, |shard| shard.local_address(socket.token))
+        self.with_shard(socket, |shard| shard.local_address(socket.token()))
     }
 
     /// Closes a socket at once: its peer sees the end although the script may go on without its event loop.
     pub(crate) fn close(&self, socket: ShardSocket) {
-        self.with_shard(socket, |shard| shard.close(socket.token));
+        self.with_shard(socket, |shard| shard.close(socket.token()));
         self.turn_until_done();
     }
 
@@ -301,7 +323,7 @@ impl ThreadSockets {
     pub(crate) fn detach(&self, socket: ShardSocket) -> io::Result<OwnedFd> {
         self.turn_until_done();
         self.detached.take();
-        if !self.with_shard(socket, |shard| shard.detach(socket.token)) {
+        if !self.with_shard(socket, |shard| shard.detach(socket.token())) {
             return Err(io::ErrorKind::NotConnected.into());
         }
         loop {
@@ -315,7 +337,7 @@ impl ThreadSockets {
 
     /// Makes a later wait for writability ask the system.
     pub(crate) fn forget_writable(&self, socket: ShardSocket) {
-        self.with_shard(socket, |shard| shard.forget_writable(socket.token));
+        self.with_shard(socket, |shard| shard.forget_writable(socket.token()));
     }
 
     /// Carries out what was requested, and queues all events.
@@ -355,19 +377,19 @@ impl ThreadSockets {
                 shards[index].shard.take_events(&mut events);
             }
             for event in events.drain(..) {
-                self.dispatch(index as u32, event);
+                self.dispatch(index, event);
             }
             self.events.replace(events);
         }
     }
 
-    fn dispatch(&self, shard: u32, event: SocketEvent) {
+    fn dispatch(&self, shard: usize, event: SocketEvent) {
         match event {
             SocketEvent::Accepted { listener, token } => {
-                let socket = ShardSocket { shard, token };
+                let socket = ShardSocket::new(shard, token);
                 let key = {
                     let shards = self.shards.borrow();
-                    shards[shard as usize].listeners.get(listener as usize).copied().flatten()
+                    shards[shard].listeners.get(listener as usize).copied().flatten()
                 };
                 match key.and_then(|key| self.channel(key)) {
                     Some(SocketChannel::Listener(listener)) => {
@@ -403,7 +425,7 @@ impl ThreadSockets {
             match self.channel(key) {
                 Some(SocketChannel::Stream(stream)) => {
                     if let Some((socket, directions)) = stream.next_interest() {
-                        self.with_shard(socket, |shard| shard.await_ready(socket.token, directions));
+                        self.with_shard(socket, |shard| shard.await_ready(socket.token(), directions));
                     }
                 }
                 Some(SocketChannel::Listener(listener)) => listener.queue_event(),

@@ -15,9 +15,9 @@ use crate::thread_sockets::ShardSocket;
 impl Stream {
     /// The pending error of the socket; reading it clears it.
     fn take_error(&self) -> i32 {
-        match *self.state.borrow() {
-            StreamState::Connecting(..) => 0,
-            StreamState::Connected(socket) if self.connect_error.get() == 0 => {
+        match &mut *self.state.borrow_mut() {
+            StreamState::Failed(error) => std::mem::take(error),
+            &mut StreamState::Connected(socket) => {
                 let error = self
                     .sockets()
                     .with_descriptor(socket, |descriptor| rustix::net::sockopt::socket_error(descriptor));
@@ -26,7 +26,7 @@ impl Stream {
                     _ => 0,
                 }
             }
-            _ => self.connect_error.replace(0),
+            _ => 0,
         }
     }
 
@@ -152,16 +152,18 @@ impl Stream {
     }
 
     fn receive_mode_elements(&self) -> Vec<String> {
-        let read_ahead = self.read_ahead.borrow();
-        let Some(ahead) = &*read_ahead else { return vec!["zero-byte".into()] };
-        match ahead.burst_state(self.sockets().now()) {
-            Some(state) => {
-                let numbers = [state.cap, state.in_use, state.buffers_max, state.pending];
-                let numbers = numbers.iter().map(ToString::to_string);
-                std::iter::once("burst-detection".into()).chain(numbers).collect()
+        let now = self.sockets().now();
+        self.with_read_ahead(|read_ahead| {
+            let Some(ahead) = read_ahead else { return vec!["zero-byte".into()] };
+            match ahead.burst_state(now) {
+                Some(state) => {
+                    let numbers = [state.cap, state.in_use, state.buffers_max, state.pending];
+                    let numbers = numbers.iter().map(ToString::to_string);
+                    std::iter::once("burst-detection".into()).chain(numbers).collect()
+                }
+                None => vec![receive_mode_name(ahead.mode()).into()],
             }
-            None => vec![receive_mode_name(ahead.mode()).into()],
-        }
+        })
     }
 
     pub(super) fn set_socket_option(&self, name: &str, value: &str) -> Result<(), OptionError> {

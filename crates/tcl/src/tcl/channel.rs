@@ -10,13 +10,21 @@ use super::{Interp, c_string, text_of};
 
 /// Directions that a script or Tcl waits for, or that are ready.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Interest(c_int);
+pub(crate) struct Interest(u8);
 
 impl Interest {
     pub(crate) const NONE: Interest = Interest(0);
     pub(crate) const READABLE: Interest = Interest(1 << 1);
     pub(crate) const WRITABLE: Interest = Interest(1 << 2);
     pub(crate) const BOTH: Interest = Interest(Self::READABLE.0 | Self::WRITABLE.0);
+
+    fn from_mask(mask: c_int) -> Interest {
+        Interest(mask as u8).and(Interest::BOTH)
+    }
+
+    fn to_mask(self) -> c_int {
+        self.0.into()
+    }
 
     pub(crate) fn is_none(self) -> bool {
         self == Self::NONE
@@ -150,7 +158,7 @@ impl Channel {
         let instance = Rc::into_raw(driver).cast_mut().cast();
         // SAFETY: the instance is a reference to a `T`, given back in `run_close`; Tcl copies the name.
         let raw = unsafe {
-            ffi::stcl_create_channel(channel_type.0, c_string(name).as_ptr(), instance, directions.0)
+            ffi::stcl_create_channel(channel_type.0, c_string(name).as_ptr(), instance, directions.to_mask())
         };
         let channel = NonNull::new(raw).expect("Tcl has no failure of this function but lack of memory");
         // SAFETY: a live channel, whose instance is live until it is closed.
@@ -189,7 +197,7 @@ impl Channel {
     /// Reports events, which runs scripts. The channel may be closed afterwards.
     pub(crate) fn notify(self, ready: Interest) {
         // SAFETY: as above; Tcl preserves the channel during the call.
-        unsafe { ffi::stcl_notify_channel(self.0.as_ptr(), ready.0) };
+        unsafe { ffi::stcl_notify_channel(self.0.as_ptr(), ready.to_mask()) };
     }
 
     /// Size of the channel's buffers in bytes.
@@ -362,7 +370,7 @@ fn option_code(interp: Option<Interp>, name: &str, outcome: Result<(), OptionErr
 
 unsafe extern "C" fn run_watch<T: ChannelDriver>(instance: *mut c_void, mask: c_int) {
     // SAFETY: a live channel's instance.
-    unsafe { driver::<T>(instance) }.watch(Interest(mask).and(Interest::BOTH));
+    unsafe { driver::<T>(instance) }.watch(Interest::from_mask(mask));
 }
 
 unsafe extern "C" fn run_get_handle<T: ChannelDriver>(

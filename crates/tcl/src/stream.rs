@@ -123,12 +123,11 @@ impl Stream {
         let stream = Self::new(dialect, sockets);
         let attempts = Box::new(ConnectAttempts { rest: pairs, current: None });
         stream.try_pairs(attempts, libc::EHOSTUNREACH);
-        if !in_background {
+        let failed = if in_background {
+            stream.failure_before_connect()
+        } else {
             stream.wait_while_connecting();
-        }
-        let failed = match *stream.state.borrow() {
-            StreamState::Failed(error) => Some(error),
-            _ => None,
+            stream.failure()
         };
         match failed {
             Some(error) => {
@@ -224,6 +223,31 @@ impl Stream {
         }
         self.state.replace(StreamState::Failed(last_error));
         self.ready_in(Interest::BOTH);
+    }
+
+    fn failure(&self) -> Option<i32> {
+        match *self.state.borrow() {
+            StreamState::Failed(error) => Some(error),
+            _ => None,
+        }
+    }
+
+    /// A failure that is one of the command, and not of the connect in the background. With direct descriptors a socket is
+    /// created and bound in a turn only.
+    fn failure_before_connect(&self) -> Option<i32> {
+        let binds = match &*self.state.borrow() {
+            StreamState::Connecting(_, attempts) => {
+                attempts.current.is_some_and(|pair| !pair.from.ip().is_unspecified() || pair.from.port() != 0)
+            }
+            _ => return self.failure(),
+        };
+        if !binds || !self.sockets().has_direct_descriptors() {
+            return None;
+        }
+        self.sockets().turn_until_done();
+        let is_of_bind =
+            |&error: &i32| matches!(error, libc::EADDRNOTAVAIL | libc::EADDRINUSE | libc::EACCES);
+        self.failure().filter(is_of_bind)
     }
 
     fn is_connecting(&self) -> bool {

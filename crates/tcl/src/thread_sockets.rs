@@ -160,6 +160,10 @@ impl ThreadSockets {
         Ok(())
     }
 
+    pub(crate) fn has_direct_descriptors(&self) -> bool {
+        self.kind == DriverKind::UringDirect
+    }
+
     pub(crate) fn now(&self) -> Time {
         self.clock.now()
     }
@@ -237,7 +241,7 @@ impl ThreadSockets {
     /// With direct descriptors: when the shard that takes new sockets is nearly full, selects another one, or adds one,
     /// and moves all listeners there.
     fn leave_crowded_shard(&self) {
-        if self.kind != DriverKind::UringDirect {
+        if !self.has_direct_descriptors() {
             return;
         }
         let is_crowded = |entry: &ThreadShard| entry.shard.is_crowded();

@@ -244,7 +244,7 @@ impl Stream {
         if !binds || !self.sockets().has_direct_descriptors() {
             return None;
         }
-        self.sockets().turn_until_done();
+        self.sockets().turn_while_ready();
         let is_of_bind =
             |&error: &i32| matches!(error, libc::EADDRNOTAVAIL | libc::EADDRINUSE | libc::EACCES);
         self.failure().filter(is_of_bind)

@@ -15,7 +15,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use stilling_engine::driver::choice::DriverKind;
 use stilling_engine::driver::{Destination, Wait};
 use stilling_engine::{Clock, Time, Token};
@@ -355,8 +355,23 @@ impl ThreadSockets {
         }
     }
 
+    /// Runs turns until the system has no more events.
+    pub(crate) fn turn_while_ready(&self) {
+        loop {
+            self.turn_until_done();
+            if !self.poll_waitables(Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
+                return;
+            }
+        }
+    }
+
     /// Waits until the shards have events for the next turn. Requests must have been carried out. Runs no scripts.
     pub(crate) fn wait_for_event(&self) {
+        // An interrupted wait is repeated by the caller.
+        self.poll_waitables(None);
+    }
+
+    fn poll_waitables(&self, timeout: Option<&Timespec>) -> bool {
         let mut shards = self.shards.borrow_mut();
         let waitables = shards.iter_mut().filter_map(|entry| entry.shard.waitable().ok());
         let mut waiting: Vec<_> = waitables
@@ -366,8 +381,7 @@ impl ThreadSockets {
                 PollFd::from_borrowed_fd(waitable, PollFlags::IN)
             })
             .collect();
-        // An interrupted wait is repeated by the caller.
-        let _ = poll(&mut waiting, None);
+        poll(&mut waiting, timeout).is_ok_and(|ready| ready > 0)
     }
 
     fn turn(&self) {

@@ -1,4 +1,10 @@
-//! How a thread that has events of its sockets asks for events of other sources.
+//! How a thread waits for its sockets, and asks for events of other sources.
+//!
+//! A thread that serves its sockets only, and whose next event is near, waits for them itself: to be woken by way of
+//! the waiter would take two changes of threads. Other sources are not asked meanwhile, so a wait is short, and the first
+//! one that was in vain, or any other event, ends this for [`CYCLES_BEFORE_WAIT`] cycles. Before it sleeps, the thread
+//! asks repeatedly for [`BUSY_POLL`]: a client on the same machine answers sooner than a processor falls asleep and
+//! wakes. That stops for [`CYCLES_BEFORE_BUSY_POLL`] cycles after a few attempts in vain.
 //!
 //! Tcl 8.6 answers a wait of zero by a round trip to its notifier's thread, which costs more than an exchange on a
 //! socket; to skip the wait costs nothing, but files and pipes are not asked. So they are asked in every cycle of the
@@ -12,6 +18,21 @@ use stilling_engine::Time;
 
 use crate::tcl;
 
+/// Longest wait for sockets alone.
+pub(crate) const SOCKET_WAIT: Duration = Duration::from_millis(1);
+
+/// Time for which a thread asks repeatedly before it sleeps.
+pub(crate) const BUSY_POLL: Duration = Duration::from_micros(20);
+
+/// Busy polls in succession without an event, after which no more are made for a while.
+const BUSY_POLLS_IN_VAIN_MAX: u32 = 4;
+
+/// Cycles without busy polls after some were in vain.
+const CYCLES_BEFORE_BUSY_POLL: u32 = 256;
+
+/// Cycles of the event loop in succession that had events of sockets, before a wait for sockets alone.
+const CYCLES_BEFORE_WAIT: u32 = 64;
+
 /// Time in which sources without events are not asked.
 const ASK_INTERVAL: Duration = Duration::from_millis(1);
 
@@ -23,6 +44,13 @@ pub(crate) struct PollPolicy {
     cycles_left: Cell<u32>,
     asked_at: Cell<Time>,
     asks_now: Cell<bool>,
+    /// Cycles in succession that had an event of a socket.
+    socket_cycles: Cell<u32>,
+    /// An event of a socket was handled in this cycle.
+    had_socket_event: Cell<bool>,
+    busy_polls_in_vain: Cell<u32>,
+    /// Cycles until the next busy poll.
+    cycles_before_busy_poll: Cell<u32>,
 }
 
 impl PollPolicy {
@@ -31,7 +59,48 @@ impl PollPolicy {
             cycles_left: Cell::new(CYCLES_AFTER_EVENT),
             asked_at: Cell::new(Time::ZERO),
             asks_now: Cell::new(false),
+            socket_cycles: Cell::new(0),
+            had_socket_event: Cell::new(false),
+            busy_polls_in_vain: Cell::new(0),
+            cycles_before_busy_poll: Cell::new(0),
         }
+    }
+
+    /// An event of a socket is handled.
+    pub(crate) fn socket_event(&self) {
+        self.had_socket_event.set(true);
+    }
+
+    /// A cycle begins.
+    pub(crate) fn begin_cycle(&self) {
+        let had_event = self.had_socket_event.replace(false);
+        self.socket_cycles.set(if had_event { self.socket_cycles.get().saturating_add(1) } else { 0 });
+    }
+
+    /// Whether the thread may wait for sockets alone, for [`SOCKET_WAIT`].
+    pub(crate) fn may_wait_for_sockets(&self) -> bool {
+        self.socket_cycles.get() >= CYCLES_BEFORE_WAIT
+    }
+
+    /// Whether the thread may ask repeatedly before it sleeps, for [`BUSY_POLL`].
+    pub(crate) fn may_poll_busily(&self) -> bool {
+        let cycles = self.cycles_before_busy_poll.get();
+        self.cycles_before_busy_poll.set(cycles.saturating_sub(1));
+        cycles == 0
+    }
+
+    /// A busy poll is over.
+    pub(crate) fn polled_busily(&self, has_event: bool) {
+        let in_vain = if has_event { 0 } else { self.busy_polls_in_vain.get() + 1 };
+        self.busy_polls_in_vain.set(in_vain % BUSY_POLLS_IN_VAIN_MAX);
+        if in_vain == BUSY_POLLS_IN_VAIN_MAX {
+            self.cycles_before_busy_poll.set(CYCLES_BEFORE_BUSY_POLL);
+        }
+    }
+
+    /// A wait for sockets alone was in vain.
+    pub(crate) fn wait_was_in_vain(&self) {
+        self.socket_cycles.set(0);
     }
 
     /// Ends the thread's coming wait at once, since there are events.
@@ -50,12 +119,12 @@ impl PollPolicy {
     /// The wait is over: learns whether other sources had events.
     pub(crate) fn wait_ended(&self) {
         if self.asks_now.replace(false) && !tcl::is_tcl_9() {
-            let left = if tcl::has_other_events() {
-                CYCLES_AFTER_EVENT
-            } else {
-                self.cycles_left.get().saturating_sub(1)
-            };
+            let has_other = tcl::has_other_events();
+            let left = if has_other { CYCLES_AFTER_EVENT } else { self.cycles_left.get().saturating_sub(1) };
             self.cycles_left.set(left);
+            if has_other {
+                self.socket_cycles.set(0);
+            }
         }
     }
 }

@@ -5,6 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use stilling_engine::counters::EngineCounters;
 use stilling_engine::driver::choice::DriverKind;
@@ -143,6 +144,8 @@ impl SocketService {
 pub(crate) trait SocketShard {
     /// Carries out requests and collects events, without a wait.
     fn turn(&mut self) -> io::Result<()>;
+    /// The same with a wait of at most `span`.
+    fn turn_within(&mut self, span: Duration) -> io::Result<()>;
     fn prepare_to_wait(&mut self) -> Wait;
     /// Appends all events since the last call.
     fn take_events(&mut self, into: &mut Vec<SocketEvent>);
@@ -175,6 +178,10 @@ pub(crate) trait SocketShard {
 impl<D: Driver<Socket = OwnedFd>> SocketShard for Shard<D, SocketService> {
     fn turn(&mut self) -> io::Result<()> {
         Shard::turn(self, false)
+    }
+
+    fn turn_within(&mut self, span: Duration) -> io::Result<()> {
+        Shard::turn_within(self, span)
     }
 
     fn prepare_to_wait(&mut self) -> Wait {

@@ -22,7 +22,7 @@ use stilling_engine::{Clock, Time, Token};
 
 use crate::driver_choice;
 use crate::listener::Listener;
-use crate::poll_policy::PollPolicy;
+use crate::poll_policy::{BUSY_POLL, PollPolicy, SOCKET_WAIT};
 use crate::shard::{self, SocketEvent, SocketShard};
 use crate::slab::{Slab, SlabKey};
 use crate::stream::Stream;
@@ -355,6 +355,18 @@ impl ThreadSockets {
         }
     }
 
+    /// The same, but no longer than until there is an event for a script: what it requests comes first.
+    fn turn_until_event(&self) {
+        loop {
+            self.turn();
+            let mut shards = self.shards.borrow_mut();
+            let is_done = shards.iter_mut().all(|entry| entry.shard.prepare_to_wait() != Wait::No);
+            if is_done || self.queued.get() > 0 {
+                return;
+            }
+        }
+    }
+
     /// Runs turns until the system has no more events.
     pub(crate) fn turn_while_ready(&self) {
         loop {
@@ -387,18 +399,19 @@ impl ThreadSockets {
     fn turn(&self) {
         let count = self.shards.borrow().len();
         for index in 0..count {
-            let mut events = self.events.take();
-            {
-                let mut shards = self.shards.borrow_mut();
-                // A failure of the system call is permanent for the driver; its sockets report it when they are used.
-                let _ = shards[index].shard.turn();
-                shards[index].shard.take_events(&mut events);
-            }
-            for event in events.drain(..) {
-                self.dispatch(index, event);
-            }
-            self.events.replace(events);
+            // A failure of the system call is permanent for the driver; its sockets report it when they are used.
+            let _ = self.shards.borrow_mut()[index].shard.turn();
+            self.dispatch_events(index);
         }
+    }
+
+    fn dispatch_events(&self, shard: usize) {
+        let mut events = self.events.take();
+        self.shards.borrow_mut()[shard].shard.take_events(&mut events);
+        for event in events.drain(..) {
+            self.dispatch(shard, event);
+        }
+        self.events.replace(events);
     }
 
     fn dispatch(&self, shard: usize, event: SocketEvent) {
@@ -436,6 +449,29 @@ impl ThreadSockets {
         }
     }
 
+    /// Waits a short time for events of sockets alone.
+    fn wait_for_sockets(&self) {
+        if self.poll_policy.may_poll_busily() {
+            let until = self.clock.now().after(BUSY_POLL);
+            while self.queued.get() == 0 && self.clock.now() < until {
+                self.turn();
+            }
+            let has_event = self.queued.get() > 0;
+            self.poll_policy.polled_busily(has_event);
+            if has_event {
+                return;
+            }
+        }
+        if let [entry] = &mut self.shards.borrow_mut()[..] {
+            // As in `turn`: sockets report a failure when they are used.
+            let _ = entry.shard.turn_within(SOCKET_WAIT);
+        }
+        self.dispatch_events(0);
+        if self.queued.get() == 0 {
+            self.poll_policy.wait_was_in_vain();
+        }
+    }
+
     /// Requests the events that scripts wait for.
     fn arm_changed(&self) {
         let changed = self.changed.take();
@@ -462,9 +498,13 @@ impl EventSource for ThreadSockets {
         if !permitted.permit_channels() {
             return;
         }
+        self.poll_policy.begin_cycle();
         self.arm_changed();
-        self.turn_until_done();
+        self.turn_until_event();
         self.leave_crowded_shard();
+        if self.queued.get() == 0 && permitted.permit_wait() && self.poll_policy.may_wait_for_sockets() {
+            self.wait_for_sockets();
+        }
         if self.queued.get() > 0 {
             return self.poll_policy.end_wait(self.clock.now());
         }
@@ -489,6 +529,9 @@ impl EventSource for ThreadSockets {
     fn check(&self, permitted: EventFlags) {
         if permitted.permit_channels() {
             self.poll_policy.wait_ended();
+            if self.queued.get() > 0 {
+                return;
+            }
             let is_woken = {
                 let shards = self.shards.borrow();
                 shards.iter().any(|entry| entry.wait.as_ref().is_none_or(|wait| !wait.is_armed()))
@@ -505,6 +548,7 @@ impl EventSource for ThreadSockets {
         }
         let key = SlabKey::from_bits(target);
         self.queued.set(self.queued.get().saturating_sub(1));
+        self.poll_policy.socket_event();
         match self.channel(key) {
             Some(SocketChannel::Stream(stream)) => stream.handle_event(),
             Some(SocketChannel::Listener(listener)) => listener.handle_event(),

@@ -1,6 +1,7 @@
 //! One turn of the shard: send and wait, then dispatch the events.
 
 use std::io;
+use std::time::Duration;
 
 use stilling_ring::planted;
 
@@ -26,6 +27,22 @@ impl<D: Driver, V: Service> Shard<D, V> {
             // The driver converts it to a span, relative to now and not to the start of the last turn.
             self.now = self.clock.now();
         }
+        self.turn_with(wait)
+    }
+
+    /// The same with a wait of at most `span`, which the driver may round up to a millisecond.
+    pub fn turn_within(&mut self, span: Duration) -> io::Result<()> {
+        let wait = self.announce_wait();
+        self.now = self.clock.now();
+        let latest = self.now.after(span);
+        self.turn_with(match wait {
+            Wait::No => Wait::No,
+            Wait::Until(at) => Wait::Until(at.min(latest)),
+            Wait::Forever => Wait::Until(latest),
+        })
+    }
+
+    fn turn_with(&mut self, wait: Wait) -> io::Result<()> {
         self.may_have_intents = false;
         let result = self.send(wait);
         if std::mem::take(&mut self.parked) {

@@ -229,7 +229,12 @@ pub(crate) fn limit_wait(span: std::time::Duration) {
 pub(crate) struct EventFlags(c_int);
 
 impl EventFlags {
+    const DONT_WAIT: c_int = 1 << 1;
     const FILE_EVENTS: c_int = 1 << 3;
+
+    pub(crate) fn permit_wait(self) -> bool {
+        self.0 & Self::DONT_WAIT == 0
+    }
 
     pub(crate) fn permit_channels(self) -> bool {
         self.0 & Self::FILE_EVENTS != 0

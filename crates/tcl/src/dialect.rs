@@ -4,6 +4,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::listener::Listener;
+use crate::options::SEND_CAP_DEFAULT;
 use crate::stream::Stream;
 use crate::tcl::ChannelType;
 
@@ -24,6 +25,14 @@ impl Dialect {
         match self {
             Dialect::Core => format!("sock{number:x}"),
             Dialect::Iocpsock => format!("iocp{number:x}"),
+        }
+    }
+
+    /// The default of `-sendcap`: that of IOCPSOCK; the core has no such limit.
+    pub(crate) fn send_cap(self) -> u16 {
+        match self {
+            Dialect::Core => u16::MAX,
+            Dialect::Iocpsock => SEND_CAP_DEFAULT,
         }
     }
 

@@ -16,7 +16,6 @@ use socket2::{Domain, SockRef, Socket, Type};
 
 use crate::addresses::{Family, host_number, look_up};
 use crate::dialect::Dialect;
-use crate::options::SEND_CAP_DEFAULT;
 use crate::read_ahead::ReceiveMode;
 use crate::slab::SlabKey;
 use crate::stream::{Stream, system_error};
@@ -178,7 +177,7 @@ impl Listener {
             is_closing: Cell::new(false),
             backlog: Cell::new(options.backlog.unwrap_or(libc::SOMAXCONN)),
             receive_mode: Cell::default(),
-            send_cap: Cell::new(SEND_CAP_DEFAULT),
+            send_cap: Cell::new(dialect.send_cap()),
         });
         listener.enter(sockets).map_err(|error| ListenError::System(system_error(&error)))?;
         let weak = Rc::downgrade(&listener);

@@ -22,7 +22,7 @@ use rustix::net::Shutdown;
 use stilling_engine::driver::Destination;
 
 use crate::dialect::Dialect;
-use crate::options::{SEND_CAP_DEFAULT, SocketOption, set_send_cap, set_switch, unsent_bytes};
+use crate::options::{SocketOption, set_send_cap, set_switch, unsent_bytes};
 use crate::read_ahead::{BURST_BUFFER_SIZE, ReadAhead, ReceiveMode};
 use crate::slab::SlabKey;
 use crate::tcl::{
@@ -102,7 +102,7 @@ impl Stream {
             is_closing: Cell::new(false),
             is_changed: Cell::new(false),
             read_ahead: Cell::default(),
-            send_cap: Cell::new(SEND_CAP_DEFAULT),
+            send_cap: Cell::new(dialect.send_cap()),
             unsent_max: Cell::new(0),
             is_send_cap_set: Cell::new(false),
         });

@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::support::{DriverUnderTest, ServerUnderTest, TestPeer, binary, eventually};
 
 on_both_drivers!(
-    accept_and_worker_threads_are_all_there_is,
+    threads_are_those_of_the_pool_and_the_listen_watch,
     the_kernel_spreads_connections_over_the_shards,
     a_fresh_server_is_small_whatever_its_capacity,
     a_client_that_comes_early_is_served,
@@ -28,8 +28,8 @@ const FAST: &str = "GET /test/fast HTTP/1.1\r\nHost: a\r\n\r\n";
 const SLOW: &str = "GET /test/slow HTTP/1.1\r\nHost: a\r\n\r\n";
 const LIVE: &str = "GET /livez HTTP/1.1\r\nHost: a\r\n\r\n";
 
-/// Row 4.13: A + W − 1 new threads, and the first one, which accepts too.
-fn accept_and_worker_threads_are_all_there_is(driver: DriverUnderTest) {
+/// Rows 4.13, 3.9: A + W − 1 new threads, and the first one, which accepts too; beside them only the watch of listeners.
+fn threads_are_those_of_the_pool_and_the_listen_watch(driver: DriverUnderTest) {
     for (shards, workers) in [(1, 0), (1, 1), (2, 3), (3, 10)] {
         let server = ServerUnderTest::start(driver, &format!("-A {shards} -w {workers}"));
         // Any shard answers, so all threads have been started.
@@ -43,7 +43,7 @@ fn accept_and_worker_threads_are_all_there_is(driver: DriverUnderTest) {
         };
         let mut expected: Vec<String> = (1..shards).map(|number| format!("shard-{number}\n")).collect();
         expected.extend((0..workers).map(|number| format!("worker-{number}\n")));
-        expected.push("stilling\n".to_owned());
+        expected.extend(["listen-watch\n".to_owned(), "stilling\n".to_owned()]);
         expected.sort();
         eventually("all threads have their names", || (names() == expected).then_some(()));
         assert_eq!(watcher.fetch().value("worker_threads"), workers);

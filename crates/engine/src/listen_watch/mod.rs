@@ -248,17 +248,19 @@ impl WatchState {
             return Ok(());
         }
         let shared = Arc::clone(self);
+        // Here, so that all changes after the registration count, and no descriptor is opened later.
+        let mut sampler = ListenSampler::new();
+        let unavailable = sampler.open_counters();
         let builder = std::thread::Builder::new().name("listen-watch".to_owned());
-        registry.thread = Some(builder.spawn(move || shared.run())?);
+        registry.thread = Some(builder.spawn(move || shared.run(sampler, unavailable))?);
         registry.is_running = true;
         Ok(())
     }
 
     /// Samples until no listener is registered.
-    fn run(&self) {
-        let mut sampler = ListenSampler::new();
+    fn run(&self, mut sampler: ListenSampler, unavailable: Option<ListenEvent>) {
         let _ending = EndGuard(self);
-        sampler.open_counters().into_iter().for_each(|event| self.report(&[event]));
+        unavailable.into_iter().for_each(|event| self.report(&[event]));
         while self.wait_for_sample() {
             let events = sampler.sample(self);
             self.report(&events);

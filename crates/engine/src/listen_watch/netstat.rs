@@ -128,4 +128,12 @@ mod tests {
             assert!(reader.settings().backlog_max.is_some_and(|max| max > 0));
         }
     }
+
+    /// The files outlast the thread that opened them.
+    #[test]
+    fn counters_are_read_after_their_thread_has_ended() {
+        let mut reader = std::thread::spawn(|| NetstatReader::open().unwrap()).join().unwrap();
+        reader.counts().unwrap();
+        assert!(reader.settings().backlog_max.is_some());
+    }
 }

@@ -83,8 +83,8 @@ fn at_the_limit_of_open_files_all_listeners_are_handed_over(driver: DriverUnderT
         command.args(options.split_whitespace());
         command
     };
-    // 64 reserved, 8 for the shard, 20 listeners, and a copy of each.
-    let (kept, room) = (64 + 8 + 2 * 20, 10);
+    // 64 reserved, 8 for the shard, 20 listeners, a copy of each for a successor, and one for the watch.
+    let (kept, room) = (64 + 8 + 3 * 20, 10);
     let outcome = limited(kept, &addresses(20)).output().expect("bash runs");
     expect_failure(&outcome, "open files leaves no room for connections");
     let old = ServerUnderTest::spawn(limited(kept + room, &addresses(20)));

@@ -98,6 +98,7 @@ fn a_broadcast_adds_no_threads(driver: DriverUnderTest) {
         "hub",
         "journal",
         "journal-build",
+        "listen-watch",
         "log",
         "replay",
         "shard-1",

@@ -1,6 +1,6 @@
 //! Outgoing connections.
 
-use std::io;
+use std::io::{self, Read};
 use std::net::{SocketAddr, TcpListener};
 
 use stilling_engine::driver::{Destination, Wait};
@@ -113,6 +113,23 @@ pub(crate) fn a_foreign_source_address_is_an_error<S: SystemDriver>() {
         assert_eq!(owner.shard.open_connections(), 0);
     }
     owner.connected();
+}
+
+/// A fixed source port serves one connection after another, though the system keeps the ends of earlier ones.
+pub(crate) fn a_source_port_is_reused<S: SystemDriver>() {
+    let mut owner = OwnerLoop::<S>::new();
+    let from = Some(unused_address());
+    for _ in 0..3 {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let to = Destination::Tcp { to: listener.local_addr().expect("it is bound"), from };
+        let token = owner.shard.connect(&to, OwnerSession::default()).expect("the address is local");
+        owner.expect(Call::Opened(token));
+        let mut peer = bounded(listener.accept().expect("a connection waits").0);
+        assert_eq!(Some(peer.peer_addr().expect("it is connected")), from);
+        // The side that ends first is the one that waits.
+        owner.abort(token);
+        assert_eq!(peer.read(&mut [0]).expect("the shard ended it"), 0);
+    }
 }
 
 /// connect(2) rejects the address without sending anything.

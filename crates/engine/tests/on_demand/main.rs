@@ -56,6 +56,7 @@ on_every_driver! {
     connects::a_refused_connect_is_reported,
     connects::a_connect_without_a_slot_returns_the_session,
     connects::a_foreign_source_address_is_an_error,
+    connects::a_source_port_is_reused,
     connects::an_unreachable_destination_is_an_error,
     connects::pending_connects_disturb_nothing,
     connects::a_reset_while_connecting_is_reported,

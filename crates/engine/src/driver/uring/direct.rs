@@ -28,14 +28,14 @@ use crate::driver::role::SourceRole;
 use crate::driver::{Destination, DriverEvent};
 use crate::token::Token;
 
-/// Maximum of entries of a connect: no delay, bind, connect.
-const CONNECT_ENTRIES: usize = 3;
+/// Maximum of entries of a connect: no delay, reuse of the address, bind, connect.
+const CONNECT_ENTRIES: usize = 4;
 
 /// Maximum of addresses of a connect.
 const CONNECT_ADDRESSES: usize = 2;
 
-/// The value of `TCP_NODELAY`, at an address that the kernel can read at any time.
-static NODELAY: libc::c_int = 1;
+/// The value of a switched-on option, at an address that the kernel can read at any time.
+static ON: libc::c_int = 1;
 
 #[derive(Debug)]
 pub(super) struct PendingConnect {
@@ -105,14 +105,13 @@ impl Uring {
             self.flush();
         }
         if !to.is_unix() {
-            let no_delay = handle.entry(|fd| {
-                let (level, name) = (libc::IPPROTO_TCP.cast_unsigned(), libc::TCP_NODELAY.cast_unsigned());
-                let size = size_of_val(&NODELAY) as u32;
-                opcode::SetSockOpt::new(fd, level, name, (&raw const NODELAY).cast(), size).build()
-            });
-            self.queue.push(&no_delay.flags(squeue::Flags::SKIP_SUCCESS).user_data(UringOp::Ignore.bits()));
+            self.push_switch_on(handle, libc::IPPROTO_TCP, libc::TCP_NODELAY);
         }
         if let Some(from) = from {
+            if from.as_socket().is_some_and(|from| from.port() != 0) {
+                // A fixed source port may belong to earlier connections that are waiting for their end.
+                self.push_switch_on(handle, libc::SOL_SOCKET, libc::SO_REUSEADDR);
+            }
             self.addresses.push(from);
             let from = self.addresses.last().expect("just pushed");
             let bind = handle.entry(|fd| opcode::Bind::new(fd, from.as_ptr().cast(), from.len()).build());
@@ -121,6 +120,15 @@ impl Uring {
             self.queue.push(&bind.flags(flags).user_data(UringOp::Connect.with(token)));
         }
         self.push_connect(token, handle, to);
+    }
+
+    /// Adds an entry that switches an option of the socket on. The queue has room for it.
+    fn push_switch_on(&mut self, handle: Handle, level: libc::c_int, name: libc::c_int) {
+        let entry = handle.entry(|fd| {
+            let (level, name, size) = (level.cast_unsigned(), name.cast_unsigned(), size_of_val(&ON) as u32);
+            opcode::SetSockOpt::new(fd, level, name, (&raw const ON).cast(), size).build()
+        });
+        self.queue.push(&entry.flags(squeue::Flags::SKIP_SUCCESS).user_data(UringOp::Ignore.bits()));
     }
 
     pub(super) fn shutdown_direct(&mut self, token: Token) {

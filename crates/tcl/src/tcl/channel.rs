@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use std::rc::Rc;
 
 use super::ffi::{self, ChannelProcs, RawChannel, RawChannelType, RawInterp, RawOptionList};
-use super::{Interp, c_string, text_of};
+use super::{Interp, c_string, encoding, text_of};
 
 /// Directions that a script or Tcl waits for, or that are ready.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -328,8 +328,9 @@ unsafe extern "C" fn run_set_option<T: ChannelDriver>(
     value: *const c_char,
 ) -> c_int {
     // SAFETY: a live channel's instance and strings.
-    let (driver, name, value) = unsafe { (driver::<T>(instance), text_of(name), text_of(value)) };
-    option_code(Interp::from_raw(interp), &name, driver.set_option(&name, &value))
+    let (driver, name, value) = unsafe { (driver::<T>(instance), CStr::from_ptr(name), text_of(value)) };
+    let outcome = driver.set_option(&encoding::from_internal(name.to_bytes()), &value);
+    option_code(Interp::from_raw(interp), name, outcome)
 }
 
 unsafe extern "C" fn run_get_option<T: ChannelDriver>(
@@ -340,20 +341,18 @@ unsafe extern "C" fn run_get_option<T: ChannelDriver>(
 ) -> c_int {
     let interp = Interp::from_raw(interp);
     // SAFETY: a live channel's instance; the name is a string or null.
-    let (driver, name) =
-        unsafe { (driver::<T>(instance), if name.is_null() { None } else { Some(text_of(name)) }) };
-    let outcome = driver.get_option(interp, name.as_deref(), &mut OptionList(into));
-    option_code(interp, name.as_deref().unwrap_or(""), outcome)
+    let (driver, name) = unsafe { (driver::<T>(instance), (!name.is_null()).then(|| CStr::from_ptr(name))) };
+    let text = name.map(|name| encoding::from_internal(name.to_bytes()));
+    let outcome = driver.get_option(interp, text.as_deref(), &mut OptionList(into));
+    option_code(interp, name.unwrap_or_default(), outcome)
 }
 
-fn option_code(interp: Option<Interp>, name: &str, outcome: Result<(), OptionError>) -> c_int {
+fn option_code(interp: Option<Interp>, name: &CStr, outcome: Result<(), OptionError>) -> c_int {
     match outcome {
         Ok(()) => return ffi::OK,
         Err(OptionError::Unknown(known)) => {
             // SAFETY: live strings; a null interpreter is permitted.
-            return unsafe {
-                ffi::stcl_bad_channel_option(raw(interp), c_string(name).as_ptr(), known.as_ptr())
-            };
+            return unsafe { ffi::stcl_bad_channel_option(raw(interp), name.as_ptr(), known.as_ptr()) };
         }
         Err(OptionError::Message(message)) => {
             interp.map(|interp| interp.fail(&message));

@@ -4,6 +4,7 @@
 //! contain any bytes; names and numbers are read as UTF-8, with replacement characters for the rest.
 
 mod channel;
+mod encoding;
 mod ffi;
 mod value;
 
@@ -181,7 +182,8 @@ pub(crate) fn error_name(error: i32) -> String {
 /// `text` is a null-terminated string.
 unsafe fn text_of(text: *const std::ffi::c_char) -> String {
     // SAFETY: the caller's promise.
-    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+    let bytes = unsafe { CStr::from_ptr(text) }.to_bytes();
+    encoding::from_internal(bytes).into_owned()
 }
 
 /// A C string of text that has no zero bytes; after the first one, the rest is dropped.

@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use std::marker::PhantomData;
 
 use super::ffi::{self, RawObj};
-use super::{CommandFailed, Interp};
+use super::{CommandFailed, Interp, encoding, is_tcl_9};
 
 /// A reference to a Tcl value.
 #[derive(Debug)]
@@ -23,10 +23,11 @@ impl Value {
     }
 
     pub(crate) fn text(text: &str) -> Self {
-        Self::from_utf8_bytes(text.as_bytes())
+        Self::from_internal_bytes(&encoding::to_internal(text, is_tcl_9()))
     }
 
-    fn from_utf8_bytes(bytes: &[u8]) -> Self {
+    /// A value of text in Tcl's own encoding.
+    fn from_internal_bytes(bytes: &[u8]) -> Self {
         // SAFETY: Tcl copies the bytes.
         Self::retained(unsafe { ffi::stcl_new_string(bytes.as_ptr().cast(), bytes.len()) })
     }
@@ -67,7 +68,7 @@ impl Value {
     }
 
     pub(crate) fn to_text(&self) -> Cow<'_, str> {
-        String::from_utf8_lossy(self.bytes())
+        encoding::from_internal(self.bytes())
     }
 
     /// This script with words appended, for evaluation.
@@ -77,7 +78,7 @@ impl Value {
             script.push(b' ');
             script.extend_from_slice(word.as_bytes());
         }
-        Value::from_utf8_bytes(&script)
+        Value::from_internal_bytes(&script)
     }
 
     /// The value as an integer; the error's message goes to the interpreter, if there is one.

@@ -17,6 +17,8 @@ mod addresses;
 mod command;
 mod dialect;
 mod driver_choice;
+mod flood_scripts;
+mod floods;
 mod listener;
 mod options;
 mod poll_policy;
@@ -49,6 +51,7 @@ fn initialize(interp: *mut c_void) -> CommandResult {
     interp.create_command(c"iocp_stats", stats_commands::iocp_stats);
     interp.create_command(c"stilling::install", install);
     interp.create_command(c"stilling::stats", stats_commands::stilling_stats);
+    interp.create_command(c"stilling::onflood", flood_scripts::onflood);
     interp.provide(c"Stilling", STILLING_VERSION)?;
     interp.provide(c"Iocpsock", IOCPSOCK_VERSION)
 }

@@ -16,6 +16,7 @@ use socket2::{Domain, SockRef, Socket, Type};
 
 use crate::addresses::{Family, host_number, look_up};
 use crate::dialect::Dialect;
+use crate::floods::WatchedSockets;
 use crate::read_ahead::ReceiveMode;
 use crate::slab::SlabKey;
 use crate::stream::{Stream, system_error};
@@ -138,6 +139,8 @@ pub(crate) struct Listener {
     key: Cell<Option<SlabKey>>,
     channel: Cell<Option<Channel>>,
     listening: RefCell<Vec<ShardListener>>,
+    /// Kept from thread to thread; dropped before the sockets are closed.
+    watched: RefCell<WatchedSockets>,
     /// Listening sockets between two threads.
     moving: RefCell<Vec<OwnedFd>>,
     accept_script: Rc<AcceptScript>,
@@ -169,6 +172,7 @@ impl Listener {
             key: Cell::new(None),
             channel: Cell::new(None),
             listening: RefCell::default(),
+            watched: RefCell::default(),
             moving: RefCell::new(descriptors),
             accept_script: Rc::clone(&accept_script),
             delete_guard: RefCell::default(),
@@ -180,6 +184,7 @@ impl Listener {
             send_cap: Cell::new(dialect.send_cap()),
         });
         listener.enter(sockets).map_err(|error| ListenError::System(system_error(&error)))?;
+        listener.start_watch();
         let weak = Rc::downgrade(&listener);
         let guard = interp.on_delete(move || {
             accept_script.interp.set(None);
@@ -219,6 +224,21 @@ impl Listener {
         }
         sockets.turn_until_done();
         Ok(())
+    }
+
+    /// Watches the sockets for SYN floods and full queues; a listener that cannot be watched serves all the same.
+    fn start_watch(&self) {
+        let (sockets, mut watched) = (self.sockets(), WatchedSockets::default());
+        for &listening in self.listening.borrow().iter() {
+            let mut added = Ok(());
+            let found = sockets.with_listener(listening, &mut |descriptor| {
+                added = watched.add(descriptor, self.backlog.get());
+            });
+            if found.and(added).is_err() {
+                return;
+            }
+        }
+        self.watched.replace(watched);
     }
 
     fn leave(&self) {
@@ -295,6 +315,7 @@ impl ChannelDriver for Listener {
     }
 
     fn close(self: Rc<Self>) -> Result<(), i32> {
+        drop(self.watched.take());
         self.leave();
         let sockets = self.sockets();
         for connection in self.accepted.take() {

@@ -4,6 +4,7 @@ use stilling_engine::CloseReason;
 use stilling_engine::counters::EngineCounters;
 
 use crate::driver_choice;
+use crate::floods;
 use crate::stats;
 use crate::tcl::{CommandResult, Interp, Value, Words};
 
@@ -67,6 +68,7 @@ pub(crate) fn stilling_stats(interp: Interp, words: &Words<'_>) -> CommandResult
         ("turns", count(|shard| shard.turns.get())),
         ("system_calls", count(|shard| shard.system_calls.get())),
         ("closed", Value::dict(closed)),
+        ("floods", floods::flood_stats()),
     ];
     interp.set_result(&Value::dict(entries));
     Ok(())

@@ -125,13 +125,14 @@ impl Listener {
                 vec![i32::from(is_on).to_string()]
             }
             SocketOption::Backlog => {
-                let mut queued = 0;
+                let (mut queued, mut cap) = (0, 0);
                 self.with_sockets(|descriptor| {
-                    queued += accept_queue(descriptor)?.0;
+                    let (length, max) = accept_queue(descriptor)?;
+                    (queued, cap) = (queued + length, cap.max(max));
                     Ok(())
                 })?;
                 let in_use = queued as usize + self.accepted.borrow().len();
-                vec![self.backlog.get().to_string(), in_use.to_string()]
+                vec![cap.to_string(), in_use.to_string()]
             }
             SocketOption::SendCap => vec![self.send_cap.get().to_string(), "0".into()],
             SocketOption::ReceiveMode => match self.receive_mode.get() {
@@ -166,10 +167,13 @@ impl Listener {
         }
     }
 
-    /// Changes the maximum length of the accept queue of a live listener. A short one is set, and reported as an error,
-    /// as in IOCPSOCK.
+    /// Changes the maximum length of the accept queue of a live listener: that to which a raised one returns. A short
+    /// one is set, and reported as an error, as in IOCPSOCK.
     fn set_backlog(&self, backlog: i32) -> Result<(), OptionError> {
-        self.with_sockets(|descriptor| SockRef::from(&descriptor).listen(backlog))?;
+        let is_set = self.watched.borrow().set_backlog(backlog);
+        if !is_set.map_err(|error| OptionError::System("", system_error(&error)))? {
+            self.with_sockets(|descriptor| SockRef::from(&descriptor).listen(backlog))?;
+        }
         self.backlog.set(backlog);
         if backlog < BACKLOG_RECOMMENDED_MIN {
             let message =

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 /// The drivers, as `STILLING_TCL_DRIVER` names them.
 pub(crate) const DRIVERS: [&str; 3] = ["poll", "uring", "direct"];
@@ -41,8 +41,8 @@ fn library() -> PathBuf {
     library
 }
 
-/// Runs a script on one driver. It must end with status 0; returns its standard output.
-pub(crate) fn run_on(driver: &str, script: &str) -> String {
+/// Starts a script on one driver, with its standard output and errors piped.
+pub(crate) fn start_on(driver: &str, script: &str) -> Child {
     let mut child = Command::new("timeout")
         .args(["--kill-after=5", SCRIPT_SECONDS, "tclsh8.6"])
         .env("STILLING_TCL_DRIVER", driver)
@@ -55,11 +55,20 @@ pub(crate) fn run_on(driver: &str, script: &str) -> String {
     let mut input = child.stdin.take().expect("it is piped");
     // A script that ends early reports its own error.
     let _ = input.write_all(whole.as_bytes());
-    drop(input);
+    child
+}
+
+/// Waits for the end of a script, which must have status 0; returns the rest of its standard output.
+pub(crate) fn end_of(driver: &str, child: Child) -> String {
     let output = child.wait_with_output().expect("the child can be waited for");
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "on {driver}: {}\n{errors}", output.status);
     String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Runs a script on one driver. It must end with status 0; returns its standard output.
+pub(crate) fn run_on(driver: &str, script: &str) -> String {
+    end_of(driver, start_on(driver, script))
 }
 
 /// Runs a script on every driver; its checks are in the script.

@@ -1,6 +1,7 @@
 //! The rows of the requirements for the Tcl driver, each by a script in a real tclsh, on every driver.
 
 mod connections;
+mod floods;
 mod harness;
 mod listeners;
 mod options;

@@ -56,7 +56,8 @@ impl Stream {
         } else {
             ("-sockname", "can't get sockname: ")
         };
-        if self.is_connecting() {
+        let has_no_socket = self.socket().is_err();
+        if self.is_connecting() || has_no_socket && !is_peer {
             if is_listed {
                 into.element(name);
                 into.element("");
@@ -117,7 +118,9 @@ impl Stream {
             self.append_address(interp, true, true, into)?;
             self.append_address(interp, false, true, into)?;
         }
-        for &option in SocketOption::listed(self.dialect, false) {
+        // A socket whose connect has failed has no values of its own, and its list is no error.
+        let has_socket = self.socket().is_ok();
+        for &option in SocketOption::listed(self.dialect, false).iter().filter(|_| has_socket) {
             into.element(option.name());
             self.append_value(option, into, true)?;
         }

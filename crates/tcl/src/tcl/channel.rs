@@ -342,7 +342,8 @@ unsafe extern "C" fn run_get_option<T: ChannelDriver>(
     let interp = Interp::from_raw(interp);
     // SAFETY: a live channel's instance; the name is a string or null.
     let (driver, name) = unsafe { (driver::<T>(instance), (!name.is_null()).then(|| CStr::from_ptr(name))) };
-    let text = name.map(|name| encoding::from_internal(name.to_bytes()));
+    // As in Tcl's core, an empty name asks for all options.
+    let text = name.filter(|name| !name.is_empty()).map(|name| encoding::from_internal(name.to_bytes()));
     let outcome = driver.get_option(interp, text.as_deref(), &mut OptionList(into));
     option_code(interp, name.unwrap_or_default(), outcome)
 }

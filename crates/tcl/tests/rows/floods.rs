@@ -10,7 +10,7 @@ use stilling_probe::HANG_TIMEOUT;
 use stilling_probe::network::{SERVER, TestNetwork, unused_addresses};
 use stilling_probe::syn_flood::SynGenerator;
 
-use crate::harness::{end_of, run_on_all, start_on};
+use crate::harness::{finish, run_on_all, start_on};
 
 /// The largest backlog that the system grants.
 const BACKLOG_MAX: u64 = 512;
@@ -69,7 +69,7 @@ impl ScriptServer {
         let mut line = String::new();
         output.read_line(&mut line).expect("text");
         let Ok(port) = line.trim().parse() else {
-            end_of(driver, child);
+            finish(driver, child);
             panic!("no port: {line}");
         };
         ScriptServer { driver, child, output, address: SocketAddrV4::new(SERVER, port) }
@@ -82,7 +82,7 @@ impl ScriptServer {
     }
 
     fn end(self) {
-        end_of(self.driver, self.child);
+        finish(self.driver, self.child);
     }
 }
 

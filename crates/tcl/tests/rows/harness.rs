@@ -20,10 +20,14 @@ proc check {what actual expected} {
     }
 }
 proc wait {name} {
-    set timer [after 20000 [list set ::$name "timeout"]]
+    set timer [after 20000 [list wait_failed $name]]
     vwait ::$name
     after cancel $timer
     return [set ::$name]
+}
+proc wait_failed {name} {
+    puts stderr "$name was not set in 20 s"
+    exit 1
 }
 proc bgerror {message} {
     puts stderr "background error: $message\n$::errorInfo"
@@ -41,10 +45,40 @@ fn library() -> PathBuf {
     library
 }
 
+/// Runs a command in a network of its own that has only loopback addresses: no name is looked up elsewhere, and its
+/// ports are its own.
+pub(crate) const IN_NAMESPACE: [&str; 8] = [
+    "unshare",
+    "--user",
+    "--map-root-user",
+    "--net",
+    "sh",
+    "-c",
+    "ip link set lo up && exec \"$@\"",
+    "sh",
+];
+
+/// Runs a script on one driver. It must end with status 0; returns its standard output.
+pub(crate) fn run_on(driver: &str, script: &str) -> String {
+    run_wrapped(driver, &[], script)
+}
+
+/// As [`run_on`], with a command before tclsh that runs it.
+pub(crate) fn run_wrapped(driver: &str, wrapper: &[&str], script: &str) -> String {
+    finish(driver, start_wrapped(driver, wrapper, script))
+}
+
 /// Starts a script on one driver, with its standard output and errors piped.
 pub(crate) fn start_on(driver: &str, script: &str) -> Child {
+    start_wrapped(driver, &[], script)
+}
+
+/// Starts a script, whose end [`finish`] awaits.
+pub(crate) fn start_wrapped(driver: &str, wrapper: &[&str], script: &str) -> Child {
     let mut child = Command::new("timeout")
-        .args(["--kill-after=5", SCRIPT_SECONDS, "tclsh8.6"])
+        .args(["--kill-after=5", SCRIPT_SECONDS])
+        .args(wrapper)
+        .arg("tclsh8.6")
         .env("STILLING_TCL_DRIVER", driver)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -55,20 +89,17 @@ pub(crate) fn start_on(driver: &str, script: &str) -> Child {
     let mut input = child.stdin.take().expect("it is piped");
     // A script that ends early reports its own error.
     let _ = input.write_all(whole.as_bytes());
+    drop(input);
     child
 }
 
 /// Waits for the end of a script, which must have status 0; returns the rest of its standard output.
-pub(crate) fn end_of(driver: &str, child: Child) -> String {
+#[track_caller]
+pub(crate) fn finish(driver: &str, child: Child) -> String {
     let output = child.wait_with_output().expect("the child can be waited for");
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "on {driver}: {}\n{errors}", output.status);
     String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-/// Runs a script on one driver. It must end with status 0; returns its standard output.
-pub(crate) fn run_on(driver: &str, script: &str) -> String {
-    end_of(driver, start_on(driver, script))
 }
 
 /// Runs a script on every driver; its checks are in the script.

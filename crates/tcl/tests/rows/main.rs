@@ -1,5 +1,6 @@
 //! The rows of the requirements for the Tcl driver, each by a script in a real tclsh, on every driver.
 
+mod bad_input;
 mod connections;
 mod floods;
 mod harness;

@@ -169,7 +169,7 @@ fn bad_options_fail_as_those_of_the_core() {
                 compare [string map [list @ \$$channel] $operation]
             }
         }
-        check_compared 2500
+        check_compared 2400
         "#,
     );
 }

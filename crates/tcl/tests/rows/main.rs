@@ -6,3 +6,5 @@ mod floods;
 mod harness;
 mod listeners;
 mod options;
+mod peer;
+mod resets;

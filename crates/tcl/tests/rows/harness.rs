@@ -37,7 +37,7 @@ proc port_of {listener} { lindex [fconfigure $listener -sockname] 2 }
 "#;
 
 /// The extension, which cargo builds for the tests of its crate.
-fn library() -> PathBuf {
+pub(crate) fn library() -> PathBuf {
     let test = std::env::current_exe().expect("a test has a path");
     let folder = test.parent().expect("a test is in a folder");
     let library = folder.join("libstilling_tcl.so");

@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod connections;
+mod examples;
 mod floods;
 mod harness;
 mod listeners;

@@ -1,0 +1,163 @@
+//! The programs in `examples/tcl`, on Tcl's own command and on `socket2` with every driver.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use stilling_probe::HANG_TIMEOUT;
+
+use crate::harness::{DRIVERS, library};
+
+/// Seconds until an example that hangs is ended.
+const EXAMPLE_SECONDS: &str = "60";
+
+fn example(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/tcl").join(name)
+}
+
+/// A folder with an index of the package `Iocpsock`.
+fn package_folder() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    let index = format!("package ifneeded Iocpsock 3.0 [list load {{{}}} Iocpsock]\n", library().display());
+    std::fs::write(folder.path().join("pkgIndex.tcl"), index).expect("a file");
+    folder
+}
+
+/// A running example; ends with this value.
+struct RunningExample {
+    child: Child,
+    address: String,
+    _packages: tempfile::TempDir,
+}
+
+impl RunningExample {
+    fn start(name: &str, command: &str, driver: &str) -> RunningExample {
+        let packages = package_folder();
+        let mut child = Command::new("timeout")
+            .args(["--kill-after=5", EXAMPLE_SECONDS, "tclsh8.6"])
+            .arg(example(name))
+            .args([command, "0"])
+            .env("STILLING_TCL_DRIVER", driver)
+            .env("TCLLIBPATH", packages.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("tclsh8.6 is installed: cargo xtask test installs it");
+        let mut line = String::new();
+        let output = child.stdout.as_mut().expect("it is piped");
+        BufReader::new(output).read_line(&mut line).expect("text");
+        let address = line.trim().trim_start_matches("listening ").trim_start_matches("http://").to_owned();
+        RunningExample { child, address, _packages: packages }
+    }
+
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(&self.address).expect("the example listens");
+        stream.set_read_timeout(Some(HANG_TIMEOUT)).expect("a socket takes a timeout");
+        stream.set_write_timeout(Some(HANG_TIMEOUT)).expect("a socket takes a timeout");
+        stream
+    }
+}
+
+impl Drop for RunningExample {
+    fn drop(&mut self) {
+        // SIGTERM, so that `timeout` ends its child.
+        let pid = rustix::process::Pid::from_child(&self.child);
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        let _ = self.child.wait();
+    }
+}
+
+/// Runs `check` with the example on Tcl's own command and on `socket2` with every driver.
+fn on_each(name: &str, check: impl Fn(&RunningExample)) {
+    check(&RunningExample::start(name, "socket", "poll"));
+    for driver in DRIVERS {
+        check(&RunningExample::start(name, "socket2", driver));
+    }
+}
+
+/// Bytes that are more than all buffers between the two sides.
+const ECHO_SIZE: usize = 16 * 1024 * 1024;
+
+#[test]
+fn echo_returns_every_byte() {
+    on_each("echo.tcl", |server| {
+        let stream = server.connect();
+        let bytes: Vec<u8> = (0..ECHO_SIZE).map(|at| (at / 3) as u8).collect();
+        let mut returned = Vec::new();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                (&stream).write_all(&bytes).expect("the server reads");
+                stream.shutdown(Shutdown::Write).expect("it is connected");
+            });
+            (&stream).read_to_end(&mut returned).expect("the server answers");
+        });
+        assert!(returned == bytes, "{} of {} bytes", returned.len(), bytes.len());
+    });
+}
+
+fn read_line(reader: &mut BufReader<TcpStream>) -> String {
+    let mut line = String::new();
+    reader.read_line(&mut line).expect("a line");
+    line.trim_end().to_owned()
+}
+
+#[test]
+fn chat_delivers_lines_and_drops_clients_that_do_not_read() {
+    on_each("chat.tcl", |server| {
+        let mut first = BufReader::new(server.connect());
+        assert!(read_line(&mut first).starts_with("* you are guest1;"));
+        let mut second = BufReader::new(server.connect());
+        assert!(read_line(&mut second).starts_with("* you are guest2;"));
+        assert_eq!(read_line(&mut first), "* guest2 is here");
+        second.get_mut().write_all("/name Zoë\nhello\n".as_bytes()).expect("the server reads");
+        assert_eq!(read_line(&mut first), "* guest2 is now Zoë");
+        assert_eq!(read_line(&mut first), "Zoë: hello");
+        // The third one never reads.
+        let _third = server.connect();
+        assert_eq!(read_line(&mut first), "* guest3 is here");
+        let mut lines = String::new();
+        for _ in 0..20_000 {
+            lines.push_str(&"x".repeat(900));
+            lines.push('\n');
+        }
+        let mut writer = second.get_ref().try_clone().expect("a descriptor");
+        std::thread::scope(|scope| {
+            scope.spawn(move || writer.write_all(lines.as_bytes()).expect("the server reads"));
+            while read_line(&mut first) != "* guest3 has left" {}
+        });
+        drop(first);
+    });
+}
+
+#[test]
+fn httpd_answers() {
+    on_each("httpd.tcl", |server| {
+        let mut stream = server.connect();
+        stream.write_all(b"GET /hello HTTP/1.1\r\nConnection: close\r\n\r\n").expect("the server reads");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("the server answers");
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    });
+}
+
+/// Row 3.16: the loop that connects many sockets and closes all of them.
+#[test]
+fn many_sockets_connects_and_closes_all() {
+    for driver in DRIVERS {
+        let packages = package_folder();
+        let outcome = Command::new("timeout")
+            .args(["--kill-after=5", EXAMPLE_SECONDS, "tclsh8.6"])
+            .arg(example("many_sockets.tcl"))
+            .args(["1000", "0"])
+            .env("STILLING_TCL_DRIVER", driver)
+            .env("TCLLIBPATH", packages.path())
+            .output()
+            .expect("tclsh8.6 is installed: cargo xtask test installs it");
+        let [output, errors] =
+            [&outcome.stdout, &outcome.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
+        assert!(outcome.status.success(), "{output}\n{errors}");
+        let open: Vec<&str> = output.lines().filter_map(|line| line.strip_prefix("Sockets open: ")).collect();
+        assert_eq!(open, ["1000", "1001", "0"], "on {driver}: {output}");
+    }
+}

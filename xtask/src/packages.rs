@@ -83,11 +83,12 @@ pub(crate) const FOR_BENCH_TCL: [RequiredProgram; 3] =
 
 /// Programs, headers and packages of Tcl 8.6 for the Tcl extension and its tests. A package without a program is there
 /// if one of its files is.
-pub(crate) const FOR_TCL: [RequiredProgram; 4] = [
+pub(crate) const FOR_TCL: [RequiredProgram; 5] = [
     program("/usr/include/tcl8.6/tcl.h", "tcl8.6-dev"),
     program("/usr/share/doc/tcl-thread/copyright", "tcl-thread"),
     program("cc", "gcc"),
     program("tclsh8.6", "tcl8.6"),
+    program("groff", "groff-base"),
 ];
 
 /// Programs and headers that fetch sources of Tcl and build Tcl 9.0.

@@ -141,7 +141,7 @@ fn httpd_answers() {
     });
 }
 
-/// Row 3.16: the loop that connects many sockets and closes all of them.
+/// Rows 3.14, 3.16: the loop that connects many sockets and closes all of them; what an idle one costs.
 #[test]
 fn many_sockets_connects_and_closes_all() {
     for driver in DRIVERS {
@@ -159,5 +159,8 @@ fn many_sockets_connects_and_closes_all() {
         assert!(outcome.status.success(), "{output}\n{errors}");
         let open: Vec<&str> = output.lines().filter_map(|line| line.strip_prefix("Sockets open: ")).collect();
         assert_eq!(open, ["1000", "1001", "0"], "on {driver}: {output}");
+        let general = output.lines().find_map(|line| line.strip_prefix("General pool bytes in use: "));
+        let general: usize = general.and_then(|count| count.parse().ok()).expect("a count");
+        assert!(general <= 257 * 1000, "on {driver}: {output}");
     }
 }

@@ -6,6 +6,7 @@ mod examples;
 mod floods;
 mod harness;
 mod listeners;
+mod manual;
 mod options;
 mod peer;
 mod resets;

@@ -25,9 +25,9 @@
 //!   received bytes must not be lost.
 //! - **Buffers are lent.** A `Received` buffer belongs to the shard until `release`. While all are lent, receives wait
 //!   inside the driver, counted, and continue as buffers are released.
-//! - **Immediate operations do not wait and keep nothing.** `recv_now` and `send_now` move bytes between the socket and
-//!   the caller's memory, which the system no longer uses when they return. They may be called between turns, and while
-//!   `await_readable` or `await_writable` is armed, whose event may then be outdated: it reports that the source was
+//! - **Immediate operations do not wait and keep nothing.** `recv_now`, `send_now`, `recv_from_now` and `send_to_now`
+//!   move bytes between the socket and the caller's memory, which the system no longer uses when they return. They may be
+//!   called between turns, and while `await_readable` or `await_writable` is armed, whose event may then be outdated: it reports that the source was
 //!   ready at some time since the wait was armed.
 //!
 //! Obligations of a shard: at most one outgoing item per connection and turn (any number per datagram socket, each in
@@ -43,6 +43,8 @@ pub(crate) mod accept;
 pub mod allocator;
 pub mod choice;
 mod gather;
+#[cfg(target_os = "linux")]
+mod immediate_datagram;
 pub mod inherited;
 #[cfg(target_os = "linux")]
 mod message_headers;
@@ -196,6 +198,15 @@ pub struct Datagram<'a> {
     pub truncated: bool,
 }
 
+/// A datagram that [`Driver::recv_from_now`] received into the caller's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReceivedDatagram {
+    /// Its length. More than that of the memory: the rest is lost.
+    pub len: usize,
+    /// The sender, if it has an internet address.
+    pub from: Option<SocketAddr>,
+}
+
 /// An item to send in this turn.
 #[derive(Clone, Copy, Debug)]
 pub struct Outgoing<'a> {
@@ -344,6 +355,21 @@ pub trait Driver: Sized {
     /// Sends at once from the caller's memory, as many bytes as the system accepts; [`io::ErrorKind::WouldBlock`] means
     /// that it accepts none now.
     fn send_now(&mut self, token: Token, bytes: &[u8]) -> io::Result<usize>;
+
+    /// Receives the next datagram at once into the caller's memory. [`io::ErrorKind::WouldBlock`] means that there is
+    /// none. Another error may be that of a datagram sent before ("port unreachable"), and later datagrams follow. An
+    /// `await_readable` is completed by such an error as well. A driver without it returns `Unsupported`.
+    fn recv_from_now(&mut self, token: Token, into: &mut [u8]) -> io::Result<ReceivedDatagram> {
+        let _ = (token, into);
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Sends a datagram at once, to the peer of a connected socket if `to` is `None`. The error may be that of a datagram
+    /// sent before, and this one is not sent then. A driver without it returns `Unsupported`.
+    fn send_to_now(&mut self, token: Token, bytes: &[u8], to: Option<SocketAddr>) -> io::Result<()> {
+        let _ = (token, bytes, to);
+        Err(io::ErrorKind::Unsupported.into())
+    }
 
     /// Makes a later [`await_writable`](Self::await_writable) ask the system, although no send has been rejected: for an
     /// owner that stops by itself, because of `TCP_NOTSENT_LOWAT` (tcp(7)), which the readiness depends on. A driver that

@@ -45,7 +45,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
                 ShardCommand::Connect(to, session) => self.start_connect(&to, session),
                 ShardCommand::Adopt(session, input) => {
                     let socket = self.adopted.pop_front().expect("one per command");
-                    self.insert_adopted(socket, session, input);
+                    self.insert_adopted(socket, SourceKind::Stream, session, input);
                 }
                 ShardCommand::ConnectOpen(session) => {
                     let socket = self.adopted.pop_front().expect("one per command");

@@ -53,11 +53,42 @@ impl<D: Driver, V: Service> Shard<D, V> {
         // The last turn may be long ago, and the session sets its deadlines relative to now.
         self.now = self.clock.now();
         self.may_have_intents = true;
-        Ok(self.insert_adopted(connection.socket, connection.session, input))
+        Ok(self.insert_adopted(connection.socket, SourceKind::Stream, connection.session, input))
+    }
+
+    /// Makes a bound or connected datagram socket a source of this shard that is used like an
+    /// [on-demand](super::Io::receive_on_demand) connection, with [`receive_from_now`](Self::receive_from_now) and
+    /// [`send_to_now`](Self::send_to_now): its session must call `receive_on_demand` in `opened`. It has a slot and is
+    /// counted like a connection. The caller must run a turn afterwards.
+    ///
+    /// # Errors
+    /// As [`adopt`](Self::adopt).
+    pub fn adopt_datagram_socket(
+        &mut self,
+        socket: D::Socket,
+        session: V::Session,
+    ) -> Result<Token, AdoptError<D::Socket, V::Session>> {
+        let connection = Detached::new(socket, session);
+        if self.slots.is_full() {
+            return Err(AdoptError { error_kind: AdoptErrorKind::NoFreeSlot, connection });
+        }
+        if !self.output.has_room_for(TurnStage::Events) {
+            return Err(AdoptError { error_kind: AdoptErrorKind::OutputFull, connection });
+        }
+        self.now = self.clock.now();
+        self.may_have_intents = true;
+        let Detached { session, socket, .. } = connection;
+        Ok(self.insert_adopted(socket, SourceKind::Datagram, session, Stash::default()))
     }
 
     /// Inserts a connection into a free slot, which the caller guarantees.
-    pub(super) fn insert_adopted(&mut self, socket: D::Socket, session: V::Session, input: Stash) -> Token {
+    pub(super) fn insert_adopted(
+        &mut self,
+        socket: D::Socket,
+        kind: SourceKind,
+        session: V::Session,
+        input: Stash,
+    ) -> Token {
         let token = self.slots.insert(session).expect("the caller keeps a slot free");
         let connection = &mut self.slots.get(token).expect("just inserted").connection;
         connection.input = input;
@@ -69,7 +100,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         if self.slots.is_full() {
             self.close_gate();
         }
-        match self.driver.attach(token, socket.into(), SourceKind::Stream, false) {
+        match self.driver.attach(token, socket.into(), kind, false) {
             Ok(()) => self.call(token, Session::opened),
             Err(_) => self.free_unattached(token),
         }

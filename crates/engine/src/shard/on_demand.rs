@@ -16,6 +16,7 @@
 //! receive, or arms the wait again. So a session is never called for bytes that are already received.
 
 use std::io;
+use std::net::SocketAddr;
 
 use stilling_ring::planted;
 
@@ -24,7 +25,7 @@ use super::connection::{CloseIntent, Connection, ConnectionState, ReadState};
 use super::io::Io;
 use super::session::{Service, Session};
 use super::slots::ShardSlot;
-use crate::driver::Driver;
+use crate::driver::{Driver, ReceivedDatagram};
 use crate::token::Token;
 
 /// What an on-demand connection waits for.
@@ -158,6 +159,40 @@ impl<D: Driver, V: Service> Shard<D, V> {
             connection.readiness.set(Readiness::BLOCKED);
         }
         self.counters.sent_bytes.add(count as u64);
+        sent
+    }
+
+    /// Receives the next datagram of an [adopted datagram socket](Self::adopt_datagram_socket) at once into the caller's
+    /// memory; `WouldBlock` means that there is none. Another error may be that of a datagram sent before, and datagrams
+    /// may follow.
+    ///
+    /// # Errors
+    /// As [`receive_now`](Self::receive_now). `Unsupported`: the driver does not have it.
+    pub fn receive_from_now(&mut self, token: Token, into: &mut [u8]) -> io::Result<ReceivedDatagram> {
+        let connection = on_demand(self.slots.get(token))?;
+        if connection.reading == ReadState::Parked {
+            connection.readiness.set(Readiness::RECEIVED);
+        }
+        let datagram = self.driver.recv_from_now(token, into)?;
+        self.counters.received_bytes.add(datagram.len.min(into.len()) as u64);
+        Ok(datagram)
+    }
+
+    /// Sends a datagram from an [adopted datagram socket](Self::adopt_datagram_socket) at once; `to` is `None` for the
+    /// peer of a connected one. `WouldBlock` means that the system has no room for it.
+    ///
+    /// # Errors
+    /// As [`receive_from_now`](Self::receive_from_now).
+    pub fn send_to_now(&mut self, token: Token, bytes: &[u8], to: Option<SocketAddr>) -> io::Result<()> {
+        let connection = on_demand(self.slots.get(token))?;
+        let sent = self.driver.send_to_now(token, bytes, to);
+        let is_blocked = sent.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
+        if is_blocked && connection.readiness.has(Readiness::WRITABLE_ARMED) {
+            connection.readiness.set(Readiness::BLOCKED);
+        }
+        if sent.is_ok() {
+            self.counters.sent_bytes.add(bytes.len() as u64);
+        }
         sent
     }
 

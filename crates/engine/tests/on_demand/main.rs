@@ -3,6 +3,7 @@
 #![cfg(target_os = "linux")]
 
 mod connects;
+mod datagrams;
 mod ends;
 mod harness;
 mod listeners;
@@ -60,6 +61,9 @@ on_every_driver! {
     connects::an_unreachable_destination_is_an_error,
     connects::pending_connects_disturb_nothing,
     connects::a_reset_while_connecting_is_reported,
+    datagrams::datagrams_are_whole_and_reported_until_received,
+    datagrams::a_refused_datagram_is_reported_once,
+    datagrams::a_datagram_socket_moves_to_another_shard,
     moving::a_connection_moves_to_another_shard_mid_stream,
     moving::unread_bytes_come_first,
     listeners::a_closed_listener_refuses_connections,

@@ -234,6 +234,7 @@ macro_rules! system_contract_tests {
             a_detach_ends_a_wait_without_limit,
             an_immediate_receive_delays_no_event,
             an_immediate_send_delays_no_event,
+            immediate_datagrams_leave_the_others_readable,
             a_lent_descriptor_is_the_socket_of_its_source,
             a_close_without_another_turn_stops_a_listener,
             the_waitable_is_readable_when_there_is_work,

@@ -402,6 +402,33 @@ pub fn an_immediate_send_delays_no_event<D: SystemDriver>() {
     }
 }
 
+/// Row 3.33: a datagram that is received at once is whole and has its sender, and those behind it stay readable.
+pub fn immediate_datagrams_leave_the_others_readable<D: SystemDriver>() {
+    let mut fixture = DriverFixture::<SystemRig<D>>::new();
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    let peer = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    let (address, from) = (local_address(&socket), local_address(&peer));
+    let token = fixture.attach(OwnedFd::from(socket), SourceKind::Datagram);
+    for size in [3, 20] {
+        peer.send_to(&vec![1; size], address).expect("there is room");
+    }
+    let mut into = [0; 8];
+    for size in [3, 20] {
+        fixture.driver.await_readable(token);
+        fixture.expect(ObservedEvent::Readable(token));
+        let received = fixture.driver.recv_from_now(token, &mut into).expect("a datagram is there");
+        assert_eq!((received.len, received.from), (size, Some(from)));
+    }
+    fixture.driver.await_readable(token);
+    fixture.expect_silence();
+    let error = fixture.driver.recv_from_now(token, &mut into).expect_err("nothing is there");
+    assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+    fixture.driver.send_to_now(token, b"answer", Some(from)).expect("there is room");
+    assert_eq!(peer.recv_from(&mut into).expect("loopback delivers at once"), (6, address));
+    fixture.driver.close(token);
+    fixture.expect(ObservedEvent::Closed(token));
+}
+
 fn local_address(socket: &impl AsFd) -> SocketAddr {
     net::local_addr(socket).expect("an internet socket is bound")
 }

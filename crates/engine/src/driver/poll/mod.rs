@@ -25,7 +25,7 @@ mod source;
 mod turn;
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ use super::peer::{has_hung_up, has_no_unread_bytes};
 use super::role::SourceRole;
 use super::{
     BufferId, Datagram, Destination, Driver, DriverCounters, DriverEvent, IncompleteSend, Outgoing,
-    SourceDescriptor, SourceKind, Wait, WakeHandle, sockopt,
+    ReceivedDatagram, SourceDescriptor, SourceKind, Wait, WakeHandle, sockopt,
 };
 use crate::limits::{PIECES_MAX, TURN_LIST_CAPACITY};
 use crate::net;
@@ -247,6 +247,18 @@ impl Driver for Poll {
         let source = self.sources.get_mut(token).ok_or(io::ErrorKind::NotConnected)?;
         self.counters.system_calls += 1;
         Ok(source.send(bytes)?)
+    }
+
+    fn recv_from_now(&mut self, token: Token, into: &mut [u8]) -> io::Result<ReceivedDatagram> {
+        let source = self.sources.get_mut(token).ok_or(io::ErrorKind::NotConnected)?;
+        self.counters.system_calls += 1;
+        Ok(source.receive_datagram(into)?)
+    }
+
+    fn send_to_now(&mut self, token: Token, bytes: &[u8], to: Option<SocketAddr>) -> io::Result<()> {
+        let source = self.sources.get_mut(token).ok_or(io::ErrorKind::NotConnected)?;
+        self.counters.system_calls += 1;
+        Ok(source.send_datagram(bytes, to)?)
     }
 
     fn forget_writable(&mut self, token: Token) {

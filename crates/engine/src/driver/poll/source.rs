@@ -9,6 +9,7 @@
 //!   clear `READABLE`.
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use mio::unix::SourceFd;
@@ -16,9 +17,10 @@ use mio::{Interest, Registry};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 
-use crate::driver::DriverEvent;
+use crate::driver::immediate_datagram::{recv_from, send_to};
 use crate::driver::peer::is_readable;
 use crate::driver::role::SourceRole;
+use crate::driver::{DriverEvent, ReceivedDatagram};
 use crate::token::Token;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -179,6 +181,24 @@ impl PollSource {
             }
         };
         if matches!(outcome, Ok(sent) if sent < bytes.len()) || outcome == Err(Errno::AGAIN) {
+            self.source_flags.clear(SourceFlags::WRITABLE);
+        }
+        outcome
+    }
+
+    /// Receives a datagram without waiting, and updates the readable bit: only "would block" means that there is no more.
+    pub(super) fn receive_datagram(&mut self, into: &mut [u8]) -> Result<ReceivedDatagram, Errno> {
+        let outcome = recv_from(&self.fd, into);
+        if outcome == Err(Errno::AGAIN) {
+            self.source_flags.clear(END_OF_STREAM);
+        }
+        outcome
+    }
+
+    /// Sends a datagram without waiting, and updates the writable bit.
+    pub(super) fn send_datagram(&mut self, bytes: &[u8], to: Option<SocketAddr>) -> Result<(), Errno> {
+        let outcome = send_to(&self.fd, bytes, to);
+        if outcome == Err(Errno::AGAIN) {
             self.source_flags.clear(SourceFlags::WRITABLE);
         }
         outcome

@@ -34,7 +34,7 @@ mod wakeup;
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::sync::Arc;
 
@@ -53,13 +53,14 @@ use self::queue::{Completion, UringOp, UringQueue};
 use self::source::{AcceptRequest, ArmedOps, UringSources};
 use self::wakeup::Wakeup;
 use super::accept::{ReserveDescriptor, accept_now};
+use super::immediate_datagram::{recv_from, send_to};
 use super::message_headers::MessageHeaders;
 use super::peer::{has_hung_up, has_no_unread_bytes, is_readable};
 use super::pktinfo::CONTROL_SIZE;
 use super::role::SourceRole;
 use super::{
     BufferId, Datagram, Destination, Driver, DriverCounters, DriverEvent, IncompleteSend, Outgoing,
-    SourceDescriptor, SourceKind, Wait, WakeHandle, sockopt,
+    ReceivedDatagram, SourceDescriptor, SourceKind, Wait, WakeHandle, sockopt,
 };
 use crate::limits::{
     COMPLETION_QUEUE_SIZE, GATHERED_PIECES_MAX, GATHERED_SENDS_MAX, RECEIVE_BUFFER_SIZE,
@@ -479,6 +480,14 @@ impl Driver for Uring {
             None if handle.is_direct() => self.send_now_direct(handle, bytes),
             None => Err(io::ErrorKind::NotConnected.into()),
         }
+    }
+
+    fn recv_from_now(&mut self, token: Token, into: &mut [u8]) -> io::Result<ReceivedDatagram> {
+        Ok(recv_from(&self.datagram_socket(token)?, into)?)
+    }
+
+    fn send_to_now(&mut self, token: Token, bytes: &[u8], to: Option<SocketAddr>) -> io::Result<()> {
+        Ok(send_to(&self.datagram_socket(token)?, bytes, to)?)
     }
 
     fn is_readable(&mut self, token: Token) -> bool {

@@ -11,6 +11,7 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
 use io_uring::{opcode, squeue};
@@ -23,6 +24,7 @@ use super::queue::UringOp;
 use super::source::ArmedOps;
 use crate::driver::role::SourceRole;
 use crate::driver::{Driver, Gather, IncompleteSend, Outgoing};
+use crate::token::Token;
 
 /// With `MSG_WAITALL` a short send breaks the link, so the linked close runs only after a complete send.
 const SEND_FLAGS: i32 = libc::MSG_DONTWAIT | libc::MSG_WAITALL | libc::MSG_NOSIGNAL;
@@ -34,6 +36,13 @@ const LAST_SEND: i32 = libc::MSG_MORE;
 const SEND_SAMPLE_TURNS: u64 = 64;
 
 impl Uring {
+    /// The socket for a system call. Datagram sockets have ordinary descriptors.
+    pub(super) fn datagram_socket(&mut self, token: Token) -> io::Result<BorrowedFd<'_>> {
+        self.counters.system_calls += 1;
+        let handle = self.sources.get_mut(token).ok_or(io::ErrorKind::NotConnected)?.handle;
+        handle.descriptor().ok_or_else(|| io::ErrorKind::Unsupported.into())
+    }
+
     pub(super) fn push_send(
         &mut self,
         position: u32,

@@ -245,7 +245,8 @@ void stcl_limit_wait(uint64_t microseconds) {
 void stcl_skip_wait(void) { Tcl_ThreadAlert(Tcl_GetCurrentThread()); }
 
 static int find_other_event(Tcl_Event *event, void *found) {
-    if (event->proc != run_queued_event) *(int *) found = 1;
+    /* The event that is being handled has no function. */
+    if (event->proc != NULL && event->proc != run_queued_event) *(int *) found = 1;
     return 0;
 }
 

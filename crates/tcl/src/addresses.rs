@@ -97,6 +97,10 @@ fn lookup_error_text(code: c_int) -> String {
 
 /// The name of an address by reverse look-up, which may take long; its number if there is no name.
 pub(crate) fn host_name(address: SocketAddr) -> String {
+    name_info(address, 0).unwrap_or_else(|| host_number(address))
+}
+
+fn name_info(address: SocketAddr, flags: c_int) -> Option<String> {
     let raw = SockAddr::from(address);
     let mut host = [0_u8; libc::NI_MAXHOST as usize];
     // SAFETY: a valid address and a buffer of the given length.
@@ -108,19 +112,19 @@ pub(crate) fn host_name(address: SocketAddr) -> String {
             host.len() as libc::socklen_t,
             std::ptr::null_mut(),
             0,
-            0,
+            flags,
         )
     };
-    match CStr::from_bytes_until_nul(&host) {
-        Ok(name) if code == 0 => name.to_string_lossy().into_owned(),
-        _ => host_number(address),
-    }
+    let name = CStr::from_bytes_until_nul(&host).ok()?;
+    (code == 0).then(|| name.to_string_lossy().into_owned())
 }
 
 /// The number of an address, with the zone of a link-local one.
 pub(crate) fn host_number(address: SocketAddr) -> String {
     match address {
-        SocketAddr::V6(v6) if v6.scope_id() != 0 => format!("{}%{}", v6.ip(), v6.scope_id()),
+        SocketAddr::V6(v6) if v6.scope_id() != 0 => {
+            name_info(address, libc::NI_NUMERICHOST).unwrap_or_else(|| v6.ip().to_string())
+        }
         _ => address.ip().to_string(),
     }
 }

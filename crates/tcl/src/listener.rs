@@ -26,6 +26,10 @@ use crate::tcl::{
 };
 use crate::thread_sockets::{AcceptedConnection, ShardListener, SocketChannel, ThreadSockets};
 
+/// Connections of one listener that wait for their script. More wait in the backlog: the listener stops accepting until
+/// half of them are gone.
+const ACCEPTED_WAITING_MAX: usize = 512;
+
 /// Attempts to find a port that is free in all address families.
 const PORT_ATTEMPTS: u32 = 10;
 
@@ -42,7 +46,7 @@ pub(crate) struct ListenOptions {
     pub(crate) reuse_port: bool,
 }
 
-/// Opens listening sockets on all addresses of a host, IPv4 first. The error is a text.
+/// Opens listening sockets on all addresses of a host, IPv4 first.
 ///
 /// Port 0: the system chooses one for the first address; if it is in use in another family, all begin anew.
 fn bind_all(options: &ListenOptions) -> Result<Vec<OwnedFd>, ListenError> {
@@ -127,15 +131,35 @@ fn bind_one(address: SocketAddr, options: &ListenOptions) -> Result<(OwnedFd, u1
     Ok((socket.into(), port))
 }
 
-/// The script for accepted connections, until its interpreter is deleted.
+/// The script for accepted connections, and its interpreter as long as that exists.
 struct AcceptScript {
     script: Value,
-    interp: Cell<Option<Interp>>,
+    interp: Rc<Cell<Option<Interp>>>,
+    /// Dropped with the script, in its thread.
+    delete_guard: Option<DeleteGuard>,
+}
+
+impl AcceptScript {
+    fn new(interp: Interp, script: Value) -> Self {
+        let live = Rc::new(Cell::new(Some(interp)));
+        let deleted = Rc::clone(&live);
+        let delete_guard = interp.on_delete(move || deleted.set(None));
+        AcceptScript { script, interp: live, delete_guard: Some(delete_guard) }
+    }
+}
+
+impl Drop for AcceptScript {
+    fn drop(&mut self) {
+        if self.interp.get().is_none()
+            && let Some(guard) = self.delete_guard.take()
+        {
+            guard.forget();
+        }
+    }
 }
 
 pub(crate) struct Listener {
     dialect: Dialect,
-    sockets: RefCell<Rc<ThreadSockets>>,
     key: Cell<Option<SlabKey>>,
     channel: Cell<Option<Channel>>,
     listening: RefCell<Vec<ShardListener>>,
@@ -143,12 +167,14 @@ pub(crate) struct Listener {
     watched: RefCell<WatchedSockets>,
     /// Listening sockets between two threads.
     moving: RefCell<Vec<OwnedFd>>,
-    accept_script: Rc<AcceptScript>,
-    delete_guard: RefCell<Option<DeleteGuard>>,
+    /// `None` after a move to another thread, whose interpreters do not know the script.
+    accept_script: RefCell<Option<AcceptScript>>,
     /// Connections that wait for their script, oldest first.
     accepted: RefCell<VecDeque<AcceptedConnection>>,
     is_event_queued: Cell<bool>,
     is_closing: Cell<bool>,
+    /// It does not accept, because too many connections wait for their script.
+    is_paused: Cell<bool>,
     backlog: Cell<i32>,
     /// Options of its connections.
     receive_mode: Cell<ReceiveMode>,
@@ -165,34 +191,24 @@ impl Listener {
         options: &ListenOptions,
     ) -> Result<Channel, ListenError> {
         let descriptors = bind_all(options)?;
-        let accept_script = Rc::new(AcceptScript { script, interp: Cell::new(Some(interp)) });
         let listener = Rc::new(Listener {
             dialect,
-            sockets: RefCell::new(Rc::clone(sockets)),
             key: Cell::new(None),
             channel: Cell::new(None),
             listening: RefCell::default(),
             watched: RefCell::default(),
             moving: RefCell::new(descriptors),
-            accept_script: Rc::clone(&accept_script),
-            delete_guard: RefCell::default(),
+            accept_script: RefCell::new(Some(AcceptScript::new(interp, script))),
             accepted: RefCell::default(),
             is_event_queued: Cell::new(false),
             is_closing: Cell::new(false),
+            is_paused: Cell::new(false),
             backlog: Cell::new(options.backlog.unwrap_or(libc::SOMAXCONN)),
             receive_mode: Cell::default(),
             send_cap: Cell::new(dialect.send_cap()),
         });
         listener.enter(sockets).map_err(|error| ListenError::System(system_error(&error)))?;
         listener.start_watch();
-        let weak = Rc::downgrade(&listener);
-        let guard = interp.on_delete(move || {
-            accept_script.interp.set(None);
-            if let Some(guard) = weak.upgrade().and_then(|listener| listener.delete_guard.take()) {
-                guard.forget();
-            }
-        });
-        listener.delete_guard.replace(Some(guard));
         let name = dialect.next_channel_name();
         let channel = Channel::create(dialect.listener_type(), &name, Rc::clone(&listener), Interest::NONE);
         listener.channel.set(Some(channel));
@@ -200,7 +216,7 @@ impl Listener {
     }
 
     fn sockets(&self) -> Rc<ThreadSockets> {
-        Rc::clone(&self.sockets.borrow())
+        ThreadSockets::of_channel()
     }
 
     pub(crate) fn key(&self) -> SlabKey {
@@ -209,7 +225,6 @@ impl Listener {
 
     /// Adds the sockets to this thread's shard.
     fn enter(self: &Rc<Self>, sockets: &Rc<ThreadSockets>) -> io::Result<()> {
-        self.sockets.replace(Rc::clone(sockets));
         let key = sockets.insert(SocketChannel::Listener(Rc::clone(self)));
         self.key.set(Some(key));
         crate::stats::socket_opened();
@@ -254,6 +269,9 @@ impl Listener {
     pub(crate) fn accepted(&self, connection: AcceptedConnection) {
         self.accepted.borrow_mut().push_back(connection);
         crate::stats::socket_opened();
+        if self.accepted.borrow().len() >= ACCEPTED_WAITING_MAX && !self.is_paused.replace(true) {
+            self.sockets().pause_listeners(&self.listening.borrow());
+        }
         self.queue_event();
     }
 
@@ -264,45 +282,65 @@ impl Listener {
         }
     }
 
-    /// Runs the script for one connection.
-    pub(crate) fn handle_event(self: &Rc<Self>) {
+    /// The next connection and its script, for [`AcceptedChannel::run_script`].
+    pub(crate) fn next_channel(&self) -> Option<AcceptedChannel> {
         self.is_event_queued.set(false);
-        let Some(connection) = self.accepted.borrow_mut().pop_front() else { return };
+        let connection = self.next_accepted()?;
         crate::stats::socket_closed();
         let sockets = self.sockets();
         // The next one follows in the next cycle of the event loop, so timers and other sources take turns with it.
         sockets.interest_changed(self.key());
-        let stream = match connection {
+        let (stream, peer) = match connection {
             AcceptedConnection::InShard(socket) => {
                 let Ok(peer) = sockets.peer_address(socket) else {
                     // The peer has gone already: the script never learns of it.
-                    return sockets.close(socket);
+                    sockets.close(socket);
+                    return None;
                 };
-                Some((Stream::accepted(self.dialect, &sockets, socket), peer))
+                (Stream::accepted(self.dialect, &sockets, socket), peer)
             }
             AcceptedConnection::Detached(descriptor) => {
-                let peer = SockRef::from(&descriptor).peer_addr().ok().and_then(|peer| peer.as_socket());
-                let stream = Stream::from_descriptor(self.dialect, &sockets, descriptor).ok();
-                stream.zip(peer)
+                let peer = SockRef::from(&descriptor).peer_addr().ok().and_then(|peer| peer.as_socket())?;
+                (Stream::from_descriptor(self.dialect, &sockets, descriptor).ok()?, peer)
             }
         };
-        if let Some((stream, peer)) = stream {
-            stream.inherit(self.receive_mode.get(), self.send_cap.get());
-            self.run_script(stream, peer);
-        }
+        stream.inherit(self.receive_mode.get(), self.send_cap.get());
+        let accept_script = self.accept_script.borrow();
+        let script = accept_script.as_ref().map(|script| (script.script.clone(), Rc::clone(&script.interp)));
+        Some(AcceptedChannel { channel: stream.into_channel(), peer, script })
     }
 
-    fn run_script(&self, stream: Rc<Stream>, peer: SocketAddr) {
-        let accept_script = Rc::clone(&self.accept_script);
-        let channel = stream.into_channel();
-        let Some(interp) = accept_script.interp.get() else { return channel.close() };
+    /// Removes the oldest connection that waits; accepting goes on when half of the places are free.
+    fn next_accepted(&self) -> Option<AcceptedConnection> {
+        let connection = self.accepted.borrow_mut().pop_front();
+        if self.is_paused.get() && self.accepted.borrow().len() <= ACCEPTED_WAITING_MAX / 2 {
+            self.is_paused.set(false);
+            self.sockets().resume_listeners(&self.listening.borrow());
+        }
+        connection
+    }
+}
+
+/// A new channel, the address of its peer, and the listener's script with its interpreter.
+pub(crate) struct AcceptedChannel {
+    channel: Channel,
+    peer: SocketAddr,
+    script: Option<(Value, Rc<Cell<Option<Interp>>>)>,
+}
+
+impl AcceptedChannel {
+    /// Runs the script. The listener may be closed or in another thread afterwards.
+    pub(crate) fn run_script(self) {
+        let AcceptedChannel { channel, peer, script } = self;
+        let Some((script, live)) = script else { return channel.close() };
+        let Some(interp) = live.get() else { return channel.close() };
         channel.register(Some(interp));
         // Keeps the channel until the end of this function, whatever the script does.
         channel.register(None);
         let port = peer.port().to_string();
-        let script = accept_script.script.with_words(&[&channel.name(), &host_number(peer), &port]);
+        let script = script.with_words(&[&channel.name(), &host_number(peer), &port]);
         let succeeded = interp.evaluate_in_background(&script);
-        if !succeeded && accept_script.interp.get().is_some() {
+        if !succeeded && live.get().is_some() {
             channel.unregister(Some(interp));
         }
         channel.unregister(None);
@@ -325,7 +363,7 @@ impl ChannelDriver for Listener {
             }
         }
         self.channel.set(None);
-        self.delete_guard.take();
+        self.accept_script.take();
         Ok(())
     }
 
@@ -420,12 +458,22 @@ impl Listener {
     fn leave_thread(&self) {
         let sockets = self.sockets();
         self.moving.replace(self.duplicate_sockets());
-        let accepted = self.accepted.take().into_iter().filter_map(|connection| match connection {
-            AcceptedConnection::InShard(socket) => sockets.detach(socket).ok(),
-            AcceptedConnection::Detached(descriptor) => Some(descriptor),
-        });
-        let accepted = accepted.map(AcceptedConnection::Detached).collect();
+        sockets.close_listeners(&self.listening.take());
+        // A detach runs turns, but no more connections arrive.
+        let mut accepted = VecDeque::new();
+        while let Some(connection) = self.next_accepted() {
+            let descriptor = match connection {
+                AcceptedConnection::InShard(socket) => sockets.detach(socket).ok(),
+                AcceptedConnection::Detached(descriptor) => Some(descriptor),
+            };
+            match descriptor {
+                Some(descriptor) => accepted.push_back(AcceptedConnection::Detached(descriptor)),
+                None => crate::stats::socket_closed(),
+            }
+        }
         self.accepted.replace(accepted);
+        // The script and its interpreter belong to the former thread.
+        self.accept_script.replace(None);
         self.leave();
     }
 

@@ -15,9 +15,7 @@ use crate::tcl::{OptionError, Value, is_tcl_9};
 /// Sends of one socket that the system has not transmitted yet, at most, by default.
 pub(crate) const SEND_CAP_DEFAULT: u16 = 20;
 
-/// Default length of a listener's accept queue for `socket2`.
-///
-/// IOCPSOCK began with 20 posted accepts over a queue of the system's maximum; here the queue is the only one.
+/// Shortest accept queue that `-backlog` sets without an error, as in IOCPSOCK.
 pub(crate) const BACKLOG_RECOMMENDED_MIN: i32 = 20;
 
 /// An option that is readable or settable by name.
@@ -42,7 +40,7 @@ impl SocketOption {
         (SocketOption::ReceiveMode, "-recvmode"),
     ];
 
-    /// The option of this name. Options of the core may be abbreviated.
+    /// The option of this name, which may be abbreviated.
     pub(crate) fn by_name(name: &str) -> Option<Self> {
         let found =
             Self::ALL.iter().find(|(_, full)| name.len() > 2 && full.starts_with(&name.to_ascii_lowercase()));
@@ -103,11 +101,16 @@ pub(crate) fn set_switch(option: SocketOption, descriptor: BorrowedFd<'_>, is_on
     }
 }
 
-/// Limits the bytes that TCP has accepted and not transmitted to `cap` sends of this size (`TCP_NOTSENT_LOWAT`, tcp(7)):
-/// the system accepts one more send as long as there are fewer.
-pub(crate) fn set_send_cap(descriptor: BorrowedFd<'_>, cap: u16, send_size: usize) -> io::Result<()> {
-    let unsent_max = (usize::from(cap) - 1) * send_size + 1;
-    SockRef::from(&descriptor).set_tcp_notsent_lowat(u32::try_from(unsent_max).unwrap_or(u32::MAX))
+/// Unsent bytes below which there is room for another one of `cap` sends of this size.
+pub(crate) fn unsent_mark(cap: u16, send_size: usize) -> u32 {
+    let mark = (usize::from(cap).max(1) - 1) * send_size + 1;
+    u32::try_from(mark).unwrap_or(u32::MAX)
+}
+
+/// Makes TCP report writability only while fewer bytes than this are accepted and not transmitted (`TCP_NOTSENT_LOWAT`,
+/// tcp(7)).
+pub(crate) fn set_unsent_mark(descriptor: BorrowedFd<'_>, mark: u32) -> io::Result<()> {
+    SockRef::from(&descriptor).set_tcp_notsent_lowat(mark)
 }
 
 /// Bytes that TCP has accepted and not transmitted (`SIOCOUTQNSD`, tcp(7)).

@@ -4,7 +4,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use stilling_engine::counters::EngineCounters;
@@ -18,12 +18,8 @@ use stilling_engine::{Clock, CloseReason, Detached, Io, Service, Session, Shard,
 use crate::slab::SlabKey;
 use crate::tcl::Interest;
 
-/// Sockets per thread. More: accepting pauses until one closes, and connecting fails.
-pub(crate) const SOCKETS_PER_THREAD_MAX: u32 = 1_000_000;
-
-/// Sockets of a shard with direct descriptors from which on the thread adds another shard: the limit of open files, at
-/// most that many, applies to the table of each ring.
-const CROWDED_FROM: u32 = 15_000;
+/// Sockets per shard. More: accepting pauses until one closes, and connecting fails.
+pub(crate) const SOCKETS_PER_SHARD_MAX: u32 = 1_000_000;
 
 /// An event of one socket or listener, in the order of occurrence.
 #[derive(Debug)]
@@ -153,6 +149,8 @@ pub(crate) trait SocketShard {
     fn waitable(&mut self) -> io::Result<i32>;
     fn listen(&mut self, socket: OwnedFd) -> io::Result<u32>;
     fn close_listener(&mut self, listener: u32);
+    fn pause_listener(&mut self, listener: u32);
+    fn resume_listener(&mut self, listener: u32);
     fn connect(&mut self, to: &Destination, socket: SlabKey) -> io::Result<Token>;
     fn attach(&mut self, descriptor: OwnedFd, socket: SlabKey) -> io::Result<Token>;
     /// Gives an accepted connection to a channel.
@@ -206,6 +204,14 @@ impl<D: Driver<Socket = OwnedFd>> SocketShard for Shard<D, SocketService> {
 
     fn close_listener(&mut self, listener: u32) {
         Shard::close_listener(self, listener);
+    }
+
+    fn pause_listener(&mut self, listener: u32) {
+        Shard::pause_listener(self, listener);
+    }
+
+    fn resume_listener(&mut self, listener: u32) {
+        Shard::resume_listener(self, listener);
     }
 
     fn connect(&mut self, to: &Destination, socket: SlabKey) -> io::Result<Token> {
@@ -276,7 +282,7 @@ impl<D: Driver<Socket = OwnedFd>> SocketShard for Shard<D, SocketService> {
     }
 
     fn is_crowded(&self) -> bool {
-        self.open_connections() >= CROWDED_FROM
+        self.open_connections() >= direct_descriptors() / 8 * 7
     }
 }
 
@@ -289,16 +295,19 @@ pub(crate) fn create(kind: DriverKind, clock: Clock) -> io::Result<Box<dyn Socke
     })
 }
 
-/// The limit of open files bounds the table of a ring, too.
+/// Slots in the table of a ring: the limit of open files, which is raised as far as possible, bounds it, too.
 fn direct_descriptors() -> u32 {
-    let (soft, _) = stilling_engine::net::raise_descriptor_limit();
-    u32::try_from(soft).unwrap_or(u32::MAX).min(DIRECT_DESCRIPTORS_MAX)
+    static SLOTS: OnceLock<u32> = OnceLock::new();
+    *SLOTS.get_or_init(|| {
+        let (soft, _) = stilling_engine::net::raise_descriptor_limit();
+        u32::try_from(soft).unwrap_or(u32::MAX).min(DIRECT_DESCRIPTORS_MAX)
+    })
 }
 
 fn new_shard<D: Driver<Socket = OwnedFd> + 'static>(driver: D, clock: Clock) -> Box<dyn SocketShard> {
     let handle = driver.wake_handle();
     let wake = Arc::new(Wake::new(move || handle.wake()));
-    let config = ShardConfig { capacity: SOCKETS_PER_THREAD_MAX, ..ShardConfig::default() };
+    let config = ShardConfig { capacity: SOCKETS_PER_SHARD_MAX, ..ShardConfig::default() };
     let mut shard = Shard::new(driver, SocketService::default(), config, clock, wake, Arc::default());
     shard.on_detached(|service: &mut SocketService, detached| {
         service.events.push(SocketEvent::Detached { descriptor: Some(detached.socket) });

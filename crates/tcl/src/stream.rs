@@ -14,7 +14,7 @@ pub(crate) mod stream_options;
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -22,7 +22,7 @@ use rustix::net::Shutdown;
 use stilling_engine::driver::Destination;
 
 use crate::dialect::Dialect;
-use crate::options::{SocketOption, set_send_cap, set_switch, unsent_bytes};
+use crate::options::{SocketOption, set_switch, set_unsent_mark, unsent_bytes, unsent_mark};
 use crate::read_ahead::{BURST_BUFFER_SIZE, ReadAhead, ReceiveMode};
 use crate::slab::SlabKey;
 use crate::tcl::{
@@ -78,11 +78,15 @@ pub(crate) struct Stream {
     send_cap: Cell<u16>,
     /// At least the bytes that TCP has accepted and not transmitted.
     unsent_max: Cell<u32>,
-    /// The system reports writability only below the send cap.
-    is_send_cap_set: Cell<bool>,
+    /// Unsent bytes below which the system reports writability; 0: not limited yet.
+    unsent_mark: Cell<u32>,
+    /// The script has chosen `-nagle` itself.
+    is_nagle_set: Cell<bool>,
+    /// For other users of the socket: a descriptor of a socket that has none.
+    handle: Cell<Option<OwnedFd>>,
 }
 
-const _: () = assert!(size_of::<Stream>() <= 80, "every socket has one");
+const _: () = assert!(size_of::<Stream>() <= 88, "every socket has one");
 
 /// The outcome of starting a connect.
 pub(crate) type ConnectResult = Result<Rc<Stream>, i32>;
@@ -104,7 +108,9 @@ impl Stream {
             read_ahead: Cell::default(),
             send_cap: Cell::new(dialect.send_cap()),
             unsent_max: Cell::new(0),
-            is_send_cap_set: Cell::new(false),
+            unsent_mark: Cell::new(0),
+            is_nagle_set: Cell::new(false),
+            handle: Cell::default(),
         });
         stream.key.set(Some(sockets.insert(SocketChannel::Stream(Rc::clone(&stream)))));
         crate::stats::socket_opened();
@@ -356,7 +362,7 @@ impl Stream {
         }
     }
 
-    fn interest_changed(&self) {
+    pub(crate) fn interest_changed(&self) {
         if let Some(key) = self.key.get()
             && !self.is_changed.replace(true)
         {
@@ -397,16 +403,12 @@ impl Stream {
         }
     }
 
-    /// Reports readiness to Tcl.
-    pub(crate) fn handle_event(&self) {
+    /// The readiness to report to Tcl. Afterwards the interest is to be looked at again, if the channel is still here:
+    /// its script may have closed it, or passed it to another thread.
+    pub(crate) fn next_event(&self) -> Option<(Channel, Interest)> {
         self.is_event_queued.set(false);
         let ready = self.ready.replace(Interest::NONE).and(self.interest.get());
-        if let Some(channel) = self.channel.get()
-            && !ready.is_none()
-        {
-            channel.notify(ready);
-        }
-        self.interest_changed();
+        self.channel.get().filter(|_| !ready.is_none()).map(|channel| (channel, ready))
     }
 
     fn wait_until(&self, socket: ShardSocket, events: PollFlags) -> Result<(), i32> {
@@ -454,7 +456,9 @@ impl ChannelDriver for Stream {
     }
 
     fn close_direction(&self, direction: CloseDirection) -> Result<(), i32> {
-        let socket = self.finish_connect()?;
+        // Tcl 9 closes the reading direction of every channel before the channel, and permits this error: a pending
+        // connect must not delay that.
+        let StreamState::Connected(socket) = *self.state.borrow() else { return Err(libc::ENOTCONN) };
         let how = match direction {
             CloseDirection::Read => Shutdown::Read,
             CloseDirection::Write => Shutdown::Write,
@@ -537,7 +541,18 @@ impl ChannelDriver for Stream {
 
     fn descriptor(&self) -> Option<RawFd> {
         let (sockets, socket) = (self.sockets(), self.socket().ok()?);
-        sockets.with_descriptor(socket, |descriptor| descriptor.as_fd().as_raw_fd()).ok()
+        let found = sockets.with_descriptor(socket, |descriptor| {
+            // Another program expects the mode that the script has chosen; the driver's own calls never wait.
+            let _ = rustix::io::ioctl_fionbio(descriptor, !self.is_blocking.get());
+            let owned = sockets.has_direct_descriptors().then(|| descriptor.try_clone_to_owned());
+            (descriptor.as_raw_fd(), owned)
+        });
+        let (raw, owned) = found.ok()?;
+        let Some(owned) = owned else { return Some(raw) };
+        let handle = self.handle.take().or(owned.ok());
+        let raw = handle.as_ref().map(AsRawFd::as_raw_fd);
+        self.handle.set(handle);
+        raw
     }
 
     fn set_blocking(&self, blocking: bool) -> Result<(), i32> {
@@ -571,14 +586,19 @@ impl Stream {
             return wanted;
         }
         if room == 0 {
-            if !self.is_send_cap_set.replace(true) {
-                let (cap, size) = (self.send_cap.get(), self.send_size());
-                // Without it the wait ends early, and the room is checked again.
-                let _ = sockets.with_descriptor(socket, |descriptor| set_send_cap(descriptor, cap, size));
-            }
+            self.limit_unsent(socket);
             sockets.forget_writable(socket);
         }
         room
+    }
+
+    /// Makes the system report writability only while there is room for another send.
+    fn limit_unsent(&self, socket: ShardSocket) {
+        let mark = unsent_mark(self.send_cap.get(), self.send_size());
+        if self.unsent_mark.replace(mark) != mark {
+            // Without it the wait ends early, and the room is checked again.
+            let _ = self.sockets().with_descriptor(socket, |descriptor| set_unsent_mark(descriptor, mark));
+        }
     }
 
     /// Whether the system has given up the connection: it was reset, or both directions have ended.

@@ -275,6 +275,19 @@ impl ThreadSockets {
         self.turn_until_done();
     }
 
+    /// Stops accepting; connections wait in the backlogs.
+    pub(crate) fn pause_listeners(&self, listeners: &[ShardListener]) {
+        for listener in listeners {
+            self.shards.borrow_mut()[listener.shard as usize].shard.pause_listener(listener.number);
+        }
+    }
+
+    pub(crate) fn resume_listeners(&self, listeners: &[ShardListener]) {
+        for listener in listeners {
+            self.shards.borrow_mut()[listener.shard as usize].shard.resume_listener(listener.number);
+        }
+    }
+
     pub(crate) fn with_listener(
         &self,
         listener: ShardListener,
@@ -550,8 +563,24 @@ impl EventSource for ThreadSockets {
         self.queued.set(self.queued.get().saturating_sub(1));
         self.poll_policy.socket_event();
         match self.channel(key) {
-            Some(SocketChannel::Stream(stream)) => stream.handle_event(),
-            Some(SocketChannel::Listener(listener)) => listener.handle_event(),
+            Some(SocketChannel::Stream(stream)) => {
+                let event = stream.next_event();
+                // A script may pass the channel to another thread, so no reference may stay here.
+                drop(stream);
+                if let Some((channel, ready)) = event {
+                    channel.notify(ready);
+                }
+                if let Some(SocketChannel::Stream(stream)) = self.channel(key) {
+                    stream.interest_changed();
+                }
+            }
+            Some(SocketChannel::Listener(listener)) => {
+                let accepted = listener.next_channel();
+                drop(listener);
+                if let Some(accepted) = accepted {
+                    accepted.run_script();
+                }
+            }
             None => {}
         }
         true

@@ -54,6 +54,7 @@ impl Waiter {
     }
 
     fn run(&self) {
+        block_signals();
         let mut events = Vec::with_capacity(EVENTS_MAX);
         loop {
             events.clear();
@@ -71,6 +72,16 @@ impl Waiter {
                 unsafe { registration.thread.alert() };
             }
         }
+    }
+}
+
+/// Leaves all signals to the program's own threads.
+fn block_signals() {
+    // SAFETY: all zeros is a valid value of this plain structure, and both calls only change it and this thread's mask.
+    unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, std::ptr::null_mut());
     }
 }
 

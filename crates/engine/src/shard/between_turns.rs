@@ -121,6 +121,27 @@ impl<D: Driver, V: Service> Shard<D, V> {
         self.counters.refused_full.add((before - self.waiting.len()) as u64);
     }
 
+    /// Stops accepting from a listener until [`resume_listener`](Self::resume_listener); connections wait in its backlog.
+    /// Those that the driver has accepted already still arrive. The caller must run a turn afterwards.
+    pub fn pause_listener(&mut self, listener: u32) {
+        let Some(state) = self.listeners.get(listener).map(ShardListener::state) else { return };
+        self.begin_owner_call();
+        self.listeners[listener].is_held = true;
+        if state == ListenerState::Accepting {
+            self.listeners.set_state(listener, ListenerState::Paused);
+            self.driver.pause_accept(self.listeners.token(listener));
+        }
+    }
+
+    /// Accepts again after [`pause_listener`](Self::pause_listener). The caller must run a turn afterwards.
+    pub fn resume_listener(&mut self, listener: u32) {
+        if self.listeners.get(listener).is_some() {
+            self.begin_owner_call();
+            self.listeners[listener].is_held = false;
+            self.resume_accepting();
+        }
+    }
+
     /// The socket of a connection that is open or connecting, for system calls such as getsockopt(2). Receiving, sending
     /// and polling through it is not allowed.
     ///

@@ -125,7 +125,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         }
         for number in 0..self.listeners.end() {
             let listener = &mut self.listeners[number];
-            if listener.state() == ListenerState::Paused && !listener.armed {
+            if listener.state() == ListenerState::Paused && !listener.armed && !listener.is_held {
                 listener.armed = true;
                 self.listeners.set_state(number, ListenerState::Accepting);
                 if self.now < self.recheck_until {

@@ -46,6 +46,8 @@ pub(super) struct ShardListener {
     pub(super) defer_accept: bool,
     /// Connections in its backlog are not accepted when it is closed.
     pub(super) leaves_backlog: bool,
+    /// Its owner holds it back: it does not accept until the owner resumes it.
+    pub(super) is_held: bool,
     /// Its owner has closed it: connections that it has accepted meanwhile are closed.
     pub(super) drops_accepted: bool,
     /// The system's count of dropped datagrams at the last read, modulo 2^32.
@@ -68,6 +70,7 @@ impl ShardListener {
             armed: false,
             defer_accept: false,
             leaves_backlog: false,
+            is_held: false,
             drops_accepted: false,
             dropped: 0,
             is_datagram_socket: false,

@@ -175,14 +175,17 @@ impl Stream {
         match option {
             SocketOption::KeepAlive | SocketOption::Nagle | SocketOption::NoDelay => {
                 let is_on = parse_switch(value)?;
+                self.is_nagle_set.set(self.is_nagle_set.get() || option != SocketOption::KeepAlive);
                 self.with_socket(|descriptor| set_switch(option, descriptor, is_on))
             }
             SocketOption::SendCap => {
                 let cap = parse_count(option, value)?.min(i32::from(u16::MAX)) as u16;
                 self.send_cap.set(cap);
-                // Set when the cap is reached.
-                self.is_send_cap_set.set(false);
-                self.interest_changed();
+                if self.unsent_mark.get() != 0
+                    && let Ok(socket) = self.socket()
+                {
+                    self.limit_unsent(socket);
+                }
                 Ok(())
             }
             SocketOption::ReceiveMode => {

@@ -161,8 +161,12 @@ impl Channel {
             ffi::stcl_create_channel(channel_type.0, c_string(name).as_ptr(), instance, directions.to_mask())
         };
         let channel = NonNull::new(raw).expect("Tcl has no failure of this function but lack of memory");
-        // SAFETY: a live channel, whose instance is live until it is closed.
-        unsafe { ffi::stcl_on_closing(channel.as_ptr(), run_begin_close::<T>, instance) };
+        // SAFETY: a live channel; the handler has a reference of its own, because Tcl may call it after the driver's close
+        // when the process ends.
+        unsafe {
+            Rc::increment_strong_count(instance.cast_const().cast::<T>());
+            ffi::stcl_on_closing(channel.as_ptr(), run_begin_close::<T>, instance);
+        }
         Channel(channel)
     }
 
@@ -251,8 +255,8 @@ unsafe fn driver<T: ChannelDriver>(instance: *mut c_void) -> Rc<T> {
 }
 
 unsafe extern "C" fn run_begin_close<T: ChannelDriver>(instance: *mut c_void) {
-    // SAFETY: a live channel's instance.
-    unsafe { driver::<T>(instance) }.begin_close();
+    // SAFETY: the handler's own reference, which Tcl gives back with its only call.
+    unsafe { Rc::from_raw(instance.cast_const().cast::<T>()) }.begin_close();
 }
 
 unsafe extern "C" fn run_close<T: ChannelDriver>(instance: *mut c_void, _: *mut RawInterp) -> c_int {

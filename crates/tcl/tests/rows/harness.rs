@@ -47,16 +47,8 @@ pub(crate) fn library() -> PathBuf {
 
 /// Runs a command in a network of its own that has only loopback addresses: no name is looked up elsewhere, and its
 /// ports are its own.
-pub(crate) const IN_NAMESPACE: [&str; 8] = [
-    "unshare",
-    "--user",
-    "--map-root-user",
-    "--net",
-    "sh",
-    "-c",
-    "ip link set lo up && exec \"$@\"",
-    "sh",
-];
+pub(crate) const IN_NAMESPACE: [&str; 8] =
+    ["unshare", "--user", "--map-root-user", "--net", "sh", "-c", "ip link set lo up && exec \"$@\"", "sh"];
 
 /// Runs a script on one driver. It must end with status 0; returns its standard output.
 pub(crate) fn run_on(driver: &str, script: &str) -> String {

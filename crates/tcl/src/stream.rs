@@ -578,6 +578,13 @@ impl Stream {
             return wanted;
         }
         let sockets = self.sockets();
+        if sockets.is_ending() {
+            // What the system does not accept now is lost.
+            if self.unsent_mark.replace(0) != 0 {
+                let _ = sockets.with_descriptor(socket, |descriptor| set_unsent_mark(descriptor, u32::MAX));
+            }
+            return wanted;
+        }
         let unsent = sockets.with_descriptor(socket, unsent_bytes).unwrap_or(0);
         self.unsent_max.set(u32::try_from(unsent).unwrap_or(u32::MAX));
         let room = unsent_max.saturating_sub(unsent);

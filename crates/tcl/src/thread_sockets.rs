@@ -98,6 +98,7 @@ pub(crate) struct ThreadSockets {
     clock: Clock,
     /// The registration as an event source; `None` after the thread's end.
     source: Cell<Option<EventSourceGuard<ThreadSockets>>>,
+    is_ending: Cell<bool>,
 }
 
 thread_local! {
@@ -122,6 +123,7 @@ impl ThreadSockets {
             poll_policy: PollPolicy::new(),
             clock: Clock::real(),
             source: Cell::new(Some(EventSourceGuard::new())),
+            is_ending: Cell::new(false),
         });
         sockets.add_shard()?;
         CURRENT.with_borrow_mut(|current| *current = Some(Rc::clone(&sockets)));
@@ -139,8 +141,14 @@ impl ThreadSockets {
         Self::current().expect("a thread has its sockets until Tcl has closed its channels")
     }
 
+    /// Whether the thread is ending: Tcl writes what its channels have and closes them, without an event loop.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.is_ending.get()
+    }
+
     /// Ends the participation in the event loop; sockets can still be used and closed.
     fn end_thread(&self) {
+        self.is_ending.set(true);
         self.source.take();
         for entry in self.shards.borrow_mut().iter_mut() {
             entry.wait = None;

@@ -4,6 +4,7 @@ mod bad_input;
 mod connections;
 mod examples;
 mod floods;
+mod ends;
 mod harness;
 mod listeners;
 mod manual;

@@ -45,12 +45,11 @@ void stcl_create_command(Tcl_Interp *interp, const char *name, Tcl_ObjCmdProc *p
     Tcl_CreateObjCommand(interp, name, proc, data, NULL);
 }
 
+int stcl_hide_command(Tcl_Interp *interp, const char *name) { return Tcl_HideCommand(interp, name, name); }
+
 /* ---- Values ---- */
 
 Tcl_Obj *stcl_new_string(const char *bytes, size_t length) { return Tcl_NewStringObj(bytes, (Tcl_Size) length); }
-Tcl_Obj *stcl_new_bytes(const unsigned char *bytes, size_t length) {
-    return Tcl_NewByteArrayObj(bytes, (Tcl_Size) length);
-}
 Tcl_Obj *stcl_new_wide(int64_t value) { return Tcl_NewWideIntObj((Tcl_WideInt) value); }
 Tcl_Obj *stcl_new_list(void) { return Tcl_NewListObj(0, NULL); }
 Tcl_Obj *stcl_new_dict(void) { return Tcl_NewDictObj(); }
@@ -62,19 +61,6 @@ void stcl_release(Tcl_Obj *value) { Tcl_DecrRefCount(value); }
 const char *stcl_string(Tcl_Obj *value, size_t *length) {
     Tcl_Size size = 0;
     const char *bytes = Tcl_GetStringFromObj(value, &size);
-    *length = (size_t) size;
-    return bytes;
-}
-
-/* The bytes of a binary string; NULL in Tcl 9 if a character does not fit into a byte. */
-const unsigned char *stcl_bytes(Tcl_Interp *interp, Tcl_Obj *value, size_t *length) {
-    Tcl_Size size = 0;
-#if TCL_MAJOR_VERSION < 9
-    const unsigned char *bytes = Tcl_GetByteArrayFromObj(value, &size);
-    (void) interp;
-#else
-    const unsigned char *bytes = Tcl_GetBytesFromObj(interp, value, &size);
-#endif
     *length = (size_t) size;
     return bytes;
 }
@@ -190,6 +176,7 @@ void stcl_set_channel_option(Tcl_Channel channel, const char *name, const char *
     Tcl_SetChannelOption(NULL, channel, name, value);
 }
 void stcl_notify_channel(Tcl_Channel channel, int mask) { Tcl_NotifyChannel(channel, mask); }
+int stcl_input_buffered(Tcl_Channel channel) { return (int) Tcl_InputBuffered(channel); }
 int stcl_buffer_size(Tcl_Channel channel) { return Tcl_GetChannelBufferSize(channel); }
 
 /* ---- Lists of options ---- */

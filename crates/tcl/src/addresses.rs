@@ -26,9 +26,29 @@ impl Family {
     }
 }
 
-/// A failed look-up, with the resolver's own text.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct LookupError(pub(crate) String);
+/// The error of a look-up: a negative number of the resolver (`EAI_NONAME`, getaddrinfo(3)), or a system error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LookupError(pub(crate) i32);
+
+impl LookupError {
+    fn new(code: c_int) -> Self {
+        match code {
+            libc::EAI_SYSTEM => {
+                LookupError(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL))
+            }
+            code => LookupError(code),
+        }
+    }
+
+    /// The resolver's own text.
+    pub(crate) fn text(self) -> String {
+        if self.0 > 0 {
+            return error_text(self.0);
+        }
+        // SAFETY: the function returns a static string for every number.
+        unsafe { CStr::from_ptr(libc::gai_strerror(self.0)) }.to_string_lossy().into_owned()
+    }
+}
 
 /// The stream addresses of a host in the resolver's order; `None`: the loopback addresses, or with `binds` the
 /// wildcard addresses.
@@ -57,7 +77,7 @@ pub(crate) fn look_up(
         libc::getaddrinfo(pointer(host.as_ref()), pointer(port.as_ref()), &raw const hints, &raw mut list)
     };
     if code != 0 {
-        return Err(LookupError(lookup_error_text(code)));
+        return Err(LookupError::new(code));
     }
     let mut addresses = Vec::new();
     let mut entry = list;
@@ -85,14 +105,6 @@ pub(crate) fn look_up(
 
 fn pointer(text: Option<&CString>) -> *const std::ffi::c_char {
     text.map_or(std::ptr::null(), |text| text.as_ptr())
-}
-
-fn lookup_error_text(code: c_int) -> String {
-    if code == libc::EAI_SYSTEM {
-        return error_text(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL));
-    }
-    // SAFETY: the function returns a static string for every number.
-    unsafe { CStr::from_ptr(libc::gai_strerror(code)) }.to_string_lossy().into_owned()
 }
 
 /// The name of an address by reverse look-up, which may take long; its number if there is no name.
@@ -149,7 +161,7 @@ pub(crate) fn port_number(
 ) -> Result<i32, crate::tcl::CommandFailed> {
     let number = match text.to_integer(None) {
         Ok(number) => number,
-        Err(_) => match service_port(&text.to_text()) {
+        Err(_) => match service_port(&text.to_text(), c"tcp") {
             Some(port) => port,
             None => text.to_integer(Some(interp))?,
         },
@@ -160,12 +172,12 @@ pub(crate) fn port_number(
     Ok(number)
 }
 
-/// The port of a TCP service by its name (services(5)).
-fn service_port(name: &str) -> Option<i32> {
+/// The port of a service of a protocol by its name (services(5)).
+pub(crate) fn service_port(name: &str, protocol: &CStr) -> Option<i32> {
     let name = c_string(name);
     // SAFETY: strings; the result is static until the next call of this thread, and is read at once.
     unsafe {
-        let entry = libc::getservbyname(name.as_ptr(), c"tcp".as_ptr()).as_ref()?;
+        let entry = libc::getservbyname(name.as_ptr(), protocol.as_ptr()).as_ref()?;
         Some(i32::from(u16::from_be(entry.s_port as u16)))
     }
 }

@@ -24,7 +24,25 @@ pub(crate) fn core_socket(interp: Interp, words: &Words<'_>) -> CommandResult {
 }
 
 pub(crate) fn socket2(interp: Interp, words: &Words<'_>) -> CommandResult {
-    run(Dialect::Iocpsock, interp, words)
+    match other_form(words) {
+        Some(form) => form(interp, words),
+        None => run(Dialect::Iocpsock, interp, words),
+    }
+}
+
+/// The form of `socket2` that is not about a stream, by its switch.
+fn other_form(words: &Words<'_>) -> Option<crate::tcl::Command> {
+    let mut at = 1;
+    loop {
+        let word = words.get(at)?;
+        match &*word.to_text() {
+            "-udp" => return Some(crate::datagram_command::open),
+            "-async" => at += 1,
+            // The others have a value.
+            switch if switch.starts_with('-') => at += 2,
+            _ => return None,
+        }
+    }
 }
 
 fn run(dialect: Dialect, interp: Interp, words: &Words<'_>) -> CommandResult {
@@ -93,7 +111,7 @@ fn set_switch(switches: &mut Switches, interp: Interp, name: &str, value: Value)
     Ok(())
 }
 
-fn bad_option(interp: Interp, word: &str, known: &[&str]) -> CommandFailed {
+pub(crate) fn bad_option(interp: Interp, word: &str, known: &[&str]) -> CommandFailed {
     let (last, others) = known.split_last().expect("there are options");
     interp.set_error_code(&["TCL", "LOOKUP", "INDEX", "option", word]);
     interp.fail(&format!("bad option \"{word}\": must be {}, or {last}", others.join(", ")))
@@ -177,8 +195,9 @@ fn address_pairs(
     switches: &Switches,
 ) -> Result<Vec<ConnectPair>, CommandFailed> {
     let family = Family::of(interp);
-    let failed =
-        |error: crate::addresses::LookupError| interp.fail(&format!("couldn't open socket: {}", error.0));
+    let failed = |error: crate::addresses::LookupError| {
+        interp.fail(&format!("couldn't open socket: {}", error.text()))
+    };
     let remote = look_up(Some(host), port, family, false).map_err(failed)?;
     let local = look_up(switches.local_host.as_deref(), switches.local_port, family, true).map_err(failed)?;
     let pairs = remote.iter().flat_map(|&to| {

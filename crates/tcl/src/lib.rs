@@ -15,6 +15,8 @@
 
 mod addresses;
 mod command;
+mod datagram;
+mod datagram_command;
 mod dialect;
 mod driver_choice;
 mod flood_scripts;
@@ -52,6 +54,18 @@ fn initialize(interp: *mut c_void) -> CommandResult {
     interp.create_command(c"stilling::install", install);
     interp.create_command(c"stilling::stats", stats_commands::stilling_stats);
     interp.create_command(c"stilling::onflood", flood_scripts::onflood);
+    provide(interp)
+}
+
+/// A safe interpreter gets only `socket2`, hidden as the core's `socket` is: its parent decides whether to expose it.
+fn initialize_safe(interp: *mut c_void) -> CommandResult {
+    let interp = Interp::initialize(interp)?;
+    interp.create_command(c"socket2", command::socket2);
+    interp.hide_command(c"socket2")?;
+    provide(interp)
+}
+
+fn provide(interp: Interp) -> CommandResult {
     interp.provide(c"Stilling", STILLING_VERSION)?;
     interp.provide(c"Iocpsock", IOCPSOCK_VERSION)
 }
@@ -65,10 +79,10 @@ fn install(interp: Interp, words: &Words<'_>) -> CommandResult {
     Ok(())
 }
 
-fn entry_point(interp: *mut c_void) -> c_int {
+fn entry_point(initialized: CommandResult) -> c_int {
     const OK: c_int = 0;
     const ERROR: c_int = 1;
-    match initialize(interp) {
+    match initialized {
         Ok(()) => OK,
         Err(CommandFailed) => ERROR,
     }
@@ -80,7 +94,7 @@ fn entry_point(interp: *mut c_void) -> c_int {
 /// `interp` is a live `Tcl_Interp`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn Stilling_Init(interp: *mut c_void) -> c_int {
-    entry_point(interp)
+    entry_point(initialize(interp))
 }
 
 /// The entry point of `load` for a safe interpreter.
@@ -89,7 +103,7 @@ pub unsafe extern "C" fn Stilling_Init(interp: *mut c_void) -> c_int {
 /// `interp` is a live `Tcl_Interp`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn Stilling_SafeInit(interp: *mut c_void) -> c_int {
-    entry_point(interp)
+    entry_point(initialize_safe(interp))
 }
 
 /// The entry point of `load` under the name of IOCPSOCK.
@@ -98,7 +112,7 @@ pub unsafe extern "C" fn Stilling_SafeInit(interp: *mut c_void) -> c_int {
 /// `interp` is a live `Tcl_Interp`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn Iocpsock_Init(interp: *mut c_void) -> c_int {
-    entry_point(interp)
+    entry_point(initialize(interp))
 }
 
 /// The entry point of `load` for a safe interpreter, under the name of IOCPSOCK.
@@ -107,5 +121,5 @@ pub unsafe extern "C" fn Iocpsock_Init(interp: *mut c_void) -> c_int {
 /// `interp` is a live `Tcl_Interp`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn Iocpsock_SafeInit(interp: *mut c_void) -> c_int {
-    entry_point(interp)
+    entry_point(initialize_safe(interp))
 }

@@ -84,7 +84,7 @@ enum ListenStep {
 
 fn bind_once(options: &ListenOptions) -> Result<Vec<OwnedFd>, Refusal> {
     let addresses = look_up(options.host.as_deref(), options.port, options.family, true)
-        .map_err(|error| Refusal::Failed(ListenError::Text(error.0)))?;
+        .map_err(|error| Refusal::Failed(ListenError::Text(error.text())))?;
     let (mut sockets, mut chosen_port) = (Vec::new(), 0);
     let (mut furthest, mut first_error) = (ListenStep::LookUp, 0);
     for mut address in addresses {

@@ -11,7 +11,7 @@ use stilling_engine::counters::EngineCounters;
 use stilling_engine::driver::choice::DriverKind;
 use stilling_engine::driver::poll::Poll;
 use stilling_engine::driver::uring::Uring;
-use stilling_engine::driver::{Destination, Driver, Wait};
+use stilling_engine::driver::{Destination, Driver, ReceivedDatagram, Wait};
 use stilling_engine::limits::DIRECT_DESCRIPTORS_MAX;
 use stilling_engine::{Clock, CloseReason, Detached, Io, Service, Session, Shard, ShardConfig, Token, Wake};
 
@@ -153,12 +153,17 @@ pub(crate) trait SocketShard {
     fn resume_listener(&mut self, listener: u32);
     fn connect(&mut self, to: &Destination, socket: SlabKey) -> io::Result<Token>;
     fn attach(&mut self, descriptor: OwnedFd, socket: SlabKey) -> io::Result<Token>;
+    /// Adds a datagram socket, whose only events are `Ready` and `Broken`.
+    fn attach_datagram_socket(&mut self, descriptor: OwnedFd, socket: SlabKey) -> io::Result<Token>;
     /// Gives an accepted connection to a channel.
     fn assign(&mut self, token: Token, socket: SlabKey);
     /// Requests one event for each direction.
     fn await_ready(&mut self, token: Token, directions: Interest);
     fn receive(&mut self, token: Token, into: &mut [u8]) -> io::Result<usize>;
     fn send(&mut self, token: Token, from: &[u8]) -> io::Result<usize>;
+    fn receive_from(&mut self, token: Token, into: &mut [u8]) -> io::Result<ReceivedDatagram>;
+    /// Sends a datagram; `to` is `None` for the peer of a connected socket.
+    fn send_to(&mut self, token: Token, from: &[u8], to: Option<SocketAddr>) -> io::Result<()>;
     /// Makes a later wait for writability ask the system, whose answer depends on `TCP_NOTSENT_LOWAT`.
     fn forget_writable(&mut self, token: Token);
     fn close(&mut self, token: Token);
@@ -224,6 +229,11 @@ impl<D: Driver<Socket = OwnedFd>> SocketShard for Shard<D, SocketService> {
         self.adopt(detached).map_err(|_| io::ErrorKind::QuotaExceeded.into())
     }
 
+    fn attach_datagram_socket(&mut self, descriptor: OwnedFd, socket: SlabKey) -> io::Result<Token> {
+        let adopted = self.adopt_datagram_socket(descriptor, SocketSession::new(socket));
+        adopted.map_err(|_| io::ErrorKind::QuotaExceeded.into())
+    }
+
     fn assign(&mut self, token: Token, socket: SlabKey) {
         self.with(token, |session, _| session.owner = SocketOwner::Channel(socket));
     }
@@ -245,6 +255,14 @@ impl<D: Driver<Socket = OwnedFd>> SocketShard for Shard<D, SocketService> {
 
     fn send(&mut self, token: Token, from: &[u8]) -> io::Result<usize> {
         self.send_now(token, from)
+    }
+
+    fn receive_from(&mut self, token: Token, into: &mut [u8]) -> io::Result<ReceivedDatagram> {
+        self.receive_from_now(token, into)
+    }
+
+    fn send_to(&mut self, token: Token, from: &[u8], to: Option<SocketAddr>) -> io::Result<()> {
+        self.send_to_now(token, from, to)
     }
 
     fn forget_writable(&mut self, token: Token) {

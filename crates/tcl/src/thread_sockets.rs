@@ -17,16 +17,17 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use stilling_engine::driver::choice::DriverKind;
-use stilling_engine::driver::{Destination, Wait};
+use stilling_engine::driver::{Destination, ReceivedDatagram, Wait};
 use stilling_engine::{Clock, Time, Token};
 
+use crate::datagram::DatagramSocket;
 use crate::driver_choice;
-use crate::listener::Listener;
+use crate::listener::{AcceptedChannel, Listener};
 use crate::poll_policy::{BUSY_POLL, PollPolicy, SOCKET_WAIT};
 use crate::shard::{self, SocketEvent, SocketShard};
 use crate::slab::{Slab, SlabKey};
 use crate::stream::Stream;
-use crate::tcl::{self, EventFlags, EventSource, EventSourceGuard};
+use crate::tcl::{self, Channel, EventFlags, EventSource, EventSourceGuard, Interest};
 use crate::waiter::WaitRegistration;
 
 /// A socket in a shard of this thread: the shard's number in the top byte, which a token leaves free, and its token.
@@ -70,6 +71,35 @@ pub(crate) enum AcceptedConnection {
 pub(crate) enum SocketChannel {
     Stream(Rc<Stream>),
     Listener(Rc<Listener>),
+    Datagram(Rc<DatagramSocket>),
+}
+
+/// What an event of a channel does.
+enum ChannelEvent {
+    /// Tcl runs the scripts of these directions.
+    Ready(Channel, Interest),
+    /// The listener's script runs for a new connection.
+    Accepted(AcceptedChannel),
+}
+
+impl SocketChannel {
+    fn next_event(&self) -> Option<ChannelEvent> {
+        let ready = |(channel, directions)| ChannelEvent::Ready(channel, directions);
+        match self {
+            SocketChannel::Stream(stream) => stream.next_event().map(ready),
+            SocketChannel::Datagram(socket) => socket.next_event().map(ready),
+            SocketChannel::Listener(listener) => listener.next_channel().map(ChannelEvent::Accepted),
+        }
+    }
+
+    fn interest_changed(&self) {
+        match self {
+            SocketChannel::Stream(stream) => stream.interest_changed(),
+            SocketChannel::Datagram(socket) => socket.interest_changed(),
+            // It has asked for its next event itself.
+            SocketChannel::Listener(_) => {}
+        }
+    }
 }
 
 struct ThreadShard {
@@ -217,6 +247,15 @@ impl ThreadSockets {
         self.in_open_shard(|shard| shard.attach(descriptor, key))
     }
 
+    /// Adds a datagram socket.
+    pub(crate) fn attach_datagram_socket(
+        &self,
+        descriptor: OwnedFd,
+        key: SlabKey,
+    ) -> io::Result<ShardSocket> {
+        self.in_open_shard(|shard| shard.attach_datagram_socket(descriptor, key))
+    }
+
     /// Adds a socket to the shard that takes new ones.
     fn in_open_shard(
         &self,
@@ -311,6 +350,19 @@ impl ThreadSockets {
 
     pub(crate) fn send(&self, socket: ShardSocket, from: &[u8]) -> io::Result<usize> {
         self.with_shard(socket, |shard| shard.send(socket.token(), from))
+    }
+
+    pub(crate) fn receive_from(&self, socket: ShardSocket, into: &mut [u8]) -> io::Result<ReceivedDatagram> {
+        self.with_shard(socket, |shard| shard.receive_from(socket.token(), into))
+    }
+
+    pub(crate) fn send_to(
+        &self,
+        socket: ShardSocket,
+        from: &[u8],
+        to: Option<std::net::SocketAddr>,
+    ) -> io::Result<()> {
+        self.with_shard(socket, |shard| shard.send_to(socket.token(), from, to))
     }
 
     /// Calls `act` with the socket's descriptor, which may be temporary.
@@ -457,10 +509,16 @@ impl ThreadSockets {
             SocketEvent::ConnectFailed { socket, error } => {
                 self.with_stream(socket, |stream| stream.on_connect_failed(error));
             }
-            SocketEvent::Ready { socket, directions } => {
-                self.with_stream(socket, |stream| stream.on_ready(directions));
-            }
-            SocketEvent::Broken { socket } => self.with_stream(socket, Stream::on_broken),
+            SocketEvent::Ready { socket, directions } => match self.channel(socket) {
+                Some(SocketChannel::Stream(stream)) => stream.on_ready(directions),
+                Some(SocketChannel::Datagram(socket)) => socket.on_ready(directions),
+                Some(SocketChannel::Listener(_)) | None => {}
+            },
+            SocketEvent::Broken { socket } => match self.channel(socket) {
+                Some(SocketChannel::Stream(stream)) => stream.on_broken(),
+                Some(SocketChannel::Datagram(socket)) => socket.on_broken(),
+                Some(SocketChannel::Listener(_)) | None => {}
+            },
         }
     }
 
@@ -500,6 +558,11 @@ impl ThreadSockets {
             match self.channel(key) {
                 Some(SocketChannel::Stream(stream)) => {
                     if let Some((socket, directions)) = stream.next_interest() {
+                        self.with_shard(socket, |shard| shard.await_ready(socket.token(), directions));
+                    }
+                }
+                Some(SocketChannel::Datagram(channel)) => {
+                    if let Some((socket, directions)) = channel.next_interest() {
                         self.with_shard(socket, |shard| shard.await_ready(socket.token(), directions));
                     }
                 }
@@ -570,26 +633,17 @@ impl EventSource for ThreadSockets {
         let key = SlabKey::from_bits(target);
         self.queued.set(self.queued.get().saturating_sub(1));
         self.poll_policy.socket_event();
-        match self.channel(key) {
-            Some(SocketChannel::Stream(stream)) => {
-                let event = stream.next_event();
-                // A script may pass the channel to another thread, so no reference may stay here.
-                drop(stream);
-                if let Some((channel, ready)) = event {
-                    channel.notify(ready);
-                }
-                if let Some(SocketChannel::Stream(stream)) = self.channel(key) {
-                    stream.interest_changed();
-                }
-            }
-            Some(SocketChannel::Listener(listener)) => {
-                let accepted = listener.next_channel();
-                drop(listener);
-                if let Some(accepted) = accepted {
-                    accepted.run_script();
-                }
-            }
+        let Some(channel) = self.channel(key) else { return true };
+        let event = channel.next_event();
+        // A script may pass the channel to another thread, so no reference may stay here.
+        drop(channel);
+        match event {
+            Some(ChannelEvent::Ready(channel, ready)) => channel.notify(ready),
+            Some(ChannelEvent::Accepted(accepted)) => accepted.run_script(),
             None => {}
+        }
+        if let Some(channel) = self.channel(key) {
+            channel.interest_changed();
         }
         true
     }

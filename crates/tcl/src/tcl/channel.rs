@@ -204,6 +204,12 @@ impl Channel {
         unsafe { ffi::stcl_notify_channel(self.0.as_ptr(), ready.to_mask()) };
     }
 
+    /// Whether the channel has input that no script has read yet.
+    pub(crate) fn has_buffered_input(self) -> bool {
+        // SAFETY: as above.
+        unsafe { ffi::stcl_input_buffered(self.0.as_ptr()) > 0 }
+    }
+
     /// Size of the channel's buffers in bytes.
     pub(crate) fn buffer_size(self) -> usize {
         // SAFETY: as above.

@@ -70,6 +70,8 @@ unsafe extern "C" {
         data: *mut c_void,
     );
 
+    pub(super) fn stcl_hide_command(interp: *mut RawInterp, name: *const c_char) -> c_int;
+
     pub(super) fn stcl_new_string(bytes: *const c_char, length: usize) -> *mut RawObj;
     pub(super) fn stcl_new_wide(value: i64) -> *mut RawObj;
     pub(super) fn stcl_new_list() -> *mut RawObj;
@@ -128,6 +130,7 @@ unsafe extern "C" {
         value: *const c_char,
     );
     pub(super) fn stcl_notify_channel(channel: *mut RawChannel, mask: c_int);
+    pub(super) fn stcl_input_buffered(channel: *mut RawChannel) -> c_int;
     pub(super) fn stcl_buffer_size(channel: *mut RawChannel) -> c_int;
 
     pub(super) fn stcl_append(into: *mut RawOptionList, bytes: *const c_char, length: usize);

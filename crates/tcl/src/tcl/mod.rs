@@ -70,6 +70,13 @@ impl Interp {
         }
     }
 
+    /// Hides a command, for a safe interpreter: its parent can expose it.
+    pub(crate) fn hide_command(self, name: &CStr) -> CommandResult {
+        // SAFETY: a live interpreter; Tcl copies the name.
+        let code = unsafe { ffi::stcl_hide_command(self.0.as_ptr(), name.as_ptr()) };
+        if code == ffi::OK { Ok(()) } else { Err(CommandFailed) }
+    }
+
     pub(crate) fn set_result(self, value: &Value) {
         // SAFETY: both are live.
         unsafe { ffi::stcl_set_result(self.0.as_ptr(), value.as_raw()) };

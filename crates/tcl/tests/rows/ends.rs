@@ -22,7 +22,8 @@ impl FullListener {
         listener.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()).expect("a free port");
         // The system queues one connection more than that.
         listener.listen(0).expect("it listens");
-        let address = listener.local_addr().ok().and_then(|address| address.as_socket()).expect("it is bound");
+        let address =
+            listener.local_addr().ok().and_then(|address| address.as_socket()).expect("it is bound");
         let mut sockets = vec![listener];
         for _ in 0..2 {
             let filler = socket();
@@ -103,7 +104,9 @@ fn a_process_may_exit_with_closed_sockets_that_are_flushed() {
 
 #[test]
 fn a_process_may_exit_in_an_accept_script() {
-    assert_ends("proc leave {args} { exit 0 }; close [socket2 127.0.0.1 [port_of [socket2 -server leave 0]]]; vwait x");
+    assert_ends(
+        "proc leave {args} { exit 0 }; close [socket2 127.0.0.1 [port_of [socket2 -server leave 0]]]; vwait x",
+    );
 }
 
 #[test]

@@ -2,12 +2,14 @@
 
 mod bad_input;
 mod connections;
+mod datagrams;
+mod ends;
 mod examples;
 mod floods;
-mod ends;
 mod harness;
 mod listeners;
 mod manual;
 mod options;
+mod ownership;
 mod peer;
 mod resets;

@@ -1,10 +1,11 @@
 //! How a thread waits for its sockets, and asks for events of other sources.
 //!
 //! A thread that serves its sockets only, and whose next event is near, waits for them itself: to be woken by way of
-//! the waiter would take two changes of threads. Other sources are not asked meanwhile, so a wait is short, and the first
-//! one that was in vain, or any other event, ends this for [`CYCLES_BEFORE_WAIT`] cycles. Before it sleeps, the thread
-//! asks repeatedly for [`BUSY_POLL`]: a client on the same machine answers sooner than a processor falls asleep and
-//! wakes. That stops for [`CYCLES_BEFORE_BUSY_POLL`] cycles after a few attempts in vain.
+//! the waiter would take two changes of threads. Other sources are not asked meanwhile: timers, messages of other threads
+//! and files may be served up to [`SOCKET_WAIT`] late. A wait in vain, a cycle without an event of a socket, or (in Tcl
+//! 8.6) an event of a file ends this for [`CYCLES_BEFORE_WAIT`] cycles. Before it sleeps, the thread asks repeatedly for
+//! [`BUSY_POLL`]: a client on the same machine answers sooner than a processor falls asleep and wakes. That stops for
+//! [`CYCLES_BEFORE_BUSY_POLL`] cycles after a few attempts in vain.
 //!
 //! Tcl 8.6 answers a wait of zero by a round trip to its notifier's thread, which costs more than an exchange on a
 //! socket; to skip the wait costs nothing, but files and pipes are not asked. So they are asked in every cycle of the
@@ -126,5 +127,51 @@ impl PollPolicy {
                 self.socket_cycles.set(0);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn after_cycles(count: u32) -> PollPolicy {
+        let policy = PollPolicy::new();
+        for _ in 0..count {
+            policy.socket_event();
+            policy.begin_cycle();
+        }
+        policy
+    }
+
+    #[test]
+    fn only_a_thread_that_serves_sockets_waits_for_them_alone() {
+        assert!(!after_cycles(CYCLES_BEFORE_WAIT - 1).may_wait_for_sockets());
+        let policy = after_cycles(CYCLES_BEFORE_WAIT);
+        assert!(policy.may_wait_for_sockets());
+        // A cycle without an event of a socket: another source is active.
+        policy.begin_cycle();
+        assert!(!policy.may_wait_for_sockets());
+        let policy = after_cycles(CYCLES_BEFORE_WAIT);
+        policy.wait_was_in_vain();
+        assert!(!policy.may_wait_for_sockets());
+    }
+
+    #[test]
+    fn busy_polls_in_vain_stop_for_a_while() {
+        let policy = PollPolicy::new();
+        for _ in 0..BUSY_POLLS_IN_VAIN_MAX {
+            assert!(policy.may_poll_busily());
+            policy.polled_busily(false);
+        }
+        let pauses = (0..2 * CYCLES_BEFORE_BUSY_POLL).take_while(|_| !policy.may_poll_busily()).count();
+        assert_eq!(pauses as u32, CYCLES_BEFORE_BUSY_POLL);
+        // One in time begins the count anew.
+        policy.polled_busily(false);
+        policy.polled_busily(true);
+        for _ in 0..BUSY_POLLS_IN_VAIN_MAX {
+            assert!(policy.may_poll_busily());
+            policy.polled_busily(false);
+        }
+        assert!(!policy.may_poll_busily());
     }
 }

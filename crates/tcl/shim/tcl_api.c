@@ -66,6 +66,12 @@ const char *stcl_string(Tcl_Obj *value, size_t *length) {
 }
 
 int stcl_get_int(Tcl_Interp *interp, Tcl_Obj *value, int *into) { return Tcl_GetIntFromObj(interp, value, into); }
+int stcl_get_wide(Tcl_Interp *interp, Tcl_Obj *value, int64_t *into) {
+    Tcl_WideInt wide = 0;
+    int code = Tcl_GetWideIntFromObj(interp, value, &wide);
+    *into = (int64_t) wide;
+    return code;
+}
 int stcl_get_boolean(Tcl_Interp *interp, Tcl_Obj *value, int *into) {
     return Tcl_GetBooleanFromObj(interp, value, into);
 }
@@ -80,6 +86,7 @@ int stcl_list_elements(Tcl_Interp *interp, Tcl_Obj *list, size_t *count, Tcl_Obj
 
 /* ---- Results and errors ---- */
 
+void stcl_reset_result(Tcl_Interp *interp) { Tcl_ResetResult(interp); }
 void stcl_set_result(Tcl_Interp *interp, Tcl_Obj *value) { Tcl_SetObjResult(interp, value); }
 void stcl_set_error_code(Tcl_Interp *interp, Tcl_Obj *code) { Tcl_SetObjErrorCode(interp, code); }
 
@@ -178,6 +185,78 @@ void stcl_set_channel_option(Tcl_Channel channel, const char *name, const char *
 void stcl_notify_channel(Tcl_Channel channel, int mask) { Tcl_NotifyChannel(channel, mask); }
 int stcl_input_buffered(Tcl_Channel channel) { return (int) Tcl_InputBuffered(channel); }
 int stcl_buffer_size(Tcl_Channel channel) { return Tcl_GetChannelBufferSize(channel); }
+
+/* ---- Channels of any type, for copies between them ---- */
+
+/* The channel of this name in an interpreter, with its directions; NULL, with a message, if there is none. */
+Tcl_Channel stcl_find_channel(Tcl_Interp *interp, const char *name, int *mask) {
+    return Tcl_GetChannel(interp, name, mask);
+}
+
+/* Whether the channel has a transform, or is one. */
+int stcl_is_stacked(Tcl_Channel channel) {
+    return Tcl_GetTopChannel(channel) != channel || Tcl_GetStackedChannel(channel) != NULL;
+}
+
+const char *stcl_channel_type_name(Tcl_Channel channel) {
+    return Tcl_ChannelName((Tcl_ChannelType *) Tcl_GetChannelType(channel));
+}
+
+/* The instance of a channel of this type; NULL for other types. */
+void *stcl_instance_of(Tcl_Channel channel, const Tcl_ChannelType *type) {
+    return Tcl_GetChannelType(channel) == type ? Tcl_GetChannelInstanceData(channel) : NULL;
+}
+
+/* The descriptor for a direction, which stays the channel's; -1: there is none. */
+int stcl_descriptor(Tcl_Channel channel, int direction) {
+    void *handle = NULL;
+    return Tcl_GetChannelHandle(channel, direction, &handle) == TCL_OK ? (int) (intptr_t) handle : -1;
+}
+
+/* The value of an option; NULL: the channel has none of this name. */
+Tcl_Obj *stcl_channel_option(Tcl_Channel channel, const char *name) {
+    Tcl_DString text;
+    Tcl_Obj *value = NULL;
+    Tcl_DStringInit(&text);
+    if (Tcl_GetChannelOption(NULL, channel, name, &text) == TCL_OK) {
+        value = Tcl_NewStringObj(Tcl_DStringValue(&text), Tcl_DStringLength(&text));
+    }
+    Tcl_DStringFree(&text);
+    return value;
+}
+
+size_t stcl_input_buffered(Tcl_Channel channel) { return (size_t) Tcl_InputBuffered(channel); }
+size_t stcl_output_buffered(Tcl_Channel channel) { return (size_t) Tcl_OutputBuffered(channel); }
+
+/* Reads at most `size` bytes; -1: Tcl_GetErrno has the error. */
+int64_t stcl_read(Tcl_Channel channel, char *into, int size) {
+    return (int64_t) Tcl_Read(channel, into, size);
+}
+
+/* Writes nothing; -1: the channel cannot be written to, Tcl_GetErrno has the reason. */
+int stcl_check_write(Tcl_Channel channel) { return Tcl_Write(channel, "", 0) == 0 ? 0 : -1; }
+
+/* Writes what is buffered, in the background if the channel does not block; -1: Tcl_GetErrno has the error. */
+int stcl_flush(Tcl_Channel channel) { return Tcl_Flush(channel) == TCL_OK ? 0 : -1; }
+
+int stcl_errno(void) { return Tcl_GetErrno(); }
+
+void stcl_create_channel_handler(Tcl_Channel channel, int mask, Tcl_ChannelProc *proc, void *data) {
+    Tcl_CreateChannelHandler(channel, mask, proc, data);
+}
+void stcl_delete_channel_handler(Tcl_Channel channel, Tcl_ChannelProc *proc, void *data) {
+    Tcl_DeleteChannelHandler(channel, proc, data);
+}
+void stcl_delete_close_handler(Tcl_Channel channel, Tcl_CloseProc *proc, void *data) {
+    Tcl_DeleteCloseHandler(channel, proc, data);
+}
+
+/* Runs another command's implementation with these words; -1: there is none. */
+int stcl_run_command(Tcl_Interp *interp, const char *name, int count, Tcl_Obj *const *words) {
+    Tcl_CmdInfo info;
+    if (!Tcl_GetCommandInfo(interp, name, &info) || info.objProc == NULL) return -1;
+    return info.objProc(info.objClientData, interp, count, words);
+}
 
 /* ---- Lists of options ---- */
 

@@ -19,6 +19,7 @@ mod datagram;
 mod datagram_command;
 mod dialect;
 mod driver_choice;
+mod fcopy;
 mod flood_scripts;
 mod floods;
 mod listener;
@@ -53,6 +54,7 @@ fn initialize(interp: *mut c_void) -> CommandResult {
     interp.create_command(c"iocp_stats", stats_commands::iocp_stats);
     interp.create_command(c"stilling::install", install);
     interp.create_command(c"stilling::stats", stats_commands::stilling_stats);
+    interp.create_command(c"stilling::fcopy", fcopy::fcopy);
     interp.create_command(c"stilling::onflood", flood_scripts::onflood);
     provide(interp)
 }
@@ -70,10 +72,13 @@ fn provide(interp: Interp) -> CommandResult {
     interp.provide(c"Iocpsock", IOCPSOCK_VERSION)
 }
 
-/// `stilling::install`: replaces the interpreter's command `socket`.
+/// `stilling::install ?-fcopy?`: replaces the interpreter's command `socket`, and with the option `fcopy`, too.
 fn install(interp: Interp, words: &Words<'_>) -> CommandResult {
-    if words.len() != 1 {
-        return Err(interp.fail("wrong # args: should be \"stilling::install\""));
+    match words.len() {
+        1 => {}
+        2 if words.text(1) == "-fcopy" => interp.create_command(c"::fcopy", fcopy::fcopy),
+        2 => return Err(interp.fail(&format!("bad option \"{}\": must be -fcopy", words.text(1)))),
+        _ => return Err(interp.fail("wrong # args: should be \"stilling::install ?-fcopy?\"")),
     }
     interp.create_command(c"::socket", command::core_socket);
     Ok(())

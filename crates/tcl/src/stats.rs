@@ -53,6 +53,17 @@ pub(crate) fn special_bytes() -> i64 {
     SPECIAL_BYTES.load(Ordering::Relaxed)
 }
 
+/// Bytes that the system has copied between files and sockets.
+static FCOPY_BYTES: AtomicI64 = AtomicI64::new(0);
+
+pub(crate) fn add_fcopy_bytes(count: usize) {
+    FCOPY_BYTES.fetch_add(count as i64, Ordering::Relaxed);
+}
+
+pub(crate) fn fcopy_bytes() -> i64 {
+    FCOPY_BYTES.load(Ordering::Relaxed)
+}
+
 /// Bytes of the process's sockets: their channels' drivers, tables, and the engine's slots.
 pub(crate) fn general_bytes() -> i64 {
     open_sockets() * (size_of::<crate::stream::Stream>() + BYTES_BESIDE_STREAM) as i64

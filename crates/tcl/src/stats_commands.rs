@@ -65,6 +65,7 @@ pub(crate) fn stilling_stats(interp: Interp, words: &Words<'_>) -> CommandResult
         ("accept_errors", count(|shard| shard.accept_errors.get())),
         ("received_bytes", count(|shard| shard.received_bytes.get())),
         ("sent_bytes", count(|shard| shard.sent_bytes.get())),
+        ("fcopy_bytes", Value::integer(stats::fcopy_bytes())),
         ("turns", count(|shard| shard.turns.get())),
         ("system_calls", count(|shard| shard.system_calls.get())),
         ("closed", Value::dict(closed)),

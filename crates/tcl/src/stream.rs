@@ -9,6 +9,7 @@
 //! Bytes go directly between the socket and the channel's buffers ("zero-byte" mode of IOCPSOCK): the shard only
 //! reports readiness, once per request. So data that the kernel has is visible to a read at once.
 
+mod direct;
 pub(crate) mod stream_options;
 
 use std::cell::{Cell, RefCell};
@@ -620,6 +621,7 @@ impl Stream {
     }
 
     fn leave_thread(&self) {
+        crate::fcopy::end_copies_of(self);
         let sockets = self.sockets();
         if self.is_connecting() {
             sockets.turn_until_done();

@@ -386,7 +386,9 @@ pub trait Driver: Sized {
     }
 
     /// The socket of a connection, of one that is still connecting, or of a listener, for system calls such as
-    /// getsockopt(2). Receiving, sending and polling through it is not allowed.
+    /// getsockopt(2). Receiving, sending and polling through it is not allowed, except for sendfile(2) and splice(2) on a
+    /// connection whose owner receives and sends by itself: when the system rejects one, the owner calls
+    /// [`forget_writable`](Self::forget_writable) or [`recv_now`](Self::recv_now) before it waits.
     ///
     /// # Errors
     /// `NotConnected`: the source is closing, or the driver creates its socket only in its next turn. `Unsupported`: the

@@ -1,5 +1,7 @@
 //! Channels and their drivers: see `Tcl_CreateChannel(3tcl)`.
 
+mod access;
+
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::os::fd::RawFd;
 use std::ptr::NonNull;
@@ -7,6 +9,8 @@ use std::rc::Rc;
 
 use super::ffi::{self, ChannelProcs, RawChannel, RawChannelType, RawInterp, RawOptionList};
 use super::{Interp, c_string, encoding, text_of};
+
+pub(crate) use self::access::ChannelObserver;
 
 /// Directions that a script or Tcl waits for, or that are ready.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -37,6 +37,7 @@ pub(super) type CommandProc =
 pub(super) type InterpDeleteProc = unsafe extern "C" fn(*mut c_void, *mut RawInterp);
 pub(super) type EventSourceProc = unsafe extern "C" fn(*mut c_void, c_int);
 pub(super) type QueuedEventProc = unsafe extern "C" fn(u64, c_int) -> c_int;
+pub(super) type ChannelProc = unsafe extern "C" fn(*mut c_void, c_int);
 pub(super) type ExitProc = unsafe extern "C" fn(*mut c_void);
 
 /// The functions of a channel driver; the C structure `ChannelProcs`.
@@ -82,6 +83,7 @@ unsafe extern "C" {
     pub(super) fn stcl_release(value: *mut RawObj);
     pub(super) fn stcl_string(value: *mut RawObj, length: *mut usize) -> *const c_char;
     pub(super) fn stcl_get_int(interp: *mut RawInterp, value: *mut RawObj, into: *mut c_int) -> c_int;
+    pub(super) fn stcl_get_wide(interp: *mut RawInterp, value: *mut RawObj, into: *mut i64) -> c_int;
     pub(super) fn stcl_get_boolean(interp: *mut RawInterp, value: *mut RawObj, into: *mut c_int) -> c_int;
     pub(super) fn stcl_list_elements(
         interp: *mut RawInterp,
@@ -90,6 +92,7 @@ unsafe extern "C" {
         elements: *mut *mut *mut RawObj,
     ) -> c_int;
 
+    pub(super) fn stcl_reset_result(interp: *mut RawInterp);
     pub(super) fn stcl_set_result(interp: *mut RawInterp, value: *mut RawObj);
     pub(super) fn stcl_set_error_code(interp: *mut RawInterp, code: *mut RawObj);
     pub(super) fn stcl_posix_error(interp: *mut RawInterp, error: c_int) -> *const c_char;
@@ -132,6 +135,40 @@ unsafe extern "C" {
     pub(super) fn stcl_notify_channel(channel: *mut RawChannel, mask: c_int);
     pub(super) fn stcl_input_buffered(channel: *mut RawChannel) -> c_int;
     pub(super) fn stcl_buffer_size(channel: *mut RawChannel) -> c_int;
+
+    pub(super) fn stcl_find_channel(
+        interp: *mut RawInterp,
+        name: *const c_char,
+        mask: *mut c_int,
+    ) -> *mut RawChannel;
+    pub(super) fn stcl_is_stacked(channel: *mut RawChannel) -> c_int;
+    pub(super) fn stcl_channel_type_name(channel: *mut RawChannel) -> *const c_char;
+    pub(super) fn stcl_instance_of(
+        channel: *mut RawChannel,
+        channel_type: *const RawChannelType,
+    ) -> *mut c_void;
+    pub(super) fn stcl_descriptor(channel: *mut RawChannel, direction: c_int) -> c_int;
+    pub(super) fn stcl_channel_option(channel: *mut RawChannel, name: *const c_char) -> *mut RawObj;
+    pub(super) fn stcl_input_buffered(channel: *mut RawChannel) -> usize;
+    pub(super) fn stcl_output_buffered(channel: *mut RawChannel) -> usize;
+    pub(super) fn stcl_read(channel: *mut RawChannel, into: *mut c_char, size: c_int) -> i64;
+    pub(super) fn stcl_check_write(channel: *mut RawChannel) -> c_int;
+    pub(super) fn stcl_flush(channel: *mut RawChannel) -> c_int;
+    pub(super) safe fn stcl_errno() -> c_int;
+    pub(super) fn stcl_create_channel_handler(
+        channel: *mut RawChannel,
+        mask: c_int,
+        call: ChannelProc,
+        data: *mut c_void,
+    );
+    pub(super) fn stcl_delete_channel_handler(channel: *mut RawChannel, call: ChannelProc, data: *mut c_void);
+    pub(super) fn stcl_delete_close_handler(channel: *mut RawChannel, call: ExitProc, data: *mut c_void);
+    pub(super) fn stcl_run_command(
+        interp: *mut RawInterp,
+        name: *const c_char,
+        count: c_int,
+        words: *const *mut RawObj,
+    ) -> c_int;
 
     pub(super) fn stcl_append(into: *mut RawOptionList, bytes: *const c_char, length: usize);
     pub(super) fn stcl_append_element(into: *mut RawOptionList, element: *const c_char);

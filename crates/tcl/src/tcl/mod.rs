@@ -14,7 +14,8 @@ use std::ptr::NonNull;
 use std::rc::Rc;
 
 pub(crate) use self::channel::{
-    Channel, ChannelDriver, ChannelType, CloseDirection, Interest, OptionError, OptionList, ThreadAction,
+    Channel, ChannelDriver, ChannelObserver, ChannelType, CloseDirection, Interest, OptionError, OptionList,
+    ThreadAction,
 };
 pub(crate) use self::value::{Value, Words};
 
@@ -86,6 +87,12 @@ impl Interp {
     pub(crate) fn fail(self, message: &str) -> CommandFailed {
         self.set_result(&Value::text(message));
         CommandFailed
+    }
+
+    /// Clears the result and its error.
+    pub(crate) fn reset_result(self) {
+        // SAFETY: a live interpreter (see the type).
+        unsafe { ffi::stcl_reset_result(self.0.as_ptr()) };
     }
 
     /// Sets `errorCode`.

@@ -5,14 +5,14 @@ use std::ffi::c_int;
 use std::marker::PhantomData;
 
 use super::ffi::{self, RawObj};
-use super::{CommandFailed, Interp, encoding, is_tcl_9};
+use super::{CommandFailed, CommandResult, Interp, encoding, is_tcl_9};
 
 /// A reference to a Tcl value.
 #[derive(Debug)]
 pub(crate) struct Value(*mut RawObj);
 
 impl Value {
-    fn retained(raw: *mut RawObj) -> Self {
+    pub(super) fn retained(raw: *mut RawObj) -> Self {
         // SAFETY: the caller has a live value.
         unsafe { ffi::stcl_retain(raw) };
         Value(raw)
@@ -89,6 +89,14 @@ impl Value {
         if code == ffi::OK { Ok(value) } else { Err(CommandFailed) }
     }
 
+    /// The value as an integer of 64 bits, if it is one.
+    pub(crate) fn to_wide(&self) -> Option<i64> {
+        let mut value = 0;
+        // SAFETY: live arguments; a null interpreter is permitted.
+        let code = unsafe { ffi::stcl_get_wide(std::ptr::null_mut(), self.0, &raw mut value) };
+        (code == ffi::OK).then_some(value)
+    }
+
     /// The value as a boolean; the error's message goes to the interpreter, if there is one.
     pub(crate) fn to_boolean(&self, interp: Option<Interp>) -> Result<bool, CommandFailed> {
         let mut value = 0;
@@ -159,6 +167,19 @@ impl<'a> Words<'a> {
     /// The text of a word; empty if it is absent.
     pub(crate) fn text(&self, at: usize) -> String {
         self.get(at).map_or_else(String::new, |value| value.to_text().into_owned())
+    }
+
+    /// Runs the implementation of the command `name` with these words; `None`: there is no such command.
+    pub(crate) fn run_command(&self, interp: Interp, name: &std::ffi::CStr) -> Option<CommandResult> {
+        let count = c_int::try_from(self.raw.len()).ok()?;
+        // SAFETY: live arguments, which the words' borrow keeps.
+        let code =
+            unsafe { ffi::stcl_run_command(interp.0.as_ptr(), name.as_ptr(), count, self.raw.as_ptr()) };
+        match code {
+            ffi::OK => Some(Ok(())),
+            -1 => None,
+            _ => Some(Err(CommandFailed)),
+        }
     }
 
     /// The first word as it stands in messages about wrong arguments.

@@ -5,6 +5,7 @@ mod connections;
 mod datagrams;
 mod ends;
 mod examples;
+mod fcopy;
 mod floods;
 mod harness;
 mod listeners;

@@ -1,0 +1,186 @@
+//! Copies in the background: steps between other events, and the callback at the end.
+//!
+//! As in the core, the channels do not block during a copy, a channel that is closed ends its copy without a callback,
+//! and so does an interpreter that is deleted. So does, here, a channel that moves to another thread.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::copy::{Copy, CopyDirection, CopyFailure, CopyStep};
+use super::{blocks, failure_text};
+use crate::stream::Stream;
+use crate::tcl::{
+    Channel, ChannelObserver, DeleteGuard, EventFlags, EventSource, EventSourceGuard, Interest, Interp, Value,
+};
+
+struct BackgroundCopy {
+    copy: Copy,
+    interp: Interp,
+    command: Value,
+    delete_guard: DeleteGuard,
+    /// The name of the file's channel, by which a step finds it again.
+    file_name: String,
+    /// Channels that blocked before.
+    blocking: Vec<Channel>,
+}
+
+#[derive(Default)]
+struct CopyTable {
+    copies: RefCell<HashMap<u64, BackgroundCopy>>,
+}
+
+/// The number of the next copy. It is never used again, since a channel that has moved to another thread still has it.
+static NEXT: AtomicU64 = AtomicU64::new(1);
+
+thread_local! {
+    static COPIES: Rc<CopyTable> = Rc::default();
+}
+
+/// Whether a channel is an end of a copy.
+pub(super) fn is_busy(channel: Channel) -> bool {
+    COPIES.with(|table| {
+        let copies = table.copies.borrow();
+        copies.values().any(|entry| entry.copy.input == channel || entry.copy.output == channel)
+    })
+}
+
+/// Starts a copy, whose first step is an event.
+pub(super) fn start(copy: Copy, interp: Interp, command: Value) {
+    let table = COPIES.with(Rc::clone);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let (input, output) = (copy.input, copy.output);
+    let blocking: Vec<Channel> = [input, output].into_iter().filter(|channel| blocks(*channel)).collect();
+    for channel in &blocking {
+        channel.set_option(c"-blocking", c"0");
+    }
+    let (of_input, of_output) = match copy.direction {
+        CopyDirection::ToSocket => (Interest::NONE, Interest::WRITABLE),
+        CopyDirection::FromSocket => (Interest::READABLE, Interest::NONE),
+    };
+    input.observe::<CopyTable>(of_input, number);
+    output.observe::<CopyTable>(of_output, number);
+    let delete_guard = interp.on_delete(move || {
+        if let Some(entry) = CopyTable::take(number) {
+            entry.stop(number).forget();
+        }
+    });
+    let file_name = copy.file_channel().name();
+    let mut entry = BackgroundCopy { copy, interp, command, delete_guard, file_name, blocking };
+    entry.copy.begin();
+    table.copies.borrow_mut().insert(number, entry);
+    // The callback must not run within the command.
+    EventSourceGuard::<CopyTable>::queue(number);
+}
+
+/// Ends the copies of a socket that leaves its thread.
+pub(crate) fn end_copies_of(stream: &Stream) {
+    // A thread at its end has none.
+    let _ = COPIES.try_with(|table| {
+        let copies = table.copies.borrow();
+        let of_stream = copies.iter().filter(|(_, entry)| std::ptr::eq(&*entry.copy.stream, stream));
+        let numbers: Vec<u64> = of_stream.map(|(number, _)| *number).collect();
+        drop(copies);
+        for number in numbers {
+            CopyTable::end(number);
+        }
+    });
+}
+
+impl BackgroundCopy {
+    /// Removes every trace from the channels. Returns the guard of the interpreter, which ends with it.
+    fn stop(self, number: u64) -> DeleteGuard {
+        self.release(self.copy.input, number);
+        self.release(self.copy.output, number);
+        self.delete_guard
+    }
+
+    fn release(&self, channel: Channel, number: u64) {
+        channel.end_observation::<CopyTable>(number);
+        if self.blocking.contains(&channel) {
+            channel.set_option(c"-blocking", c"1");
+        }
+    }
+
+    /// Whether the file is still one of the interpreter; else it may have moved to another thread. (A socket that does
+    /// ends its copies.)
+    fn has_file(&self) -> bool {
+        let found = Channel::find(self.interp, &self.file_name);
+        found.is_some_and(|(channel, _)| channel == self.copy.file_channel())
+    }
+
+    /// Ends the copy and runs its callback.
+    fn finish(self, number: u64, failure: Option<CopyFailure>) {
+        let (interp, command) = (self.interp, self.command.clone());
+        let mut words = vec![Value::integer(self.copy.total() as i64)];
+        if let Some(failure) = failure {
+            words.push(Value::text(&failure_text(&self.copy, interp, failure)));
+        }
+        drop(self.stop(number));
+        // As in the core, the callback is a list; a text that is none is called as it is.
+        let script = match command.elements(None) {
+            Ok(elements) => Value::list(elements.into_iter().chain(words)),
+            Err(_) => command,
+        };
+        interp.evaluate_in_background(&script);
+    }
+}
+
+impl CopyTable {
+    fn take(number: u64) -> Option<BackgroundCopy> {
+        COPIES.try_with(|table| table.copies.borrow_mut().remove(&number)).ok().flatten()
+    }
+
+    /// Ends a copy without a callback.
+    fn end(number: u64) {
+        if let Some(entry) = Self::take(number) {
+            drop(entry.stop(number));
+        }
+    }
+
+    fn step(number: u64) {
+        // Out of the table meanwhile: nothing of it is borrowed when Tcl is called.
+        let Some(mut entry) = Self::take(number) else { return };
+        if !entry.has_file() {
+            // The file's channel must not be used; its part of the observation does nothing without the copy.
+            let socket = entry.copy.socket_channel();
+            return entry.release(socket, number);
+        }
+        match entry.copy.step() {
+            Ok(CopyStep::More | CopyStep::Blocked) => {
+                COPIES.with(|table| table.copies.borrow_mut().insert(number, entry));
+            }
+            Ok(CopyStep::Done) => entry.finish(number, None),
+            Err(failure) => entry.finish(number, Some(failure)),
+        }
+    }
+}
+
+impl ChannelObserver for CopyTable {
+    fn ready(number: u64) {
+        Self::step(number);
+    }
+
+    fn closing(number: u64) {
+        Self::end(number);
+    }
+}
+
+/// The first step of a copy; the table is no source of other events.
+impl EventSource for CopyTable {
+    fn prepare(&self, _: EventFlags) {}
+
+    fn check(&self, _: EventFlags) {}
+
+    fn handle(&self, number: u64, permitted: EventFlags) -> bool {
+        if permitted.permit_channels() {
+            Self::step(number);
+        }
+        permitted.permit_channels()
+    }
+
+    fn current() -> Option<Rc<Self>> {
+        COPIES.try_with(Rc::clone).ok()
+    }
+}

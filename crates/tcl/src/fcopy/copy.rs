@@ -1,0 +1,413 @@
+//! One copy between a regular file and a socket.
+//!
+//! ```text
+//!  to a socket:     bytes in Tcl's buffers ─▶ sendfile(2) until the end of the file, or the size
+//!  from a socket:   bytes in Tcl's buffers ─▶ splice(2) into a pipe ─▶ splice(2) into the file
+//! ```
+//!
+//! Where the system refuses both calls for a file, the bytes pass through a buffer.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+
+use rustix::event::PollFlags;
+use rustix::fs::sendfile;
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
+
+use crate::stats;
+use crate::stream::Stream;
+use crate::tcl::Channel;
+
+/// Bytes copied before other events take their turn.
+pub(super) const FCOPY_TURN_SIZE: usize = 1024 * 1024;
+
+/// Bytes that pass through memory at once where the system cannot copy.
+const FCOPY_BUFFER_SIZE: usize = 64 * 1024;
+
+/// Bytes of the pipe between a socket and a file; the system's default if it grants less.
+const FCOPY_PIPE_SIZE: usize = 1024 * 1024;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CopyDirection {
+    ToSocket,
+    FromSocket,
+}
+
+/// The side of a copy that failed, with the system's error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CopyFailure {
+    Read(i32),
+    Write(i32),
+}
+
+/// The outcome of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CopyStep {
+    /// The turn's bytes are copied.
+    More,
+    /// The socket is not ready.
+    Blocked,
+    Done,
+}
+
+pub(super) struct Copy {
+    pub(super) input: Channel,
+    pub(super) output: Channel,
+    pub(super) stream: Rc<Stream>,
+    pub(super) direction: CopyDirection,
+    file: OwnedFd,
+    /// Bytes still to take from the input; `None`: all.
+    left: Option<u64>,
+    /// Bytes taken and not written yet, from `pending_from` on.
+    pending: Vec<u8>,
+    pending_from: usize,
+    pipe: Option<CopyPipe>,
+    /// The system can copy.
+    is_direct: bool,
+    /// Reported by the next step.
+    failed: Option<CopyFailure>,
+    total: u64,
+}
+
+struct CopyPipe {
+    reader: OwnedFd,
+    writer: OwnedFd,
+    /// Bytes in it.
+    filled: usize,
+}
+
+impl Copy {
+    /// `None`: the socket is not connected, or the system does not provide what is necessary.
+    pub(super) fn new(
+        input: Channel,
+        output: Channel,
+        stream: Rc<Stream>,
+        file: OwnedFd,
+        direction: CopyDirection,
+        left: Option<u64>,
+    ) -> Option<Copy> {
+        stream.prepare_direct_copy().ok()?;
+        let pipe = match direction {
+            CopyDirection::ToSocket => None,
+            CopyDirection::FromSocket => Some(CopyPipe::new().ok()?),
+        };
+        Some(Copy {
+            input,
+            output,
+            stream,
+            direction,
+            file,
+            left,
+            pending: Vec::new(),
+            pending_from: 0,
+            pipe,
+            is_direct: true,
+            failed: None,
+            total: 0,
+        })
+    }
+
+    pub(super) fn file_channel(&self) -> Channel {
+        match self.direction {
+            CopyDirection::ToSocket => self.input,
+            CopyDirection::FromSocket => self.output,
+        }
+    }
+
+    pub(super) fn socket_channel(&self) -> Channel {
+        match self.direction {
+            CopyDirection::ToSocket => self.output,
+            CopyDirection::FromSocket => self.input,
+        }
+    }
+
+    /// Bytes written so far.
+    pub(super) fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// Takes the bytes in the input's buffers, and flushes the output's. The first step reports a failure.
+    pub(super) fn begin(&mut self) {
+        let taken = self.take_from_channel(self.input.input_buffered());
+        let begun = taken.and_then(|()| self.output.flush().map_err(CopyFailure::Write));
+        self.failed = begun.err();
+    }
+
+    /// Copies everything; waits for the socket, without running scripts.
+    pub(super) fn run_to_end(&mut self) -> Result<(), CopyFailure> {
+        self.begin();
+        loop {
+            match self.step()? {
+                CopyStep::More => {}
+                CopyStep::Blocked => self.wait()?,
+                CopyStep::Done => return Ok(()),
+            }
+        }
+    }
+
+    fn wait(&self) -> Result<(), CopyFailure> {
+        match self.direction {
+            CopyDirection::ToSocket => self.stream.wait(PollFlags::OUT).map_err(CopyFailure::Write),
+            CopyDirection::FromSocket => self.stream.wait(PollFlags::IN).map_err(CopyFailure::Read),
+        }
+    }
+
+    /// Copies up to [`FCOPY_TURN_SIZE`] bytes without waiting for the socket.
+    pub(super) fn step(&mut self) -> Result<CopyStep, CopyFailure> {
+        if let Some(failure) = self.failed {
+            return Err(failure);
+        }
+        if self.output.output_buffered() > 0 {
+            // Tcl writes them in the background.
+            return Ok(CopyStep::Blocked);
+        }
+        let end = self.total + FCOPY_TURN_SIZE as u64;
+        while self.total < end {
+            let outcome = if self.pending_from < self.pending.len() {
+                self.write_pending()
+            } else if self.left == Some(0) {
+                return Ok(CopyStep::Done);
+            } else if self.is_direct {
+                self.copy_directly((end - self.total) as usize)
+            } else {
+                self.fill_pending()
+            };
+            match outcome {
+                Ok(Moved::Bytes) => {}
+                Ok(Moved::NothingYet) => return Ok(CopyStep::Blocked),
+                Ok(Moved::End) if self.has_ended()? => return Ok(CopyStep::Done),
+                Ok(Moved::End) => {}
+                Err(failure) => return Err(failure),
+            }
+        }
+        Ok(CopyStep::More)
+    }
+
+    /// Confirms the end of the input by a read of the channel, so that the script sees the end, too. If something
+    /// follows after all, it is copied.
+    fn has_ended(&mut self) -> Result<bool, CopyFailure> {
+        self.take_from_channel(1)?;
+        let is_end = self.pending.is_empty();
+        self.take_from_channel(self.input.input_buffered())?;
+        Ok(is_end)
+    }
+
+    /// Reads up to `count` bytes through the channel.
+    fn take_from_channel(&mut self, count: usize) -> Result<(), CopyFailure> {
+        let (count, before) = (self.wanted(count), self.pending.len());
+        if count == 0 {
+            return Ok(());
+        }
+        self.pending.resize(before + count, 0);
+        let read = self.input.read(&mut self.pending[before..]);
+        let taken = *read.as_ref().unwrap_or(&0);
+        self.pending.truncate(before + taken);
+        self.taken(taken);
+        match read {
+            // A channel that does not block has no bytes.
+            Ok(_) | Err(libc::EAGAIN) => Ok(()),
+            Err(error) => Err(CopyFailure::Read(error)),
+        }
+    }
+
+    /// The part of `count` bytes that is still to be copied.
+    fn wanted(&self, count: usize) -> usize {
+        self.left.map_or(count, |left| usize::try_from(left).unwrap_or(usize::MAX).min(count))
+    }
+
+    fn taken(&mut self, count: usize) {
+        self.left = self.left.map(|left| left.saturating_sub(count as u64));
+    }
+
+    fn written(&mut self, count: usize) {
+        self.total += count as u64;
+    }
+
+    fn write_pending(&mut self) -> Result<Moved, CopyFailure> {
+        let bytes = &self.pending[self.pending_from..];
+        let written = match self.direction {
+            CopyDirection::ToSocket => self.stream.send_now(bytes),
+            CopyDirection::FromSocket => rustix::io::write(&self.file, bytes).map_err(Errno::raw_os_error),
+        };
+        match written {
+            Ok(count) => {
+                self.pending_from += count;
+                self.written(count);
+                if self.pending_from == self.pending.len() {
+                    self.pending.clear();
+                    self.pending_from = 0;
+                }
+                Ok(Moved::Bytes)
+            }
+            Err(libc::EINTR) => Ok(Moved::Bytes),
+            Err(libc::EAGAIN) => Ok(Moved::NothingYet),
+            Err(error) => Err(CopyFailure::Write(error)),
+        }
+    }
+
+    /// Reads the next bytes into memory, past the channel's buffers, which are empty.
+    fn fill_pending(&mut self) -> Result<Moved, CopyFailure> {
+        let mut buffer = std::mem::take(&mut self.pending);
+        buffer.resize(self.wanted(FCOPY_BUFFER_SIZE), 0);
+        let read = match self.direction {
+            CopyDirection::ToSocket => {
+                rustix::io::read(&self.file, &mut buffer[..]).map_err(Errno::raw_os_error)
+            }
+            CopyDirection::FromSocket => self.stream.receive_now(&mut buffer),
+        };
+        buffer.truncate(*read.as_ref().unwrap_or(&0));
+        self.pending = buffer;
+        self.pending_from = 0;
+        match read {
+            Ok(0) => Ok(Moved::End),
+            Ok(count) => {
+                self.taken(count);
+                Ok(Moved::Bytes)
+            }
+            Err(libc::EINTR) => Ok(Moved::Bytes),
+            Err(libc::EAGAIN) => Ok(Moved::NothingYet),
+            Err(error) => Err(CopyFailure::Read(error)),
+        }
+    }
+
+    fn copy_directly(&mut self, count: usize) -> Result<Moved, CopyFailure> {
+        match self.direction {
+            CopyDirection::ToSocket => self.send_file(count),
+            CopyDirection::FromSocket => self.receive_file(count),
+        }
+    }
+
+    fn send_file(&mut self, count: usize) -> Result<Moved, CopyFailure> {
+        let room = self.stream.room_to_send(self.wanted(count)).map_err(CopyFailure::Write)?;
+        if room == 0 {
+            return Ok(Moved::NothingYet);
+        }
+        let sent = self
+            .stream
+            .with_connected(|socket| sendfile(socket, &self.file, None, room).map_err(Errno::raw_os_error));
+        match sent {
+            Ok(0) => Ok(Moved::End),
+            Ok(count) => {
+                self.stream.sent_directly(count);
+                stats::add_fcopy_bytes(count);
+                self.taken(count);
+                self.written(count);
+                Ok(Moved::Bytes)
+            }
+            Err(libc::EINTR) => Ok(Moved::Bytes),
+            Err(libc::EAGAIN) => {
+                self.stream.send_was_rejected();
+                Ok(Moved::NothingYet)
+            }
+            Err(libc::EINVAL | libc::ENOSYS | libc::EOPNOTSUPP) => {
+                self.is_direct = false;
+                Ok(Moved::Bytes)
+            }
+            // Of the input, by sendfile(2).
+            Err(libc::EIO) => Err(CopyFailure::Read(libc::EIO)),
+            Err(error) => Err(CopyFailure::Write(error)),
+        }
+    }
+
+    fn receive_file(&mut self, count: usize) -> Result<Moved, CopyFailure> {
+        let wanted = self.wanted(count.min(FCOPY_PIPE_SIZE));
+        let pipe = self.pipe.as_mut().expect("a copy from a socket has one");
+        if pipe.filled > 0 {
+            return self.empty_pipe();
+        }
+        let received = self.stream.with_connected(|socket| {
+            let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
+            splice(socket, None, &pipe.writer, None, wanted, flags).map_err(Errno::raw_os_error)
+        });
+        match received {
+            // As for a read of the channel, a reset is the end.
+            Ok(0) | Err(libc::ECONNRESET) => Ok(Moved::End),
+            Ok(count) => {
+                pipe.filled = count;
+                self.taken(count);
+                self.empty_pipe()
+            }
+            Err(libc::EINTR) => Ok(Moved::Bytes),
+            Err(libc::EAGAIN) => self.receive_byte(),
+            Err(libc::EINVAL | libc::ENOSYS) => {
+                self.is_direct = false;
+                Ok(Moved::Bytes)
+            }
+            Err(error) => Err(CopyFailure::Read(error)),
+        }
+    }
+
+    /// The socket is empty: a receive by the driver makes it wait for more. What has arrived just now is copied.
+    fn receive_byte(&mut self) -> Result<Moved, CopyFailure> {
+        let mut byte = [0];
+        match self.stream.receive_now(&mut byte) {
+            Ok(0) => Ok(Moved::End),
+            Ok(_) => {
+                self.pending.push(byte[0]);
+                self.taken(1);
+                Ok(Moved::Bytes)
+            }
+            Err(libc::EAGAIN) => Ok(Moved::NothingYet),
+            Err(libc::EINTR) => Ok(Moved::Bytes),
+            Err(error) => Err(CopyFailure::Read(error)),
+        }
+    }
+
+    /// Moves the bytes in the pipe to the file.
+    fn empty_pipe(&mut self) -> Result<Moved, CopyFailure> {
+        let pipe = self.pipe.as_mut().expect("a copy from a socket has one");
+        while pipe.filled > 0 {
+            match splice(&pipe.reader, None, &self.file, None, pipe.filled, SpliceFlags::MOVE) {
+                Ok(0) => return Err(CopyFailure::Write(libc::EIO)),
+                Ok(count) => {
+                    pipe.filled -= count;
+                    self.total += count as u64;
+                    stats::add_fcopy_bytes(count);
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::INVAL) => return self.read_pipe(),
+                Err(error) => return Err(CopyFailure::Write(error.raw_os_error())),
+            }
+        }
+        Ok(Moved::Bytes)
+    }
+
+    /// The file takes no bytes from a pipe: those in it go through memory, like all that follow.
+    fn read_pipe(&mut self) -> Result<Moved, CopyFailure> {
+        self.is_direct = false;
+        let pipe = self.pipe.as_mut().expect("a copy from a socket has one");
+        let mut filled = 0;
+        self.pending.resize(pipe.filled, 0);
+        while filled < pipe.filled {
+            match rustix::io::read(&pipe.reader, &mut self.pending[filled..]) {
+                Ok(0) => break,
+                Ok(count) => filled += count,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(CopyFailure::Read(error.raw_os_error())),
+            }
+        }
+        self.pending.truncate(filled);
+        pipe.filled = 0;
+        Ok(Moved::Bytes)
+    }
+}
+
+/// What one call has moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Moved {
+    /// Some bytes, or the call is to be repeated.
+    Bytes,
+    NothingYet,
+    End,
+}
+
+impl CopyPipe {
+    fn new() -> io::Result<CopyPipe> {
+        let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
+        // The system may refuse more than its default.
+        let _ = fcntl_setpipe_size(writer.as_fd(), FCOPY_PIPE_SIZE);
+        Ok(CopyPipe { reader, writer, filled: 0 })
+    }
+}

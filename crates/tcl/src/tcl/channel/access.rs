@@ -1,0 +1,132 @@
+//! Channels of any type, by name: what a copy between two channels needs.
+
+use std::ffi::{CStr, c_int, c_void};
+use std::os::fd::RawFd;
+use std::ptr::NonNull;
+use std::rc::Rc;
+
+use super::super::Value;
+use super::super::ffi;
+use super::{Channel, ChannelDriver, ChannelType, Interest, Interp, c_string, driver, text_of};
+
+/// Functions that are called for a channel, each with the number of [`Channel::observe`].
+pub(crate) trait ChannelObserver {
+    /// The channel is ready.
+    fn ready(number: u64);
+    /// The channel begins to close.
+    fn closing(number: u64);
+}
+
+impl Channel {
+    /// The channel of this name in an interpreter, with its directions.
+    pub(crate) fn find(interp: Interp, name: &str) -> Option<(Channel, Interest)> {
+        let mut mask = 0;
+        // SAFETY: a live interpreter (see the type).
+        let raw =
+            unsafe { ffi::stcl_find_channel(interp.0.as_ptr(), c_string(name).as_ptr(), &raw mut mask) };
+        match NonNull::new(raw) {
+            Some(channel) => Some((Channel(channel), Interest(mask as u8).and(Interest::BOTH))),
+            None => {
+                // The function leaves a message.
+                interp.reset_result();
+                None
+            }
+        }
+    }
+
+    /// Whether the channel has a transform, or is one.
+    pub(crate) fn is_stacked(self) -> bool {
+        // SAFETY: a live channel (see the type).
+        unsafe { ffi::stcl_is_stacked(self.0.as_ptr()) != 0 }
+    }
+
+    /// The name of the channel's type, such as `file`.
+    pub(crate) fn type_name(self) -> String {
+        // SAFETY: as above; the name is copied.
+        unsafe { text_of(ffi::stcl_channel_type_name(self.0.as_ptr())) }
+    }
+
+    /// The channel's driver if the channel is of this type, which must be one of `T`.
+    pub(crate) fn driver_of<T: ChannelDriver>(self, channel_type: ChannelType) -> Option<Rc<T>> {
+        // SAFETY: as above.
+        let instance = unsafe { ffi::stcl_instance_of(self.0.as_ptr(), channel_type.0) };
+        // SAFETY: the instance of a live channel of a type of `T`.
+        (!instance.is_null()).then(|| unsafe { driver::<T>(instance) })
+    }
+
+    /// The descriptor for one direction, which stays the channel's.
+    pub(crate) fn descriptor(self, direction: Interest) -> Option<RawFd> {
+        // SAFETY: as above.
+        let descriptor = unsafe { ffi::stcl_descriptor(self.0.as_ptr(), direction.0.into()) };
+        (descriptor >= 0).then_some(descriptor)
+    }
+
+    /// The value of an option.
+    pub(crate) fn option(self, name: &CStr) -> Option<Value> {
+        // SAFETY: as above; the value is new.
+        let raw = unsafe { ffi::stcl_channel_option(self.0.as_ptr(), name.as_ptr()) };
+        (!raw.is_null()).then(|| Value::retained(raw))
+    }
+
+    /// Bytes that were read and are in the channel's buffers.
+    pub(crate) fn input_buffered(self) -> usize {
+        // SAFETY: as above.
+        unsafe { ffi::stcl_input_buffered(self.0.as_ptr()) }
+    }
+
+    /// Bytes that were written and are in the channel's buffers.
+    pub(crate) fn output_buffered(self) -> usize {
+        // SAFETY: as above.
+        unsafe { ffi::stcl_output_buffered(self.0.as_ptr()) }
+    }
+
+    /// Reads through the channel's buffers.
+    pub(crate) fn read(self, into: &mut [u8]) -> Result<usize, i32> {
+        let size = c_int::try_from(into.len()).unwrap_or(c_int::MAX);
+        // SAFETY: as above, and a buffer of the given size.
+        let count = unsafe { ffi::stcl_read(self.0.as_ptr(), into.as_mut_ptr().cast(), size) };
+        usize::try_from(count).map_err(|_| ffi::stcl_errno())
+    }
+
+    /// Whether the channel can be written to now.
+    pub(crate) fn check_write(self) -> Result<(), i32> {
+        // SAFETY: as above.
+        if unsafe { ffi::stcl_check_write(self.0.as_ptr()) } == 0 { Ok(()) } else { Err(ffi::stcl_errno()) }
+    }
+
+    /// Writes what is buffered; in the background if the channel does not block.
+    pub(crate) fn flush(self) -> Result<(), i32> {
+        // SAFETY: as above.
+        if unsafe { ffi::stcl_flush(self.0.as_ptr()) } == 0 { Ok(()) } else { Err(ffi::stcl_errno()) }
+    }
+
+    /// Calls the observer with `number` when the channel is ready in these directions, and when it closes.
+    pub(crate) fn observe<T: ChannelObserver>(self, directions: Interest, number: u64) {
+        let data = number as usize as *mut c_void;
+        // SAFETY: as above; the data is a number.
+        unsafe {
+            ffi::stcl_on_closing(self.0.as_ptr(), run_closing::<T>, data);
+            if !directions.is_none() {
+                ffi::stcl_create_channel_handler(self.0.as_ptr(), directions.0.into(), run_ready::<T>, data);
+            }
+        }
+    }
+
+    /// Reverts [`observe`](Self::observe).
+    pub(crate) fn end_observation<T: ChannelObserver>(self, number: u64) {
+        let data = number as usize as *mut c_void;
+        // SAFETY: as above.
+        unsafe {
+            ffi::stcl_delete_channel_handler(self.0.as_ptr(), run_ready::<T>, data);
+            ffi::stcl_delete_close_handler(self.0.as_ptr(), run_closing::<T>, data);
+        }
+    }
+}
+
+unsafe extern "C" fn run_ready<T: ChannelObserver>(data: *mut c_void, _: c_int) {
+    T::ready(data as usize as u64);
+}
+
+unsafe extern "C" fn run_closing<T: ChannelObserver>(data: *mut c_void) {
+    T::closing(data as usize as u64);
+}

@@ -183,7 +183,6 @@ void stcl_set_channel_option(Tcl_Channel channel, const char *name, const char *
     Tcl_SetChannelOption(NULL, channel, name, value);
 }
 void stcl_notify_channel(Tcl_Channel channel, int mask) { Tcl_NotifyChannel(channel, mask); }
-int stcl_input_buffered(Tcl_Channel channel) { return (int) Tcl_InputBuffered(channel); }
 int stcl_buffer_size(Tcl_Channel channel) { return Tcl_GetChannelBufferSize(channel); }
 
 /* ---- Channels of any type, for copies between them ---- */
@@ -309,6 +308,9 @@ void stcl_limit_wait(uint64_t microseconds) {
 
 /* Makes this thread's coming wait return at once, without a look at other files. */
 void stcl_skip_wait(void) { Tcl_ThreadAlert(Tcl_GetCurrentThread()); }
+
+/* Starts the notifier, which Tcl 8.6 does with its first wait: it ends the process if it lacks descriptors then. */
+void stcl_start_notifier(void) { Tcl_SetServiceMode(Tcl_SetServiceMode(TCL_SERVICE_ALL)); }
 
 static int find_other_event(Tcl_Event *event, void *found) {
     /* The event that is being handled has no function. */

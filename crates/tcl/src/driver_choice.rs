@@ -9,17 +9,17 @@ use std::sync::OnceLock;
 
 use stilling_engine::driver::choice::{DriverChoice, DriverKind};
 
-/// The selected driver; selected once.
+/// The selected driver; selected once. A failure may be temporary, such as a lack of descriptors.
 pub(crate) fn selected() -> io::Result<DriverKind> {
-    static SELECTED: OnceLock<Result<DriverKind, i32>> = OnceLock::new();
-    let selected = SELECTED.get_or_init(|| {
-        let outcome = match std::env::var("STILLING_TCL_DRIVER").as_deref() {
-            Err(_) | Ok("" | "poll") => Ok(DriverKind::Poll),
-            Ok("uring") => DriverChoice::Uring.resolve().map(|selected| selected.kind),
-            Ok("direct") => DriverChoice::Uring.resolve_direct().map(|selected| selected.kind),
-            Ok(_) => Err(io::ErrorKind::InvalidInput.into()),
-        };
-        outcome.map_err(|error| error.raw_os_error().unwrap_or(libc::EINVAL))
-    });
-    selected.map_err(io::Error::from_raw_os_error)
+    static SELECTED: OnceLock<DriverKind> = OnceLock::new();
+    if let Some(&selected) = SELECTED.get() {
+        return Ok(selected);
+    }
+    let selected = match std::env::var("STILLING_TCL_DRIVER").as_deref() {
+        Err(_) | Ok("" | "poll") => DriverKind::Poll,
+        Ok("uring") => DriverChoice::Uring.resolve()?.kind,
+        Ok("direct") => DriverChoice::Uring.resolve_direct()?.kind,
+        Ok(_) => return Err(io::ErrorKind::InvalidInput.into()),
+    };
+    Ok(*SELECTED.get_or_init(|| selected))
 }

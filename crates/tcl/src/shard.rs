@@ -200,7 +200,8 @@ impl<D: Driver<Socket = OwnedFd>> SocketShard for Shard<D, SocketService> {
     }
 
     fn waitable(&mut self) -> io::Result<i32> {
-        self.driver().waitable().ok_or_else(|| io::ErrorKind::Unsupported.into())
+        // These drivers have one, unless the system lacks descriptors.
+        self.driver().waitable().ok_or_else(|| io::Error::from_raw_os_error(libc::EMFILE))
     }
 
     fn listen(&mut self, socket: OwnedFd) -> io::Result<u32> {

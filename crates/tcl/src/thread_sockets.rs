@@ -156,6 +156,7 @@ impl ThreadSockets {
             is_ending: Cell::new(false),
         });
         sockets.add_shard()?;
+        tcl::start_notifier()?;
         CURRENT.with_borrow_mut(|current| *current = Some(Rc::clone(&sockets)));
         tcl::on_thread_exit(|| {
             // Channels that Tcl closes later still use the sockets.

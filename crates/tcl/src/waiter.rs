@@ -30,23 +30,24 @@ struct WaitingThread {
     is_armed: Arc<AtomicBool>,
 }
 
-static WAITER: OnceLock<Result<Waiter, i32>> = OnceLock::new();
+static WAITER: OnceLock<Arc<Waiter>> = OnceLock::new();
 
 impl Waiter {
-    /// The waiter; its thread starts with the first call.
+    /// The waiter; its thread starts with the first call that succeeds.
     fn get() -> io::Result<&'static Waiter> {
-        let waiter = WAITER.get_or_init(|| {
-            let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(Errno::raw_os_error)?;
-            Ok(Waiter { epoll, registrations: Mutex::default() })
-        });
-        let waiter = waiter.as_ref().map_err(|&error| io::Error::from_raw_os_error(error))?;
-        static STARTED: Mutex<bool> = Mutex::new(false);
-        let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
-        if !*started {
-            std::thread::Builder::new().name("stilling-waiter".into()).spawn(|| waiter.run())?;
-            *started = true;
+        static STARTING: Mutex<()> = Mutex::new(());
+        if let Some(waiter) = WAITER.get() {
+            return Ok(waiter);
         }
-        Ok(waiter)
+        let _starting = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+        if WAITER.get().is_none() {
+            let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+            let waiter = Arc::new(Waiter { epoll, registrations: Mutex::default() });
+            let running = Arc::clone(&waiter);
+            std::thread::Builder::new().name("stilling-waiter".into()).spawn(move || running.run())?;
+            let _ = WAITER.set(waiter);
+        }
+        Ok(WAITER.get().expect("just set"))
     }
 
     fn registrations(&self) -> MutexGuard<'_, Vec<Option<WaitingThread>>> {

@@ -133,7 +133,6 @@ unsafe extern "C" {
         value: *const c_char,
     );
     pub(super) fn stcl_notify_channel(channel: *mut RawChannel, mask: c_int);
-    pub(super) fn stcl_input_buffered(channel: *mut RawChannel) -> c_int;
     pub(super) fn stcl_buffer_size(channel: *mut RawChannel) -> c_int;
 
     pub(super) fn stcl_find_channel(
@@ -181,6 +180,7 @@ unsafe extern "C" {
     pub(super) fn stcl_create_thread_exit_handler(call: ExitProc, data: *mut c_void);
     pub(super) safe fn stcl_limit_wait(microseconds: u64);
     pub(super) safe fn stcl_skip_wait();
+    pub(super) safe fn stcl_start_notifier();
     pub(super) safe fn stcl_has_other_events() -> c_int;
     pub(super) safe fn stcl_current_thread() -> *mut c_void;
     pub(super) fn stcl_alert_thread(thread: *mut c_void);

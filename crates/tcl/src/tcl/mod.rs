@@ -230,6 +230,16 @@ pub(crate) fn skip_wait() {
     ffi::stcl_skip_wait();
 }
 
+/// Starts Tcl's notifier before descriptors are scarce: it ends the process if it gets none.
+///
+/// # Errors
+/// There are no descriptors for it.
+pub(crate) fn start_notifier() -> std::io::Result<()> {
+    drop(rustix::pipe::pipe()?);
+    ffi::stcl_start_notifier();
+    Ok(())
+}
+
 /// Whether this thread's queue has events of other sources than those of this extension.
 pub(crate) fn has_other_events() -> bool {
     ffi::stcl_has_other_events() != 0

@@ -3,6 +3,7 @@
 mod bad_input;
 mod connections;
 mod datagrams;
+mod descriptors;
 mod ends;
 mod examples;
 mod fcopy;

@@ -1,0 +1,141 @@
+//! Exhausted descriptors.
+
+use crate::harness::{DRIVERS, run_wrapped};
+use crate::peer::ScriptedPeer;
+
+/// The limit of open files of the scripts.
+const WITH_LIMIT: [&str; 2] = ["prlimit", "--nofile=100"];
+
+fn run_limited(script: &str) {
+    for driver in DRIVERS {
+        let peer = ScriptedPeer::start();
+        run_wrapped(driver, &WITH_LIMIT, &format!("{}{script}", peer.prelude));
+        peer.join();
+    }
+}
+
+/// Row 3.27: a listener without descriptors refuses connections one by one, with a reserve, and goes on when there are
+/// some again. Every client is served or refused.
+#[test]
+fn a_listener_survives_exhausted_descriptors() {
+    run_limited(
+        r#"
+        proc accept {channel host port} {
+            puts $channel hello
+            flush $channel
+            lappend ::accepted $channel
+            incr ::count
+        }
+        proc refused {} { dict get [stilling::stats] refused_descriptors }
+        # Lets the listener accept and refuse what it can.
+        proc settle {} {
+            set before -1
+            while {$::count != $before} {
+                set before $::count
+                for {set i 0} {$i < 20} {incr i} { after 2; update }
+            }
+        }
+        set count 0
+        set accepted {}
+        set listener [socket2 -server accept -myaddr 127.0.0.1 0]
+        for {set i 0} {$i < 150} {incr i} { peer connect c$i [port_of $listener] }
+        settle
+        # With direct descriptors the limit is that of each ring's table, and more rings are added.
+        set most [expr {[dict get [stilling::stats] driver] eq "uring-direct" ? 150 : 100}]
+        check "accepted within the limit: $count" [expr {$count > 60 && $count <= $most}] 1
+        check "the others are refused" [expr {$count == 150 || [refused] > 0}] 1
+        check "an error counts each" [expr {[lindex [split [iocp_stats] \n] 1 end] >= [refused]}] 1
+        check "the first client" [peer read c0 6] 6
+        set turns [dict get [stilling::stats] turns]
+        after 100 {set ::waited 1}
+        wait waited
+        set turns [expr {[dict get [stilling::stats] turns] - $turns}]
+        check "no busy loop: $turns turns" [expr {$turns < 200}] 1
+        set limit $count
+        while {$count + [refused] < 150} {
+            foreach channel $accepted { close $channel }
+            set accepted {}
+            settle
+        }
+        check "accepting has resumed: $count" [expr {$count > $limit || $limit + [refused] == 150}] 1
+        foreach channel $accepted { close $channel }
+        set served 0
+        for {set i 1} {$i < 150} {incr i} { if {[peer drain c$i] == 7} { incr served } }
+        check "served clients" $served [expr {$count - 1}]
+        peer connect last [port_of $listener]
+        vwait accepted
+        check "the next client" [peer read last 6] 6
+        "#,
+    );
+}
+
+/// A connect without a descriptor, in the foreground or background, is an error of the command that says why.
+#[test]
+fn a_connect_without_descriptors_is_an_error() {
+    run_limited(
+        r#"
+        set listener [socket2 -server {lappend ::accepted} -myaddr 127.0.0.1 0]
+        set port [port_of $listener]
+        set client [socket2 127.0.0.1 $port]
+        vwait accepted
+        while {![catch {open /dev/null} file]} { lappend files $file }
+        foreach arguments [list [list 127.0.0.1 $port] [list -async 127.0.0.1 $port] [list -server list 0]] {
+            set code [catch {socket2 {*}$arguments} message]
+            if {$code == 0} {
+                # With direct descriptors sockets are created later, in a table of their own.
+                check "$arguments: the driver" [dict get [stilling::stats] driver] uring-direct
+                close $message
+                continue
+            }
+            check "$arguments: its text" $message "couldn't open socket: too many open files"
+            check "$arguments: its code" $::errorCode {POSIX EMFILE {too many open files}}
+        }
+        puts $client hello
+        flush $client
+        check "open connections work" [gets [lindex $::accepted 0]] hello
+        foreach file $files { close $file }
+        close [socket2 127.0.0.1 $port]
+        check "open sockets" [expr {[lindex [iocp_stats] 2] >= 3}] 1
+        "#,
+    );
+}
+
+/// The first socket of a process needs some descriptors of its own.
+#[test]
+fn a_process_without_descriptors_has_an_error() {
+    run_limited(
+        r#"
+        while {![catch {open /dev/null} file]} { lappend files $file }
+        foreach file $files {
+            if {![catch {socket2 -server list -myaddr 127.0.0.1 0} message]} break
+            check "its text" $message "couldn't open socket: too many open files"
+            close $file
+            incr closed
+        }
+        check "some descriptors suffice: $closed" [expr {$closed > 0 && $closed < 20}] 1
+        close [socket2 127.0.0.1 [port_of $message]]
+        update
+        "#,
+    );
+}
+
+/// A thread without descriptors for its sockets has a clear error, and works when there are some again.
+#[test]
+fn a_thread_without_descriptors_has_an_error() {
+    run_limited(
+        r#"
+        set library [lindex [info loaded] 0 0]
+        package require Thread
+        close [socket2 -server list -myaddr 127.0.0.1 0]
+        set worker [thread::create]
+        thread::send $worker [list load $library Stilling]
+        while {![catch {open /dev/null} file]} { lappend files $file }
+        set open {socket2 -server list -myaddr 127.0.0.1 0}
+        check "no descriptors" [catch {thread::send $worker $open} message] 1
+        check "its text" $message "couldn't open socket: too many open files"
+        foreach file $files { close $file }
+        thread::send $worker "close \[$open\]"
+        thread::release $worker
+        "#,
+    );
+}

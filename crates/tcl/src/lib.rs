@@ -1,8 +1,8 @@
 //! A Tcl extension: sockets on the engine of Stilling, as a replacement for Tcl's own.
 //!
-//! One thread of an interpreter has a shard (several with direct descriptors), which turns within Tcl's event loop (`thread_sockets`). Channels are
-//! drivers on top of its sockets (`stream`, `listener`). `shim/tcl_api.c` hides the differences between the
-//! versions of Tcl; `tcl` makes its functions safe to use.
+//! One thread of an interpreter has a shard (several with direct descriptors), which turns within Tcl's event loop
+//! (`thread_sockets`). Channels are drivers on top of its sockets (`stream`, `listener`, `datagram`). `shim/tcl_api.c`
+//! hides the differences between the versions of Tcl; `tcl` makes its functions safe to use.
 //!
 //! ```text
 //!  script ─▶ command ─▶ stream, listener ─▶ thread_sockets ─▶ shard ─▶ driver

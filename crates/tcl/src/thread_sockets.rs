@@ -549,6 +549,8 @@ impl ThreadSockets {
         self.dispatch_events(0);
         if self.queued.get() == 0 {
             self.poll_policy.wait_was_in_vain();
+            // Requests of its events, such as the next attempt of a connect.
+            self.turn_until_event();
         }
     }
 

@@ -5,10 +5,10 @@ use std::net::{IpAddr, SocketAddr};
 
 use socket2::SockAddr;
 
-use crate::tcl::{Interp, c_string, error_text};
+use crate::tcl::{Interp, c_string, error_name, error_text};
 
 /// The address family that the variable `::tcl::unsupported::socketAF` of Tcl's core prescribes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) enum Family {
     #[default]
     Any,
@@ -48,6 +48,26 @@ impl LookupError {
         // SAFETY: the function returns a static string for every number.
         unsafe { CStr::from_ptr(libc::gai_strerror(self.0)) }.to_string_lossy().into_owned()
     }
+
+    /// The symbolic name.
+    pub(crate) fn name(self) -> String {
+        match self.0 {
+            error @ 1.. => error_name(error),
+            libc::EAI_NONAME => "EAI_NONAME".into(),
+            libc::EAI_NODATA => "EAI_NODATA".into(),
+            libc::EAI_AGAIN => "EAI_AGAIN".into(),
+            libc::EAI_FAIL => "EAI_FAIL".into(),
+            libc::EAI_FAMILY => "EAI_FAMILY".into(),
+            libc::EAI_SERVICE => "EAI_SERVICE".into(),
+            libc::EAI_MEMORY => "EAI_MEMORY".into(),
+            code => format!("EAI_{}", -code),
+        }
+    }
+}
+
+/// Whether a host is given by its address, which the resolver converts without files and servers.
+pub(crate) fn is_numeric(host: &str) -> bool {
+    resolve(Some(host), 0, Family::Any, libc::AI_NUMERICHOST).is_ok()
 }
 
 /// The stream addresses of a host in the resolver's order; `None`: the loopback addresses, or with `binds` the
@@ -57,6 +77,21 @@ pub(crate) fn look_up(
     port: i32,
     family: Family,
     binds: bool,
+) -> Result<Vec<SocketAddr>, LookupError> {
+    let flags = if binds { libc::AI_PASSIVE } else { 0 };
+    let mut addresses = resolve(host, port, family, flags)?;
+    if binds {
+        // IPv4 first: older scripts expect the first name of a listener to be one.
+        addresses.sort_by_key(|address| !address.is_ipv4());
+    }
+    Ok(addresses)
+}
+
+fn resolve(
+    host: Option<&str>,
+    port: i32,
+    family: Family,
+    flags: c_int,
 ) -> Result<Vec<SocketAddr>, LookupError> {
     let host = host.map(c_string);
     let port = (port != 0).then(|| c_string(&port.to_string()));
@@ -70,7 +105,7 @@ pub(crate) fn look_up(
         Family::V6 => libc::AF_INET6,
     };
     hints.ai_socktype = libc::SOCK_STREAM;
-    hints.ai_flags = if binds { libc::AI_PASSIVE } else { 0 };
+    hints.ai_flags = flags;
     let mut list = std::ptr::null_mut();
     // SAFETY: strings or null, valid hints, and a place for the result.
     let code = unsafe {
@@ -95,10 +130,6 @@ pub(crate) fn look_up(
             entry = info.ai_next;
         }
         libc::freeaddrinfo(list);
-    }
-    if binds {
-        // IPv4 first: older scripts expect the first name of a listener to be one.
-        addresses.sort_by_key(|address| !address.is_ipv4());
     }
     Ok(addresses)
 }

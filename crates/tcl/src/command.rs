@@ -1,9 +1,10 @@
 //! The commands: `socket2`, and `socket` as that of Tcl's core.
 
-use crate::addresses::{Family, look_up, port_number};
+use crate::addresses::{Family, port_number};
 use crate::dialect::Dialect;
 use crate::listener::{ListenError, ListenOptions, Listener};
-use crate::stream::{ConnectPair, Stream, system_error};
+use crate::lookup::HostQuery;
+use crate::stream::{Stream, system_error};
 use crate::tcl::{Channel, CommandFailed, CommandResult, Interp, Value, Words, is_tcl_9};
 use crate::thread_sockets::ThreadSockets;
 
@@ -37,6 +38,7 @@ fn other_form(words: &Words<'_>) -> Option<crate::tcl::Command> {
         let word = words.get(at)?;
         match &*word.to_text() {
             "-udp" => return Some(crate::datagram_command::open),
+            "-lookup" => return Some(crate::lookup_command::look_up_host),
             "-async" => at += 1,
             // The others have a value.
             switch if switch.starts_with('-') => at += 2,
@@ -180,31 +182,25 @@ fn connect(
     }
     let host = words.text(at);
     let port = last_word_as_port(interp, words, at + 1)?;
-    let pairs = address_pairs(interp, &host, port, &switches)?;
+    let query = HostQuery {
+        host,
+        port,
+        local_host: switches.local_host,
+        local_port: switches.local_port,
+        family: Family::of(interp),
+    };
+    let cannot_open = |text: String| interp.fail(&format!("couldn't open socket: {text}"));
+    // The core's form looks up at once, and reports the error as that of the command.
+    if switches.in_background && dialect == Dialect::Iocpsock && !query.is_numeric() {
+        let sockets = ThreadSockets::get().map_err(|error| open_error(interp, system_error(&error)))?;
+        let stream = Stream::look_up_and_connect(dialect, &sockets, query);
+        return Ok(stream.map_err(|refusal| cannot_open(refusal.text()))?.into_channel());
+    }
+    let pairs = query.run().map_err(|error| cannot_open(error.text()))?;
     let sockets = ThreadSockets::get().map_err(|error| open_error(interp, system_error(&error)))?;
     let stream = Stream::connect(dialect, &sockets, pairs, switches.in_background)
         .map_err(|error| open_error(interp, error))?;
     Ok(stream.into_channel())
-}
-
-/// All pairs of a remote and a local address of the same family, in the resolver's order.
-fn address_pairs(
-    interp: Interp,
-    host: &str,
-    port: i32,
-    switches: &Switches,
-) -> Result<Vec<ConnectPair>, CommandFailed> {
-    let family = Family::of(interp);
-    let failed = |error: crate::addresses::LookupError| {
-        interp.fail(&format!("couldn't open socket: {}", error.text()))
-    };
-    let remote = look_up(Some(host), port, family, false).map_err(failed)?;
-    let local = look_up(switches.local_host.as_deref(), switches.local_port, family, true).map_err(failed)?;
-    let pairs = remote.iter().flat_map(|&to| {
-        let same_family = local.iter().filter(move |from| from.is_ipv4() == to.is_ipv4());
-        same_family.map(move |&from| ConnectPair { to, from })
-    });
-    Ok(pairs.collect())
 }
 
 fn open_error(interp: Interp, error: i32) -> CommandFailed {

@@ -23,6 +23,8 @@ mod fcopy;
 mod flood_scripts;
 mod floods;
 mod listener;
+mod lookup;
+mod lookup_command;
 mod options;
 mod poll_policy;
 mod read_ahead;

@@ -11,7 +11,7 @@ use stilling_engine::counters::EngineCounters;
 use stilling_engine::driver::choice::DriverKind;
 use stilling_engine::driver::poll::Poll;
 use stilling_engine::driver::uring::Uring;
-use stilling_engine::driver::{Destination, Driver, ReceivedDatagram, Wait};
+use stilling_engine::driver::{Destination, Driver, ReceivedDatagram, Wait, WakeHandle};
 use stilling_engine::limits::DIRECT_DESCRIPTORS_MAX;
 use stilling_engine::{Clock, CloseReason, Detached, Io, Service, Session, Shard, ShardConfig, Token, Wake};
 
@@ -147,6 +147,8 @@ pub(crate) trait SocketShard {
     fn take_events(&mut self, into: &mut Vec<SocketEvent>);
     fn counters(&self) -> &Arc<EngineCounters>;
     fn waitable(&mut self) -> io::Result<i32>;
+    /// Ends a wait for the shard, from any thread, also when the shard is gone.
+    fn wake_handle(&mut self) -> WakeHandle;
     fn listen(&mut self, socket: OwnedFd) -> io::Result<u32>;
     fn close_listener(&mut self, listener: u32);
     fn pause_listener(&mut self, listener: u32);
@@ -202,6 +204,10 @@ impl<D: Driver<Socket = OwnedFd>> SocketShard for Shard<D, SocketService> {
     fn waitable(&mut self) -> io::Result<i32> {
         // These drivers have one, unless the system lacks descriptors.
         self.driver().waitable().ok_or_else(|| io::Error::from_raw_os_error(libc::EMFILE))
+    }
+
+    fn wake_handle(&mut self) -> WakeHandle {
+        self.driver().wake_handle()
     }
 
     fn listen(&mut self, socket: OwnedFd) -> io::Result<u32> {

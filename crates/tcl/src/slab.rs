@@ -60,6 +60,13 @@ impl<T> Slab<T> {
         entry.value.take()
     }
 
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (SlabKey, &T)> {
+        self.entries.iter().enumerate().filter_map(|(index, entry)| {
+            let key = SlabKey { index: index as u32, generation: entry.generation };
+            Some((key, entry.value.as_ref()?))
+        })
+    }
+
     pub(crate) fn values(&self) -> impl Iterator<Item = &T> {
         self.entries.iter().filter_map(|entry| entry.value.as_ref())
     }

@@ -1,15 +1,16 @@
 //! A stream socket as a channel: outgoing or accepted.
 //!
 //! ```text
-//!  Connecting ──▶ Connected
-//!      │  next pair of addresses
-//!      └────────▶ Failed(error)
+//!  LookingUp ──▶ Connecting ──▶ Connected
+//!      │             │  next pair of addresses
+//!      └─────────────┴────────▶ Failed(error)
 //! ```
 //!
 //! Bytes go directly between the socket and the channel's buffers ("zero-byte" mode of IOCPSOCK): the shard only
 //! reports readiness, once per request. So data that the kernel has is visible to a read at once.
 
 mod direct;
+mod host_connect;
 pub(crate) mod stream_options;
 
 use std::cell::{Cell, RefCell};
@@ -22,8 +23,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::Shutdown;
 use stilling_engine::driver::Destination;
 
+use self::host_connect::{EarlySwitches, HostConnect};
 use crate::dialect::Dialect;
-use crate::options::{SocketOption, set_switch, set_unsent_mark, unsent_bytes, unsent_mark};
+use crate::options::{set_unsent_mark, unsent_bytes, unsent_mark};
 use crate::read_ahead::{BURST_BUFFER_SIZE, ReadAhead, ReceiveMode};
 use crate::slab::SlabKey;
 use crate::tcl::{
@@ -43,16 +45,19 @@ pub(crate) struct ConnectPair {
 struct ConnectAttempts {
     rest: Vec<ConnectPair>,
     current: Option<ConnectPair>,
+    switches: EarlySwitches,
 }
 
 #[derive(Debug)]
 enum StreamState {
     /// No socket yet, or between two threads.
     Idle,
+    /// A look-up of a host name in the background, before the connect.
+    LookingUp(Box<HostConnect>),
     /// A connect in the background.
     Connecting(ShardSocket, Box<ConnectAttempts>),
     Connected(ShardSocket),
-    /// The last connect failed with this error; 0: it was read by `-error`.
+    /// The look-up or the last connect failed with this error (negative: of the resolver); 0: it was read by `-error`.
     Failed(i32),
     /// On its way to another thread: the socket, or the connect to repeat.
     Moving(Option<OwnedFd>, Option<Box<ConnectAttempts>>),
@@ -81,8 +86,6 @@ pub(crate) struct Stream {
     unsent_max: Cell<u32>,
     /// Unsent bytes below which the system reports writability; 0: not limited yet.
     unsent_mark: Cell<u32>,
-    /// The script has chosen `-nagle` itself.
-    is_nagle_set: Cell<bool>,
     /// For other users of the socket: a descriptor of a socket that has none.
     handle: Cell<Option<OwnedFd>>,
 }
@@ -110,7 +113,6 @@ impl Stream {
             send_cap: Cell::new(dialect.send_cap()),
             unsent_max: Cell::new(0),
             unsent_mark: Cell::new(0),
-            is_nagle_set: Cell::new(false),
             handle: Cell::default(),
         });
         stream.key.set(Some(sockets.insert(SocketChannel::Stream(Rc::clone(&stream)))));
@@ -128,7 +130,8 @@ impl Stream {
     ) -> ConnectResult {
         pairs.reverse();
         let stream = Self::new(dialect, sockets);
-        let attempts = Box::new(ConnectAttempts { rest: pairs, current: None });
+        let switches = EarlySwitches::default();
+        let attempts = Box::new(ConnectAttempts { rest: pairs, current: None, switches });
         stream.try_pairs(attempts, libc::EHOSTUNREACH);
         let failed = if in_background {
             stream.failure_before_connect()
@@ -258,7 +261,7 @@ impl Stream {
     }
 
     fn is_connecting(&self) -> bool {
-        matches!(*self.state.borrow(), StreamState::Connecting(..))
+        matches!(*self.state.borrow(), StreamState::Connecting(..) | StreamState::LookingUp(_))
     }
 
     /// Waits for the end of all attempts, without running scripts.
@@ -284,7 +287,7 @@ impl Stream {
         }
         match *self.state.borrow() {
             StreamState::Connected(socket) => Ok(socket),
-            StreamState::Connecting(..) => Err(libc::EAGAIN),
+            StreamState::Connecting(..) | StreamState::LookingUp(_) => Err(libc::EAGAIN),
             _ => Err(libc::ENOTCONN),
         }
     }
@@ -292,11 +295,10 @@ impl Stream {
     pub(crate) fn on_connected(&self) {
         let state = self.state.replace(StreamState::Idle);
         self.state.replace(match state {
-            StreamState::Connecting(socket, _) => {
-                // The engine switches Nagle's algorithm off for outgoing connections; Tcl's default is on.
-                let _ = self
-                    .sockets()
-                    .with_descriptor(socket, |descriptor| set_switch(SocketOption::Nagle, descriptor, true));
+            StreamState::Connecting(socket, attempts) => {
+                // It fails only for a socket that reports more than that.
+                let _ =
+                    self.sockets().with_descriptor(socket, |descriptor| attempts.switches.apply(descriptor));
                 StreamState::Connected(socket)
             }
             other => other,
@@ -400,7 +402,10 @@ impl Stream {
                 self.ready_in(Interest::BOTH);
                 None
             }
-            StreamState::Idle | StreamState::Connecting(..) | StreamState::Moving(..) => None,
+            StreamState::Idle
+            | StreamState::LookingUp(_)
+            | StreamState::Connecting(..)
+            | StreamState::Moving(..) => None,
         }
     }
 
@@ -633,6 +638,7 @@ impl Stream {
                 sockets.close(socket);
                 StreamState::Moving(None, Some(Self::take_attempts(attempts)))
             }
+            StreamState::LookingUp(connect) => StreamState::LookingUp(connect.without_lookup()),
             other => other,
         });
         self.leave();
@@ -661,6 +667,7 @@ impl Stream {
             },
             StreamState::Moving(None, Some(attempts)) => self.try_pairs(attempts, libc::EHOSTUNREACH),
             StreamState::Moving(None, None) => self.on_lost(),
+            StreamState::LookingUp(connect) => self.look_up_again(connect, &sockets),
             other => {
                 self.state.replace(other);
             }

@@ -9,10 +9,11 @@
 //!
 //! Nothing here is borrowed while Tcl runs a script, since the script may call any function again.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -23,6 +24,8 @@ use stilling_engine::{Clock, Time, Token};
 use crate::datagram::DatagramSocket;
 use crate::driver_choice;
 use crate::listener::{AcceptedChannel, Listener};
+use crate::lookup::LookupInbox;
+use crate::lookup_command::ScriptLookup;
 use crate::poll_policy::{BUSY_POLL, PollPolicy, SOCKET_WAIT};
 use crate::shard::{self, SocketEvent, SocketShard};
 use crate::slab::{Slab, SlabKey};
@@ -72,6 +75,8 @@ pub(crate) enum SocketChannel {
     Stream(Rc<Stream>),
     Listener(Rc<Listener>),
     Datagram(Rc<DatagramSocket>),
+    /// No channel, but a script that waits for a look-up.
+    Lookup(Rc<ScriptLookup>),
 }
 
 /// What an event of a channel does.
@@ -80,6 +85,8 @@ enum ChannelEvent {
     Ready(Channel, Interest),
     /// The listener's script runs for a new connection.
     Accepted(AcceptedChannel),
+    /// The script of a look-up runs.
+    LookedUp(Rc<ScriptLookup>),
 }
 
 impl SocketChannel {
@@ -89,6 +96,7 @@ impl SocketChannel {
             SocketChannel::Stream(stream) => stream.next_event().map(ready),
             SocketChannel::Datagram(socket) => socket.next_event().map(ready),
             SocketChannel::Listener(listener) => listener.next_channel().map(ChannelEvent::Accepted),
+            SocketChannel::Lookup(lookup) => Some(ChannelEvent::LookedUp(Rc::clone(lookup))),
         }
     }
 
@@ -96,8 +104,8 @@ impl SocketChannel {
         match self {
             SocketChannel::Stream(stream) => stream.interest_changed(),
             SocketChannel::Datagram(socket) => socket.interest_changed(),
-            // It has asked for its next event itself.
-            SocketChannel::Listener(_) => {}
+            // They ask for their next event themselves.
+            SocketChannel::Listener(_) | SocketChannel::Lookup(_) => {}
         }
     }
 }
@@ -122,6 +130,8 @@ pub(crate) struct ThreadSockets {
     detached: RefCell<Option<Option<OwnedFd>>>,
     /// Taken and returned by [`turn`](Self::turn).
     events: RefCell<Vec<SocketEvent>>,
+    /// Created by the first look-up.
+    lookups: OnceCell<Arc<LookupInbox>>,
     /// Events of channels in Tcl's queue.
     queued: Cell<usize>,
     poll_policy: PollPolicy,
@@ -149,6 +159,7 @@ impl ThreadSockets {
             changed: RefCell::default(),
             detached: RefCell::default(),
             events: RefCell::default(),
+            lookups: OnceCell::new(),
             queued: Cell::new(0),
             poll_policy: PollPolicy::new(),
             clock: Clock::real(),
@@ -181,9 +192,21 @@ impl ThreadSockets {
     fn end_thread(&self) {
         self.is_ending.set(true);
         self.source.take();
+        // Their scripts go while Tcl is there.
+        self.remove_script_lookups();
         for entry in self.shards.borrow_mut().iter_mut() {
             entry.wait = None;
         }
+    }
+
+    fn remove_script_lookups(&self) {
+        let lookups: Vec<SlabKey> = self
+            .channels
+            .borrow()
+            .entries()
+            .filter_map(|(key, channel)| matches!(channel, SocketChannel::Lookup(_)).then_some(key))
+            .collect();
+        lookups.into_iter().for_each(|key| self.remove(key));
     }
 
     fn add_shard(&self) -> io::Result<()> {
@@ -197,6 +220,29 @@ impl ThreadSockets {
         crate::stats::register(shard.counters());
         self.shards.borrow_mut().push(ThreadShard { shard, wait, listeners: Vec::new() });
         Ok(())
+    }
+
+    /// The inbox of this thread's look-ups.
+    pub(crate) fn lookup_inbox(&self) -> &Arc<LookupInbox> {
+        self.lookups.get_or_init(|| {
+            let wake = self.shards.borrow_mut()[0].shard.wake_handle();
+            LookupInbox::new(wake)
+        })
+    }
+
+    /// Passes finished look-ups to their channels. To be called after a turn, which takes the wake.
+    fn dispatch_lookups(&self) {
+        let Some(inbox) = self.lookups.get() else { return };
+        for (key, outcome) in inbox.take() {
+            match self.channel(key) {
+                Some(SocketChannel::Stream(stream)) => stream.on_looked_up(outcome),
+                Some(SocketChannel::Lookup(lookup)) => {
+                    lookup.set_outcome(outcome);
+                    self.queue_event(key);
+                }
+                Some(SocketChannel::Listener(_) | SocketChannel::Datagram(_)) | None => {}
+            }
+        }
     }
 
     pub(crate) fn has_direct_descriptors(&self) -> bool {
@@ -486,6 +532,7 @@ impl ThreadSockets {
             self.dispatch(shard, event);
         }
         self.events.replace(events);
+        self.dispatch_lookups();
     }
 
     fn dispatch(&self, shard: usize, event: SocketEvent) {
@@ -513,12 +560,12 @@ impl ThreadSockets {
             SocketEvent::Ready { socket, directions } => match self.channel(socket) {
                 Some(SocketChannel::Stream(stream)) => stream.on_ready(directions),
                 Some(SocketChannel::Datagram(socket)) => socket.on_ready(directions),
-                Some(SocketChannel::Listener(_)) | None => {}
+                Some(SocketChannel::Listener(_) | SocketChannel::Lookup(_)) | None => {}
             },
             SocketEvent::Broken { socket } => match self.channel(socket) {
                 Some(SocketChannel::Stream(stream)) => stream.on_broken(),
                 Some(SocketChannel::Datagram(socket)) => socket.on_broken(),
-                Some(SocketChannel::Listener(_)) | None => {}
+                Some(SocketChannel::Listener(_) | SocketChannel::Lookup(_)) | None => {}
             },
         }
     }
@@ -570,7 +617,7 @@ impl ThreadSockets {
                     }
                 }
                 Some(SocketChannel::Listener(listener)) => listener.queue_event(),
-                None => {}
+                Some(SocketChannel::Lookup(_)) | None => {}
             }
         }
         let mut emptied = changed;
@@ -643,6 +690,10 @@ impl EventSource for ThreadSockets {
         match event {
             Some(ChannelEvent::Ready(channel, ready)) => channel.notify(ready),
             Some(ChannelEvent::Accepted(accepted)) => accepted.run_script(),
+            Some(ChannelEvent::LookedUp(lookup)) => {
+                self.remove(key);
+                lookup.run_script();
+            }
             None => {}
         }
         if let Some(channel) = self.channel(key) {

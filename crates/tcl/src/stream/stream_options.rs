@@ -3,13 +3,13 @@
 use std::net::SocketAddr;
 
 use super::{Stream, StreamState, system_error};
-use crate::addresses::name_elements;
+use crate::addresses::{LookupError, name_elements};
 use crate::dialect::Dialect;
 use crate::options::{
     SocketOption, get_switch, parse_count, parse_receive_mode, parse_switch, set_switch, unsent_bytes,
 };
 use crate::read_ahead::ReceiveMode;
-use crate::tcl::{Channel, Interp, OptionError, OptionList, error_name, error_text};
+use crate::tcl::{Channel, Interp, OptionError, OptionList};
 use crate::thread_sockets::ShardSocket;
 
 impl Stream {
@@ -119,7 +119,7 @@ impl Stream {
             self.append_address(interp, false, true, into)?;
         }
         // A socket whose connect has failed has no values of its own, and its list is no error.
-        let has_socket = self.socket().is_ok();
+        let has_socket = self.socket().is_ok() || self.is_connecting();
         for &option in SocketOption::listed(self.dialect, false).iter().filter(|_| has_socket) {
             into.element(option.name());
             self.append_value(option, into, true)?;
@@ -139,12 +139,18 @@ impl Stream {
     ) -> Result<(), OptionError> {
         let elements = match option {
             SocketOption::KeepAlive | SocketOption::Nagle | SocketOption::NoDelay => {
-                let is_on = self.with_socket(|descriptor| get_switch(option, descriptor))?;
+                let is_on = match self.early_switch(option) {
+                    Some(is_on) => is_on,
+                    None => self.with_socket(|descriptor| get_switch(option, descriptor))?,
+                };
                 vec![i32::from(is_on).to_string()]
             }
             SocketOption::Backlog => Vec::new(),
             SocketOption::SendCap => {
-                let unsent = self.with_socket(|descriptor| Ok(unsent_bytes(descriptor)))?;
+                let unsent = match self.is_connecting() {
+                    true => 0,
+                    false => self.with_socket(|descriptor| Ok(unsent_bytes(descriptor)))?,
+                };
                 let in_use = unsent.div_ceil(self.send_size());
                 vec![self.send_cap.get().to_string(), in_use.to_string()]
             }
@@ -175,7 +181,10 @@ impl Stream {
         match option {
             SocketOption::KeepAlive | SocketOption::Nagle | SocketOption::NoDelay => {
                 let is_on = parse_switch(value)?;
-                self.is_nagle_set.set(self.is_nagle_set.get() || option != SocketOption::KeepAlive);
+                self.continue_connect();
+                if self.set_early_switch(option, is_on) {
+                    return Ok(());
+                }
                 self.with_socket(|descriptor| set_switch(option, descriptor, is_on))
             }
             SocketOption::SendCap => {
@@ -255,12 +264,14 @@ pub(crate) fn append_error(dialect: Dialect, error: i32, into: &mut OptionList) 
     if error == 0 {
         return;
     }
+    // The same numbers, with those of the resolver.
+    let described = LookupError(error);
     match dialect {
-        Dialect::Core => into.append(&error_text(error)),
+        Dialect::Core => into.append(&described.text()),
         Dialect::Iocpsock => {
             into.element(&error.to_string());
-            into.element(&error_name(error));
-            into.element(&error_text(error));
+            into.element(&described.name());
+            into.element(&described.text());
         }
     }
 }

@@ -361,7 +361,7 @@ fn a_udp_socket_moves_between_threads() {
     run_on_all(
         r#"
         package require Thread
-        set library [lindex [info loaded] 0 0]
+        set library [lindex [lsearch -inline [info loaded] *stilling*] 0]
         set server [socket2 -udp -myaddr 127.0.0.1]
         set client [socket2 -udp 127.0.0.1 [fconfigure $server -myport]]
         fconfigure $server -blocking 0

@@ -10,6 +10,7 @@ mod fcopy;
 mod floods;
 mod harness;
 mod listeners;
+mod lookups;
 mod manual;
 mod options;
 mod ownership;

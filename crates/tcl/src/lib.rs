@@ -30,6 +30,7 @@ mod poll_policy;
 mod read_ahead;
 mod shard;
 mod slab;
+mod stages;
 mod stats;
 mod stats_commands;
 mod stream;

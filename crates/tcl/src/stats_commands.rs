@@ -5,6 +5,7 @@ use stilling_engine::counters::EngineCounters;
 
 use crate::driver_choice;
 use crate::floods;
+use crate::stages;
 use crate::stats;
 use crate::tcl::{CommandResult, Interp, Value, Words};
 
@@ -38,10 +39,17 @@ fn accept_errors() -> u64 {
     stats::sum(|shard| shard.accept_errors.get() + shard.refused_descriptors.get())
 }
 
-/// `stilling::stats`: a dictionary of everything that the engine counts, for all threads of the process.
+/// `stilling::stats ?-stages boolean?`: a dictionary of everything that the engine counts, for all threads of the
+/// process; with the option, after measuring stages is switched on or off.
 pub(crate) fn stilling_stats(interp: Interp, words: &Words<'_>) -> CommandResult {
-    if words.len() != 1 {
-        return Err(interp.fail("wrong # args: should be \"stilling::stats\""));
+    match words.len() {
+        1 => {}
+        3 if words.text(1) == "-stages" => {
+            let is_on = words.get(2).expect("there are three words").to_boolean(Some(interp))?;
+            stages::switch(is_on);
+        }
+        3 => return Err(interp.fail(&format!("bad option \"{}\": must be -stages", words.text(1)))),
+        _ => return Err(interp.fail("wrong # args: should be \"stilling::stats ?-stages boolean?\"")),
     }
     let count = |of: fn(&EngineCounters) -> u64| Value::integer(stats::sum(of) as i64);
     let driver = driver_choice::selected().map_or_else(|error| error.to_string(), |kind| kind.to_string());
@@ -70,6 +78,7 @@ pub(crate) fn stilling_stats(interp: Interp, words: &Words<'_>) -> CommandResult
         ("system_calls", count(|shard| shard.system_calls.get())),
         ("closed", Value::dict(closed)),
         ("floods", floods::flood_stats()),
+        ("stages", stages::stage_stats()),
     ];
     interp.set_result(&Value::dict(entries));
     Ok(())

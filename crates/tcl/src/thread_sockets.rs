@@ -29,6 +29,7 @@ use crate::lookup_command::ScriptLookup;
 use crate::poll_policy::{BUSY_POLL, PollPolicy, SOCKET_WAIT};
 use crate::shard::{self, SocketEvent, SocketShard};
 use crate::slab::{Slab, SlabKey};
+use crate::stages::{self, Stage};
 use crate::stream::Stream;
 use crate::tcl::{self, Channel, EventFlags, EventSource, EventSourceGuard, Interest};
 use crate::waiter::WaitRegistration;
@@ -392,14 +393,17 @@ impl ThreadSockets {
     }
 
     pub(crate) fn receive(&self, socket: ShardSocket, into: &mut [u8]) -> io::Result<usize> {
+        let _stage = stages::enter(Stage::Receive);
         self.with_shard(socket, |shard| shard.receive(socket.token(), into))
     }
 
     pub(crate) fn send(&self, socket: ShardSocket, from: &[u8]) -> io::Result<usize> {
+        let _stage = stages::enter(Stage::Send);
         self.with_shard(socket, |shard| shard.send(socket.token(), from))
     }
 
     pub(crate) fn receive_from(&self, socket: ShardSocket, into: &mut [u8]) -> io::Result<ReceivedDatagram> {
+        let _stage = stages::enter(Stage::Receive);
         self.with_shard(socket, |shard| shard.receive_from(socket.token(), into))
     }
 
@@ -409,6 +413,7 @@ impl ThreadSockets {
         from: &[u8],
         to: Option<std::net::SocketAddr>,
     ) -> io::Result<()> {
+        let _stage = stages::enter(Stage::Send);
         self.with_shard(socket, |shard| shard.send_to(socket.token(), from, to))
     }
 
@@ -517,6 +522,7 @@ impl ThreadSockets {
     }
 
     fn turn(&self) {
+        let _stage = stages::enter(Stage::Turn);
         let count = self.shards.borrow().len();
         for index in 0..count {
             // A failure of the system call is permanent for the driver; its sockets report it when they are used.
@@ -589,6 +595,7 @@ impl ThreadSockets {
                 return;
             }
         }
+        let _stage = stages::enter(Stage::Wait);
         if let [entry] = &mut self.shards.borrow_mut()[..] {
             // As in `turn`: sockets report a failure when they are used.
             let _ = entry.shard.turn_within(SOCKET_WAIT);
@@ -639,6 +646,7 @@ impl EventSource for ThreadSockets {
         if self.queued.get() == 0 && permitted.permit_wait() && self.poll_policy.may_wait_for_sockets() {
             self.wait_for_sockets();
         }
+        stages::begin_wait();
         if self.queued.get() > 0 {
             return self.poll_policy.end_wait(self.clock.now());
         }
@@ -662,6 +670,7 @@ impl EventSource for ThreadSockets {
 
     fn check(&self, permitted: EventFlags) {
         if permitted.permit_channels() {
+            stages::end_wait();
             self.poll_policy.wait_ended();
             if self.queued.get() > 0 {
                 return;
@@ -687,6 +696,7 @@ impl EventSource for ThreadSockets {
         let event = channel.next_event();
         // A script may pass the channel to another thread, so no reference may stay here.
         drop(channel);
+        let _stage = event.as_ref().map(|_| stages::enter(Stage::Script));
         match event {
             Some(ChannelEvent::Ready(channel, ready)) => channel.notify(ready),
             Some(ChannelEvent::Accepted(accepted)) => accepted.run_script(),

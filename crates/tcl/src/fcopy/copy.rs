@@ -16,6 +16,7 @@ use rustix::fs::sendfile;
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 
+use crate::stages::{self, Stage};
 use crate::stats;
 use crate::stream::Stream;
 use crate::tcl::Channel;
@@ -284,6 +285,7 @@ impl Copy {
         if room == 0 {
             return Ok(Moved::NothingYet);
         }
+        let _stage = stages::enter(Stage::Copy);
         let sent = self
             .stream
             .with_connected(|socket| sendfile(socket, &self.file, None, room).map_err(Errno::raw_os_error));
@@ -317,6 +319,7 @@ impl Copy {
         if pipe.filled > 0 {
             return self.empty_pipe();
         }
+        let _stage = stages::enter(Stage::Copy);
         let received = self.stream.with_connected(|socket| {
             let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
             splice(socket, None, &pipe.writer, None, wanted, flags).map_err(Errno::raw_os_error)

@@ -16,3 +16,4 @@ mod options;
 mod ownership;
 mod peer;
 mod resets;
+mod stages;

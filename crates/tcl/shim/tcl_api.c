@@ -183,6 +183,10 @@ void stcl_set_channel_option(Tcl_Channel channel, const char *name, const char *
     Tcl_SetChannelOption(NULL, channel, name, value);
 }
 void stcl_notify_channel(Tcl_Channel channel, int mask) { Tcl_NotifyChannel(channel, mask); }
+int stcl_is_channel_registered(Tcl_Interp *interp, Tcl_Channel channel) {
+    return Tcl_IsChannelRegistered(interp, channel);
+}
+int stcl_output_buffered(Tcl_Channel channel) { return Tcl_OutputBuffered(channel) > 0; }
 int stcl_buffer_size(Tcl_Channel channel) { return Tcl_GetChannelBufferSize(channel); }
 
 /* ---- Channels of any type, for copies between them ---- */

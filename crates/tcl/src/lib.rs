@@ -23,6 +23,7 @@ mod fcopy;
 mod flood_scripts;
 mod floods;
 mod listener;
+mod loaded_interps;
 mod lookup;
 mod lookup_command;
 mod options;
@@ -71,6 +72,7 @@ fn initialize_safe(interp: *mut c_void) -> CommandResult {
 }
 
 fn provide(interp: Interp) -> CommandResult {
+    loaded_interps::add(interp);
     interp.provide(c"Stilling", STILLING_VERSION)?;
     interp.provide(c"Iocpsock", IOCPSOCK_VERSION)
 }

@@ -17,6 +17,7 @@ use socket2::{Domain, SockRef, Socket, Type};
 use crate::addresses::{Family, host_number, look_up};
 use crate::dialect::Dialect;
 use crate::floods::WatchedSockets;
+use crate::loaded_interps;
 use crate::read_ahead::ReceiveMode;
 use crate::slab::SlabKey;
 use crate::stream::{Stream, system_error};
@@ -167,8 +168,10 @@ pub(crate) struct Listener {
     watched: RefCell<WatchedSockets>,
     /// Listening sockets between two threads.
     moving: RefCell<Vec<OwnedFd>>,
-    /// `None` after a move to another thread, whose interpreters do not know the script.
+    /// `None` after a move to another thread, until an interpreter of that thread gets its first connection.
     accept_script: RefCell<Option<AcceptScript>>,
+    /// The script on its way to another thread.
+    moved_script: RefCell<Option<Box<str>>>,
     /// Connections that wait for their script, oldest first.
     accepted: RefCell<VecDeque<AcceptedConnection>>,
     is_event_queued: Cell<bool>,
@@ -199,6 +202,7 @@ impl Listener {
             watched: RefCell::default(),
             moving: RefCell::new(descriptors),
             accept_script: RefCell::new(Some(AcceptScript::new(interp, script))),
+            moved_script: RefCell::default(),
             accepted: RefCell::default(),
             is_event_queued: Cell::new(false),
             is_closing: Cell::new(false),
@@ -305,9 +309,21 @@ impl Listener {
             }
         };
         stream.inherit(self.receive_mode.get(), self.send_cap.get());
+        self.adopt_script();
         let accept_script = self.accept_script.borrow();
         let script = accept_script.as_ref().map(|script| (script.script.clone(), Rc::clone(&script.interp)));
         Some(AcceptedChannel { channel: stream.into_channel(), peer, script })
+    }
+
+    /// After a move, gives the script to the interpreter of this thread that knows the channel.
+    fn adopt_script(&self) {
+        if self.accept_script.borrow().is_some() {
+            return;
+        }
+        let Some(interp) = self.channel.get().and_then(loaded_interps::find) else { return };
+        if let Some(script) = self.moved_script.take() {
+            self.accept_script.replace(Some(AcceptScript::new(interp, Value::text(&script))));
+        }
     }
 
     /// Removes the oldest connection that waits; accepting goes on when half of the places are free.
@@ -472,8 +488,10 @@ impl Listener {
             }
         }
         self.accepted.replace(accepted);
-        // The script and its interpreter belong to the former thread.
-        self.accept_script.replace(None);
+        // Interpreters and values belong to their thread.
+        if let Some(script) = self.accept_script.take() {
+            self.moved_script.replace(Some(script.script.to_text().into()));
+        }
         self.leave();
     }
 

@@ -79,6 +79,8 @@ pub(crate) struct Stream {
     is_event_queued: Cell<bool>,
     is_closing: Cell<bool>,
     is_changed: Cell<bool>,
+    /// The next event is one of writability, whatever Tcl waits for.
+    resumes_flush: Cell<bool>,
     /// What was received ahead of the script, in the receive modes that do so.
     read_ahead: Cell<Option<Box<ReadAhead>>>,
     send_cap: Cell<u16>,
@@ -109,6 +111,7 @@ impl Stream {
             is_event_queued: Cell::new(false),
             is_closing: Cell::new(false),
             is_changed: Cell::new(false),
+            resumes_flush: Cell::new(false),
             read_ahead: Cell::default(),
             send_cap: Cell::new(dialect.send_cap()),
             unsent_max: Cell::new(0),
@@ -413,7 +416,10 @@ impl Stream {
     /// its script may have closed it, or passed it to another thread.
     pub(crate) fn next_event(&self) -> Option<(Channel, Interest)> {
         self.is_event_queued.set(false);
-        let ready = self.ready.replace(Interest::NONE).and(self.interest.get());
+        let mut ready = self.ready.replace(Interest::NONE).and(self.interest.get());
+        if self.resumes_flush.replace(false) {
+            ready = ready.with(Interest::WRITABLE);
+        }
         self.channel.get().filter(|_| !ready.is_none()).map(|channel| (channel, ready))
     }
 
@@ -671,6 +677,12 @@ impl Stream {
             other => {
                 self.state.replace(other);
             }
+        }
+        if self.channel.get().is_some_and(Channel::has_output) {
+            // Tcl does not go on with a flush in the background by itself: it has cleared its interest.
+            self.resumes_flush.set(true);
+            self.is_event_queued.set(true);
+            sockets.queue_event(self.key());
         }
         self.interest_changed();
     }

@@ -214,6 +214,18 @@ impl Channel {
         unsafe { ffi::stcl_input_buffered(self.0.as_ptr()) > 0 }
     }
 
+    /// Whether an interpreter knows the channel.
+    pub(crate) fn is_registered(self, interp: Interp) -> bool {
+        // SAFETY: as above.
+        unsafe { ffi::stcl_is_channel_registered(raw(Some(interp)), self.0.as_ptr()) != 0 }
+    }
+
+    /// Whether the channel has output that was not written.
+    pub(crate) fn has_output(self) -> bool {
+        // SAFETY: as above.
+        unsafe { ffi::stcl_output_buffered(self.0.as_ptr()) != 0 }
+    }
+
     /// Size of the channel's buffers in bytes.
     pub(crate) fn buffer_size(self) -> usize {
         // SAFETY: as above.

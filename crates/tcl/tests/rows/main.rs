@@ -12,6 +12,7 @@ mod harness;
 mod listeners;
 mod lookups;
 mod manual;
+mod moves;
 mod options;
 mod ownership;
 mod peer;

@@ -186,7 +186,6 @@ void stcl_notify_channel(Tcl_Channel channel, int mask) { Tcl_NotifyChannel(chan
 int stcl_is_channel_registered(Tcl_Interp *interp, Tcl_Channel channel) {
     return Tcl_IsChannelRegistered(interp, channel);
 }
-int stcl_output_buffered(Tcl_Channel channel) { return Tcl_OutputBuffered(channel) > 0; }
 int stcl_buffer_size(Tcl_Channel channel) { return Tcl_GetChannelBufferSize(channel); }
 
 /* ---- Channels of any type, for copies between them ---- */

@@ -9,6 +9,8 @@
 //!
 //! Nothing here is borrowed while Tcl runs a script, since the script may call any function again.
 
+mod entries;
+
 use std::cell::{Cell, OnceCell, RefCell};
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -21,95 +23,21 @@ use stilling_engine::driver::choice::DriverKind;
 use stilling_engine::driver::{Destination, ReceivedDatagram, Wait};
 use stilling_engine::{Clock, Time, Token};
 
-use crate::datagram::DatagramSocket;
+pub(crate) use self::entries::{AcceptedConnection, ShardListener, ShardSocket, SocketChannel};
+
+use self::entries::ChannelEvent;
 use crate::driver_choice;
-use crate::listener::{AcceptedChannel, Listener};
 use crate::lookup::LookupInbox;
-use crate::lookup_command::ScriptLookup;
 use crate::poll_policy::{BUSY_POLL, PollPolicy, SOCKET_WAIT};
 use crate::shard::{self, SocketEvent, SocketShard};
 use crate::slab::{Slab, SlabKey};
 use crate::stages::{self, Stage};
 use crate::stream::Stream;
-use crate::tcl::{self, Channel, EventFlags, EventSource, EventSourceGuard, Interest};
+use crate::tcl::{self, EventFlags, EventSource, EventSourceGuard};
 use crate::waiter::WaitRegistration;
-
-/// A socket in a shard of this thread: the shard's number in the top byte, which a token leaves free, and its token.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ShardSocket(u64);
-
-impl ShardSocket {
-    fn new(shard: usize, token: Token) -> Self {
-        ShardSocket((shard as u64) << 56 | token.bits())
-    }
-
-    fn shard(self) -> usize {
-        (self.0 >> 56) as usize
-    }
-
-    fn token(self) -> Token {
-        Token::from_bits(self.0)
-    }
-}
 
 /// Shards of one thread; a [`ShardSocket`] has a byte for their number. All crowded: the last one fills up.
 const SHARDS_MAX: usize = 256;
-
-/// A listening socket in a shard of this thread.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ShardListener {
-    shard: u32,
-    number: u32,
-}
-
-/// An accepted connection without a channel.
-#[derive(Debug)]
-pub(crate) enum AcceptedConnection {
-    InShard(ShardSocket),
-    /// It came from another thread with its listener.
-    Detached(OwnedFd),
-}
-
-/// An entry of the table of channels.
-#[derive(Clone)]
-pub(crate) enum SocketChannel {
-    Stream(Rc<Stream>),
-    Listener(Rc<Listener>),
-    Datagram(Rc<DatagramSocket>),
-    /// No channel, but a script that waits for a look-up.
-    Lookup(Rc<ScriptLookup>),
-}
-
-/// What an event of a channel does.
-enum ChannelEvent {
-    /// Tcl runs the scripts of these directions.
-    Ready(Channel, Interest),
-    /// The listener's script runs for a new connection.
-    Accepted(AcceptedChannel),
-    /// The script of a look-up runs.
-    LookedUp(Rc<ScriptLookup>),
-}
-
-impl SocketChannel {
-    fn next_event(&self) -> Option<ChannelEvent> {
-        let ready = |(channel, directions)| ChannelEvent::Ready(channel, directions);
-        match self {
-            SocketChannel::Stream(stream) => stream.next_event().map(ready),
-            SocketChannel::Datagram(socket) => socket.next_event().map(ready),
-            SocketChannel::Listener(listener) => listener.next_channel().map(ChannelEvent::Accepted),
-            SocketChannel::Lookup(lookup) => Some(ChannelEvent::LookedUp(Rc::clone(lookup))),
-        }
-    }
-
-    fn interest_changed(&self) {
-        match self {
-            SocketChannel::Stream(stream) => stream.interest_changed(),
-            SocketChannel::Datagram(socket) => socket.interest_changed(),
-            // They ask for their next event themselves.
-            SocketChannel::Listener(_) | SocketChannel::Lookup(_) => {}
-        }
-    }
-}
 
 struct ThreadShard {
     shard: Box<dyn SocketShard>,

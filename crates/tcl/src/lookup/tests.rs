@@ -1,3 +1,5 @@
+//! The pool of look-ups, with queries that do not ask the resolver.
+
 use std::sync::atomic::AtomicUsize;
 
 use super::*;

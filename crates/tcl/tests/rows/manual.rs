@@ -21,6 +21,11 @@ const NAMES: &str = r#"
         catch {fconfigure $channel -bogus} message
         puts [join [regexp -all -inline -- {-\w+(?=[, ]|$)} [regsub {.*-translation} $message ""]] \n]
     }
+    set datagrams [socket2 -udp -myaddr 127.0.0.1]
+    foreach words {{-bogus} {-bogus 1}} {
+        catch {fconfigure $datagrams {*}$words} message
+        puts [join [regexp -all -inline -- {-\w+(?=[, ]|$)} [regsub {.*-translation} $message ""]] \n]
+    }
     set stats [stilling::stats]
     puts [join [dict keys $stats] \n]
     puts [join [dict keys [dict get $stats floods]] \n]

@@ -29,7 +29,7 @@ pub(crate) use self::open::{DatagramOpenError, DatagramOptions};
 
 use self::multicast::Membership;
 use self::open::{AddressScope, BoundSocket};
-use crate::slab::SlabKey;
+use crate::readiness::Readiness;
 use crate::stream::system_error;
 use crate::tcl::{
     Channel, ChannelDriver, ChannelType, CloseDirection, Interest, Interp, OptionError, OptionList,
@@ -80,7 +80,7 @@ struct DatagramRest {
 pub(crate) struct DatagramSocket {
     state: RefCell<DatagramState>,
     scope: AddressScope,
-    key: Cell<Option<SlabKey>>,
+    readiness: Readiness,
     channel: Cell<Option<Channel>>,
     is_blocking: Cell<bool>,
     remote: Cell<Option<Remote>>,
@@ -92,14 +92,6 @@ pub(crate) struct DatagramSocket {
     /// The error of a datagram sent before, until a write or `-error` reports it.
     error: Cell<i32>,
     memberships: RefCell<Vec<Membership>>,
-    /// What Tcl waits for.
-    interest: Cell<Interest>,
-    /// Directions of which the shard will report the readiness.
-    awaited: Cell<Interest>,
-    /// Directions that are ready and not reported to Tcl yet.
-    ready: Cell<Interest>,
-    is_event_queued: Cell<bool>,
-    is_changed: Cell<bool>,
     is_closing: Cell<bool>,
 }
 
@@ -113,7 +105,7 @@ impl DatagramSocket {
         let socket = Rc::new(DatagramSocket {
             state: RefCell::new(DatagramState::Moving(descriptor)),
             scope,
-            key: Cell::new(None),
+            readiness: Readiness::default(),
             channel: Cell::new(None),
             is_blocking: Cell::new(true),
             remote: Cell::new(peer.map(Remote::Connected)),
@@ -122,11 +114,6 @@ impl DatagramSocket {
             ends_read: Cell::new(false),
             error: Cell::new(0),
             memberships: RefCell::default(),
-            interest: Cell::new(Interest::NONE),
-            awaited: Cell::new(Interest::NONE),
-            ready: Cell::new(Interest::NONE),
-            is_event_queued: Cell::new(false),
-            is_changed: Cell::new(false),
             is_closing: Cell::new(false),
         });
         socket.enter(sockets).map_err(|error| DatagramOpenError::System(system_error(&error)))?;
@@ -149,7 +136,7 @@ impl DatagramSocket {
     /// Adds the socket to this thread's shard.
     fn enter(self: &Rc<Self>, sockets: &Rc<ThreadSockets>) -> io::Result<()> {
         let key = sockets.insert(SocketChannel::Datagram(Rc::clone(self)));
-        self.key.set(Some(key));
+        self.readiness.enter(key);
         crate::stats::socket_opened();
         let state = self.state.replace(DatagramState::Closed);
         if let DatagramState::Moving(descriptor) = state {
@@ -165,7 +152,7 @@ impl DatagramSocket {
     }
 
     fn leave(&self) {
-        if let Some(key) = self.key.take() {
+        if let Some(key) = self.readiness.leave() {
             ThreadSockets::of_channel().remove(key);
             crate::stats::socket_closed();
         }
@@ -181,53 +168,38 @@ impl DatagramSocket {
     // ---- Readiness ----
 
     pub(crate) fn on_ready(&self, directions: Interest) {
-        self.awaited.set(self.awaited.get().without(directions));
-        self.ready_in(directions);
+        self.readiness.reported(directions);
+        self.readiness.set_ready(directions);
         self.interest_changed();
     }
 
     /// The driver cannot use the socket: reads and writes report that.
     pub(crate) fn on_broken(&self) {
         self.state.replace(DatagramState::Closed);
-        self.ready_in(Interest::BOTH);
-    }
-
-    fn ready_in(&self, directions: Interest) {
-        let ready = directions.and(self.interest.get());
-        let Some(key) = self.key.get().filter(|_| !ready.is_none()) else { return };
-        self.ready.set(self.ready.get().with(ready));
-        if !self.is_event_queued.replace(true) {
-            ThreadSockets::of_channel().queue_event(key);
-        }
+        self.readiness.set_ready(Interest::BOTH);
     }
 
     pub(crate) fn interest_changed(&self) {
-        if let Some(key) = self.key.get()
-            && !self.is_changed.replace(true)
-        {
-            ThreadSockets::of_channel().interest_changed(key);
-        }
+        self.readiness.look_again();
     }
 
     /// The directions to request from the shard.
     pub(crate) fn next_interest(&self) -> Option<(ShardSocket, Interest)> {
-        self.is_changed.set(false);
+        self.readiness.begin_look();
         let Ok(socket) = self.socket() else {
-            self.ready_in(Interest::BOTH);
+            self.readiness.set_ready(Interest::BOTH);
             return None;
         };
         if !self.rest.borrow().bytes.is_empty() {
-            self.ready_in(Interest::READABLE);
+            self.readiness.set_ready(Interest::READABLE);
         }
-        let wanted = self.interest.get().without(self.awaited.get()).without(self.ready.get());
-        self.awaited.set(self.awaited.get().with(wanted));
+        let wanted = self.readiness.next_wait(Interest::NONE, Interest::NONE);
         (!wanted.is_none()).then_some((socket, wanted))
     }
 
     /// The readiness to report to Tcl.
     pub(crate) fn next_event(&self) -> Option<(Channel, Interest)> {
-        self.is_event_queued.set(false);
-        let ready = self.ready.replace(Interest::NONE).and(self.interest.get());
+        let ready = self.readiness.take_ready();
         self.channel.get().filter(|_| !ready.is_none()).map(|channel| (channel, ready))
     }
 
@@ -398,9 +370,7 @@ impl ChannelDriver for DatagramSocket {
         if self.channel.get().is_none_or(|channel| !channel.has_buffered_input()) {
             self.ends_read.set(false);
         }
-        if self.interest.replace(interest) != interest || !interest.is_none() {
-            self.interest_changed();
-        }
+        self.readiness.watch(interest);
     }
 
     fn descriptor(&self) -> Option<RawFd> {
@@ -434,15 +404,10 @@ impl ChannelDriver for DatagramSocket {
 
 impl DatagramSocket {
     fn enter_thread(self: Rc<Self>) {
-        if self.key.get().is_some() {
+        if self.readiness.key().is_some() {
             // A new channel: its socket is here already.
             return;
         }
-        for flag in [&self.is_event_queued, &self.is_changed] {
-            flag.set(false);
-        }
-        self.awaited.set(Interest::NONE);
-        self.ready.set(Interest::NONE);
         // Without its socket the channel reports an error to reads and writes.
         if let Ok(sockets) = ThreadSockets::get()
             && self.enter(&sockets).is_ok()

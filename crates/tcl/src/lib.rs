@@ -29,6 +29,7 @@ mod lookup_command;
 mod options;
 mod poll_policy;
 mod read_ahead;
+mod readiness;
 mod shard;
 mod slab;
 mod stages;

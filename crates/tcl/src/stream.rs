@@ -27,6 +27,7 @@ use self::host_connect::{EarlySwitches, HostConnect};
 use crate::dialect::Dialect;
 use crate::options::{set_unsent_mark, unsent_bytes, unsent_mark};
 use crate::read_ahead::{BURST_BUFFER_SIZE, ReadAhead, ReceiveMode};
+use crate::readiness::Readiness;
 use crate::slab::SlabKey;
 use crate::tcl::{
     Channel, ChannelDriver, CloseDirection, Interest, Interp, OptionError, OptionList, ThreadAction,
@@ -67,18 +68,10 @@ enum StreamState {
 pub(crate) struct Stream {
     pub(crate) dialect: Dialect,
     state: RefCell<StreamState>,
-    key: Cell<Option<SlabKey>>,
+    readiness: Readiness,
     channel: Cell<Option<Channel>>,
     is_blocking: Cell<bool>,
-    /// What Tcl waits for.
-    interest: Cell<Interest>,
-    /// Directions of which the shard will report the readiness.
-    awaited: Cell<Interest>,
-    /// Directions that are ready and not reported to Tcl yet.
-    ready: Cell<Interest>,
-    is_event_queued: Cell<bool>,
     is_closing: Cell<bool>,
-    is_changed: Cell<bool>,
     /// The next event is one of writability, whatever Tcl waits for.
     resumes_flush: Cell<bool>,
     /// What was received ahead of the script, in the receive modes that do so.
@@ -102,15 +95,10 @@ impl Stream {
         let stream = Rc::new(Stream {
             dialect,
             state: RefCell::new(StreamState::Idle),
-            key: Cell::new(None),
+            readiness: Readiness::default(),
             channel: Cell::new(None),
             is_blocking: Cell::new(true),
-            interest: Cell::new(Interest::NONE),
-            awaited: Cell::new(Interest::NONE),
-            ready: Cell::new(Interest::NONE),
-            is_event_queued: Cell::new(false),
             is_closing: Cell::new(false),
-            is_changed: Cell::new(false),
             resumes_flush: Cell::new(false),
             read_ahead: Cell::default(),
             send_cap: Cell::new(dialect.send_cap()),
@@ -118,7 +106,7 @@ impl Stream {
             unsent_mark: Cell::new(0),
             handle: Cell::default(),
         });
-        stream.key.set(Some(sockets.insert(SocketChannel::Stream(Rc::clone(&stream)))));
+        stream.readiness.enter(sockets.insert(SocketChannel::Stream(Rc::clone(&stream))));
         crate::stats::socket_opened();
         stream
     }
@@ -195,7 +183,7 @@ impl Stream {
     }
 
     fn key(&self) -> SlabKey {
-        self.key.get().expect("set by `new`")
+        self.readiness.key().expect("a channel of this thread")
     }
 
     fn sockets(&self) -> Rc<ThreadSockets> {
@@ -211,7 +199,7 @@ impl Stream {
     }
 
     fn leave(&self) {
-        if let Some(key) = self.key.take() {
+        if let Some(key) = self.readiness.leave() {
             self.sockets().remove(key);
             crate::stats::socket_closed();
         }
@@ -235,7 +223,7 @@ impl Stream {
             }
         }
         self.state.replace(StreamState::Failed(last_error));
-        self.ready_in(Interest::BOTH);
+        self.readiness.set_ready(Interest::BOTH);
     }
 
     fn failure(&self) -> Option<i32> {
@@ -306,7 +294,7 @@ impl Stream {
             }
             other => other,
         });
-        self.ready_in(Interest::WRITABLE);
+        self.readiness.set_ready(Interest::WRITABLE);
         self.interest_changed();
     }
 
@@ -323,11 +311,11 @@ impl Stream {
     // ---- Readiness ----
 
     pub(crate) fn on_ready(&self, directions: Interest) {
-        self.awaited.set(self.awaited.get().without(directions));
+        self.readiness.reported(directions);
         if directions.has(Interest::READABLE) {
             self.fill_read_ahead();
         }
-        self.ready_in(directions);
+        self.readiness.set_ready(directions);
         self.interest_changed();
     }
 
@@ -354,31 +342,16 @@ impl Stream {
     /// The driver cannot use the socket: reads and writes report why.
     pub(crate) fn on_broken(&self) {
         self.state.replace(StreamState::Closed);
-        self.ready_in(Interest::BOTH);
-    }
-
-    fn ready_in(&self, directions: Interest) {
-        let ready = directions.and(self.interest.get());
-        if ready.is_none() {
-            return;
-        }
-        self.ready.set(self.ready.get().with(ready));
-        if !self.is_event_queued.replace(true) {
-            self.sockets().queue_event(self.key());
-        }
+        self.readiness.set_ready(Interest::BOTH);
     }
 
     pub(crate) fn interest_changed(&self) {
-        if let Some(key) = self.key.get()
-            && !self.is_changed.replace(true)
-        {
-            self.sockets().interest_changed(key);
-        }
+        self.readiness.look_again();
     }
 
     /// The directions to request from the shard.
     pub(crate) fn next_interest(&self) -> Option<(ShardSocket, Interest)> {
-        self.is_changed.set(false);
+        self.readiness.begin_look();
         match *self.state.borrow() {
             StreamState::Connected(socket) => {
                 let (has_input, wants_more) = self.with_read_ahead(|read_ahead| {
@@ -388,21 +361,16 @@ impl Stream {
                         ahead.is_some_and(|ahead| ahead.wants_more()),
                     )
                 });
-                let mut wanted = self.interest.get();
                 if has_input {
-                    self.ready_in(Interest::READABLE);
-                    wanted = wanted.without(Interest::READABLE);
+                    self.readiness.set_ready(Interest::READABLE);
                 }
-                if wants_more {
-                    wanted = wanted.with(Interest::READABLE);
-                }
-                let wanted = wanted.without(self.awaited.get()).without(self.ready.get());
-                self.awaited.set(self.awaited.get().with(wanted));
+                let readable_if = |condition| if condition { Interest::READABLE } else { Interest::NONE };
+                let wanted = self.readiness.next_wait(readable_if(has_input), readable_if(wants_more));
                 (!wanted.is_none()).then_some((socket, wanted))
             }
             // A failure repeats until the script closes the channel.
             StreamState::Failed(_) | StreamState::Closed => {
-                self.ready_in(Interest::BOTH);
+                self.readiness.set_ready(Interest::BOTH);
                 None
             }
             StreamState::Idle
@@ -415,8 +383,7 @@ impl Stream {
     /// The readiness to report to Tcl. Afterwards the interest is to be looked at again, if the channel is still here:
     /// its script may have closed it, or passed it to another thread.
     pub(crate) fn next_event(&self) -> Option<(Channel, Interest)> {
-        self.is_event_queued.set(false);
-        let mut ready = self.ready.replace(Interest::NONE).and(self.interest.get());
+        let mut ready = self.readiness.take_ready();
         if self.resumes_flush.replace(false) {
             ready = ready.with(Interest::WRITABLE);
         }
@@ -546,9 +513,7 @@ impl ChannelDriver for Stream {
     }
 
     fn watch(&self, interest: Interest) {
-        if self.interest.replace(interest) != interest || !interest.is_none() {
-            self.interest_changed();
-        }
+        self.readiness.watch(interest);
     }
 
     fn descriptor(&self) -> Option<RawFd> {
@@ -651,18 +616,13 @@ impl Stream {
     }
 
     fn enter_thread(self: Rc<Self>) {
-        if self.key.get().is_some() {
+        if self.readiness.key().is_some() {
             // A new channel: its socket is here already.
             return;
         }
         let Ok(sockets) = ThreadSockets::get() else { return self.on_lost() };
-        self.key.set(Some(sockets.insert(SocketChannel::Stream(Rc::clone(&self)))));
+        self.readiness.enter(sockets.insert(SocketChannel::Stream(Rc::clone(&self))));
         crate::stats::socket_opened();
-        for flag in [&self.is_event_queued, &self.is_changed] {
-            flag.set(false);
-        }
-        self.awaited.set(Interest::NONE);
-        self.ready.set(Interest::NONE);
         let state = self.state.replace(StreamState::Idle);
         match state {
             StreamState::Moving(Some(descriptor), _) => match sockets.attach(descriptor, self.key()) {
@@ -681,8 +641,7 @@ impl Stream {
         if self.channel.get().is_some_and(Channel::has_output) {
             // Tcl does not go on with a flush in the background by itself: it has cleared its interest.
             self.resumes_flush.set(true);
-            self.is_event_queued.set(true);
-            sockets.queue_event(self.key());
+            self.readiness.queue_event();
         }
         self.interest_changed();
     }

@@ -18,3 +18,4 @@ mod ownership;
 mod peer;
 mod resets;
 mod stages;
+mod transforms;

@@ -7,6 +7,7 @@ use crate::lookup::HostQuery;
 use crate::stream::{Stream, system_error};
 use crate::tcl::{Channel, CommandFailed, CommandResult, Interp, Value, Words, is_tcl_9};
 use crate::thread_sockets::ThreadSockets;
+use crate::trace::{self, TraceEvent};
 
 /// Switches of one command, as given.
 #[derive(Default)]
@@ -194,13 +195,23 @@ fn connect(
     if switches.in_background && dialect == Dialect::Iocpsock && !query.is_numeric() {
         let sockets = ThreadSockets::get().map_err(|error| open_error(interp, system_error(&error)))?;
         let stream = Stream::look_up_and_connect(dialect, &sockets, query);
-        return Ok(stream.map_err(|refusal| cannot_open(refusal.text()))?.into_channel());
+        let channel = stream.map_err(|refusal| cannot_open(refusal.text()))?.into_channel();
+        trace::record(TraceEvent::Open, Some(channel), || "looking up its host".into());
+        return Ok(channel);
     }
     let pairs = query.run().map_err(|error| cannot_open(error.text()))?;
     let sockets = ThreadSockets::get().map_err(|error| open_error(interp, system_error(&error)))?;
     let stream = Stream::connect(dialect, &sockets, pairs, switches.in_background)
         .map_err(|error| open_error(interp, error))?;
-    Ok(stream.into_channel())
+    let channel = stream.into_channel();
+    trace::record(TraceEvent::Open, Some(channel), || {
+        format!(
+            "to {} {port}, {}",
+            query.host,
+            if switches.in_background { "connecting" } else { "connected" }
+        )
+    });
+    Ok(channel)
 }
 
 fn open_error(interp: Interp, error: i32) -> CommandFailed {

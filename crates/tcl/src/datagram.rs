@@ -36,6 +36,7 @@ use crate::tcl::{
     ThreadAction,
 };
 use crate::thread_sockets::{ShardSocket, SocketChannel, ThreadSockets};
+use crate::trace::{self, TraceEvent};
 
 /// Size of a channel's buffers by default: more than the longest datagram without extension headers (65,527 bytes over
 /// IPv6), so a read gets it at once, and a full output buffer is one that the system refuses.
@@ -93,6 +94,8 @@ pub(crate) struct DatagramSocket {
     error: Cell<i32>,
     memberships: RefCell<Vec<Membership>>,
     is_closing: Cell<bool>,
+    /// The script of the trace did not open it.
+    is_traced: bool,
 }
 
 impl DatagramSocket {
@@ -115,9 +118,12 @@ impl DatagramSocket {
             error: Cell::new(0),
             memberships: RefCell::default(),
             is_closing: Cell::new(false),
+            is_traced: trace::may_trace_new_channel(),
         });
         socket.enter(sockets).map_err(|error| DatagramOpenError::System(system_error(&error)))?;
-        Ok(socket.into_channel())
+        let channel = Rc::clone(&socket).into_channel();
+        socket.trace(TraceEvent::Open, || socket.address_text());
+        Ok(channel)
     }
 
     fn into_channel(self: Rc<Self>) -> Channel {
@@ -155,6 +161,12 @@ impl DatagramSocket {
         if let Some(key) = self.readiness.leave() {
             ThreadSockets::of_channel().remove(key);
             crate::stats::socket_closed();
+        }
+    }
+
+    fn trace(&self, event: TraceEvent, detail: impl FnOnce() -> String) {
+        if trace::is_on() && self.is_traced {
+            trace::record(event, self.channel.get(), detail);
         }
     }
 
@@ -281,6 +293,7 @@ impl ChannelDriver for DatagramSocket {
     }
 
     fn close(self: Rc<Self>) -> Result<(), i32> {
+        self.trace(TraceEvent::Close, String::new);
         if let DatagramState::Open(socket) = self.state.replace(DatagramState::Closed) {
             ThreadSockets::of_channel().close(socket);
         }
@@ -312,7 +325,10 @@ impl ChannelDriver for DatagramSocket {
                     }
                     libc::EAGAIN => return Err(libc::EAGAIN),
                     error if is_of_socket(error) || self.is_blocking.get() => return Err(error),
-                    error => self.error.set(error),
+                    error => {
+                        self.trace(TraceEvent::Error, || crate::tcl::error_text(error));
+                        self.error.set(error);
+                    }
                 },
             }
         }
@@ -389,6 +405,7 @@ impl ChannelDriver for DatagramSocket {
             // Tcl takes a channel out of its thread before it closes it.
             ThreadAction::Remove if self.is_closing.get() => {}
             ThreadAction::Remove => {
+                self.trace(TraceEvent::Leave, String::new);
                 let state = self.state.replace(DatagramState::Closed);
                 if let DatagramState::Open(socket) = state
                     && let Ok(descriptor) = ThreadSockets::of_channel().detach(socket)
@@ -412,6 +429,7 @@ impl DatagramSocket {
         if let Ok(sockets) = ThreadSockets::get()
             && self.enter(&sockets).is_ok()
         {
+            self.trace(TraceEvent::Enter, String::new);
             self.interest_changed();
         }
     }

@@ -38,6 +38,7 @@ mod stats_commands;
 mod stream;
 mod tcl;
 mod thread_sockets;
+mod trace;
 mod waiter;
 
 use std::ffi::{CStr, c_int, c_void};
@@ -61,6 +62,7 @@ fn initialize(interp: *mut c_void) -> CommandResult {
     interp.create_command(c"stilling::stats", stats_commands::stilling_stats);
     interp.create_command(c"stilling::fcopy", fcopy::fcopy);
     interp.create_command(c"stilling::onflood", flood_scripts::onflood);
+    interp.create_command(c"stilling::trace", trace::trace);
     provide(interp)
 }
 

@@ -26,6 +26,7 @@ use crate::tcl::{
     ThreadAction, Value,
 };
 use crate::thread_sockets::{AcceptedConnection, ShardListener, SocketChannel, ThreadSockets};
+use crate::trace::{self, TraceEvent};
 
 /// Connections of one listener that wait for their script. More wait in the backlog: the listener stops accepting until
 /// half of them are gone.
@@ -176,6 +177,8 @@ pub(crate) struct Listener {
     accepted: RefCell<VecDeque<AcceptedConnection>>,
     is_event_queued: Cell<bool>,
     is_closing: Cell<bool>,
+    /// The script of the trace did not open it.
+    is_traced: bool,
     /// It does not accept, because too many connections wait for their script.
     is_paused: Cell<bool>,
     backlog: Cell<i32>,
@@ -206,6 +209,7 @@ impl Listener {
             accepted: RefCell::default(),
             is_event_queued: Cell::new(false),
             is_closing: Cell::new(false),
+            is_traced: trace::may_trace_new_channel(),
             is_paused: Cell::new(false),
             backlog: Cell::new(options.backlog.unwrap_or(libc::SOMAXCONN)),
             receive_mode: Cell::default(),
@@ -216,7 +220,14 @@ impl Listener {
         let name = dialect.next_channel_name();
         let channel = Channel::create(dialect.listener_type(), &name, Rc::clone(&listener), Interest::NONE);
         listener.channel.set(Some(channel));
+        listener.trace(TraceEvent::Open, || listener.listening_text());
         Ok(channel)
+    }
+
+    fn trace(&self, event: TraceEvent, detail: impl FnOnce() -> String) {
+        if trace::is_on() && self.is_traced {
+            trace::record(event, self.channel.get(), detail);
+        }
     }
 
     fn sockets(&self) -> Rc<ThreadSockets> {
@@ -298,6 +309,7 @@ impl Listener {
             AcceptedConnection::InShard(socket) => {
                 let Ok(peer) = sockets.peer_address(socket) else {
                     // The peer has gone already: the script never learns of it.
+                    self.trace(TraceEvent::AcceptDropped, || "the peer has gone".into());
                     sockets.close(socket);
                     return None;
                 };
@@ -308,11 +320,17 @@ impl Listener {
                 (Stream::from_descriptor(self.dialect, &sockets, descriptor).ok()?, peer)
             }
         };
-        stream.inherit(self.receive_mode.get(), self.send_cap.get());
+        stream.inherit(self.receive_mode.get(), self.send_cap.get(), self.is_traced);
         self.adopt_script();
         let accept_script = self.accept_script.borrow();
         let script = accept_script.as_ref().map(|script| (script.script.clone(), Rc::clone(&script.interp)));
-        Some(AcceptedChannel { channel: stream.into_channel(), peer, script })
+        let channel = stream.into_channel();
+        if self.is_traced {
+            trace::record(TraceEvent::Accept, Some(channel), || {
+                format!("from {peer} by {}", self.channel.get().map_or_else(String::new, Channel::name))
+            });
+        }
+        Some(AcceptedChannel { channel, peer, script })
     }
 
     /// After a move, gives the script to the interpreter of this thread that knows the channel.
@@ -369,6 +387,9 @@ impl ChannelDriver for Listener {
     }
 
     fn close(self: Rc<Self>) -> Result<(), i32> {
+        self.trace(TraceEvent::Close, || {
+            format!("{} accepted connections had no script yet", self.accepted.borrow().len())
+        });
         drop(self.watched.take());
         self.leave();
         let sockets = self.sockets();

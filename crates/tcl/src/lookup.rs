@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use stilling_engine::driver::WakeHandle;
 
-use crate::addresses::{Family, LookupError, is_numeric, look_up};
+use crate::addresses::{Family, LookupError, host_number, is_numeric, look_up};
 use crate::slab::SlabKey;
 use crate::stream::ConnectPair;
 
@@ -69,6 +69,18 @@ impl HostQuery {
 }
 
 pub(crate) type LookupOutcome = Result<Vec<ConnectPair>, LookupError>;
+
+/// The host and its addresses, or the error.
+pub(crate) fn outcome_text(host: &str, outcome: &LookupOutcome) -> String {
+    match outcome {
+        Ok(pairs) => {
+            let addresses = HostQuery::remote_addresses(pairs);
+            let addresses: Vec<String> = addresses.into_iter().map(host_number).collect();
+            format!("{host}: {}", addresses.join(" "))
+        }
+        Err(error) => format!("{host}: {}", error.text()),
+    }
+}
 
 /// Why a look-up was not started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -163,6 +175,12 @@ impl Lookup {
         pool.pending.entry(Arc::clone(&query)).or_default().push(recipient.clone());
         drop(pool);
         Ok(Lookup { query, recipient })
+    }
+}
+
+impl Lookup {
+    pub(crate) fn host(&self) -> &str {
+        &self.query.host
     }
 }
 

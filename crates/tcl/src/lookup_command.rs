@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use crate::addresses::{Family, LookupError, host_number};
 use crate::command::bad_option;
-use crate::lookup::{HostQuery, Lookup, LookupOutcome};
+use crate::lookup::{HostQuery, Lookup, LookupOutcome, outcome_text};
 use crate::slab::SlabKey;
 use crate::stream::{ConnectPair, system_error};
 use crate::tcl::{CommandFailed, CommandResult, DeleteGuard, EventSource, Interp, Value, Words};
 use crate::thread_sockets::{SocketChannel, ThreadSockets};
+use crate::trace::{self, TraceEvent};
 
 const SWITCHES: [&str; 2] = ["-command", "-lookup"];
 
@@ -20,7 +21,9 @@ pub(crate) fn look_up_host(interp: Interp, words: &Words<'_>) -> CommandResult {
     let query = HostQuery { host, port: 0, local_host: None, local_port: 0, family: Family::of(interp) };
     match script {
         None => {
-            let pairs = query.run().map_err(|error| failed(interp, &query.host, error))?;
+            let outcome = query.run();
+            trace::record(TraceEvent::LookedUp, None, || outcome_text(&query.host, &outcome));
+            let pairs = outcome.map_err(|error| failed(interp, &query.host, error))?;
             interp.set_result(&address_list(&pairs));
             Ok(())
         }
@@ -101,6 +104,7 @@ impl ScriptLookup {
             let query = Arc::new(query);
             match Lookup::start(&query, sockets.lookup_inbox(), key) {
                 Ok(lookup) => {
+                    trace::record(TraceEvent::LookUp, None, || query.host.clone());
                     waiting.lookup.replace(Some(lookup));
                 }
                 Err(refusal) => {
@@ -132,7 +136,10 @@ impl ScriptLookup {
 
     /// The look-up is over; its event is queued next.
     pub(crate) fn set_outcome(&self, outcome: LookupOutcome) {
-        self.lookup.take();
+        let lookup = self.lookup.take();
+        if let Some(lookup) = lookup {
+            trace::record(TraceEvent::LookedUp, None, || outcome_text(lookup.host(), &outcome));
+        }
         self.outcome.replace(Some(outcome));
     }
 

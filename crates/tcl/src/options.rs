@@ -124,8 +124,13 @@ pub(crate) fn unsent_bytes(descriptor: BorrowedFd<'_>) -> usize {
     if code == 0 { usize::try_from(count).unwrap_or(0) } else { 0 }
 }
 
-/// The length of a listener's accept queue, and its maximum (`TCP_INFO`, tcp(7)).
+/// The length of a listener's accept queue, and its maximum.
 pub(crate) fn accept_queue(descriptor: BorrowedFd<'_>) -> io::Result<(u32, u32)> {
+    tcp_info(descriptor).map(|info| (info.tcpi_unacked, info.tcpi_sacked))
+}
+
+/// The state of a TCP socket (`TCP_INFO`, tcp(7)).
+pub(crate) fn tcp_info(descriptor: BorrowedFd<'_>) -> io::Result<libc::tcp_info> {
     // SAFETY: all zeros is a valid value of this plain structure.
     let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
     let mut size = size_of::<libc::tcp_info>() as libc::socklen_t;
@@ -139,7 +144,7 @@ pub(crate) fn accept_queue(descriptor: BorrowedFd<'_>) -> io::Result<(u32, u32)>
             &raw mut size,
         )
     };
-    if code == 0 { Ok((info.tcpi_unacked, info.tcpi_sacked)) } else { Err(io::Error::last_os_error()) }
+    if code == 0 { Ok(info) } else { Err(io::Error::last_os_error()) }
 }
 
 /// A boolean value of an option.

@@ -13,6 +13,7 @@ mod direct;
 mod host_connect;
 mod moving;
 pub(crate) mod stream_options;
+mod stream_trace;
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -34,6 +35,7 @@ use crate::tcl::{
     Channel, ChannelDriver, CloseDirection, Interest, Interp, OptionError, OptionList, ThreadAction,
 };
 use crate::thread_sockets::{ShardSocket, SocketChannel, ThreadSockets};
+use crate::trace::{self, TraceEvent};
 
 /// A pair of addresses to try.
 #[derive(Clone, Copy, Debug)]
@@ -73,6 +75,8 @@ pub(crate) struct Stream {
     channel: Cell<Option<Channel>>,
     is_blocking: Cell<bool>,
     is_closing: Cell<bool>,
+    /// The script of the trace did not open it.
+    is_traced: Cell<bool>,
     /// The next event is one of writability, whatever Tcl waits for.
     resumes_flush: Cell<bool>,
     /// What was received ahead of the script, in the receive modes that do so.
@@ -100,6 +104,7 @@ impl Stream {
             channel: Cell::new(None),
             is_blocking: Cell::new(true),
             is_closing: Cell::new(false),
+            is_traced: Cell::new(trace::may_trace_new_channel()),
             resumes_flush: Cell::new(false),
             read_ahead: Cell::default(),
             send_cap: Cell::new(dialect.send_cap()),
@@ -149,8 +154,9 @@ impl Stream {
     }
 
     /// Sets the options that an accepted connection has from its listener, beside those of the socket itself.
-    pub(crate) fn inherit(&self, mode: ReceiveMode, send_cap: u16) {
+    pub(crate) fn inherit(&self, mode: ReceiveMode, send_cap: u16, is_traced: bool) {
         self.send_cap.set(send_cap);
+        self.is_traced.set(is_traced);
         self.set_receive_mode(mode);
     }
 
@@ -214,13 +220,17 @@ impl Stream {
             // Any address and port: the system chooses both in the connect.
             let is_any = pair.from.ip().is_unspecified() && pair.from.port() == 0;
             let to = Destination::Tcp { to: pair.to, from: (!is_any).then_some(pair.from) };
+            self.trace(TraceEvent::Connect, || pair.text());
             match self.sockets().connect(&to, self.key()) {
                 Ok(socket) => {
                     attempts.current = Some(pair);
                     self.state.replace(StreamState::Connecting(socket, attempts));
                     return;
                 }
-                Err(error) => last_error = system_error(&error),
+                Err(error) => {
+                    last_error = system_error(&error);
+                    self.trace_connect_failed(Some(pair), last_error);
+                }
             }
         }
         self.state.replace(StreamState::Failed(last_error));
@@ -295,6 +305,7 @@ impl Stream {
             }
             other => other,
         });
+        self.trace(TraceEvent::Connected, String::new);
         self.readiness.set_ready(Interest::WRITABLE);
         self.interest_changed();
     }
@@ -302,7 +313,10 @@ impl Stream {
     pub(crate) fn on_connect_failed(&self, error: i32) {
         let state = self.state.replace(StreamState::Idle);
         match state {
-            StreamState::Connecting(_, attempts) => self.try_pairs(attempts, error),
+            StreamState::Connecting(_, attempts) => {
+                self.trace_connect_failed(attempts.current, error);
+                self.try_pairs(attempts, error);
+            }
             other => {
                 self.state.replace(other);
             }
@@ -342,6 +356,7 @@ impl Stream {
 
     /// The driver cannot use the socket: reads and writes report why.
     pub(crate) fn on_broken(&self) {
+        self.trace(TraceEvent::Error, || "the driver cannot use the socket".into());
         self.state.replace(StreamState::Closed);
         self.readiness.set_ready(Interest::BOTH);
     }
@@ -426,6 +441,7 @@ impl ChannelDriver for Stream {
     }
 
     fn close(self: Rc<Self>) -> Result<(), i32> {
+        self.trace_close();
         let state = self.state.replace(StreamState::Closed);
         if let StreamState::Connected(socket) | StreamState::Connecting(socket, _) = state {
             self.sockets().close(socket);

@@ -9,6 +9,7 @@
 //!
 //! Nothing here is borrowed while Tcl runs a script, since the script may call any function again.
 
+mod accept_trace;
 mod entries;
 
 use std::cell::{Cell, OnceCell, RefCell};
@@ -25,6 +26,7 @@ use stilling_engine::{Clock, Time, Token};
 
 pub(crate) use self::entries::{AcceptedConnection, ShardListener, ShardSocket, SocketChannel};
 
+use self::accept_trace::AcceptCounts;
 use self::entries::ChannelEvent;
 use crate::driver_choice;
 use crate::lookup::LookupInbox;
@@ -34,6 +36,7 @@ use crate::slab::{Slab, SlabKey};
 use crate::stages::{self, Stage};
 use crate::stream::Stream;
 use crate::tcl::{self, EventFlags, EventSource, EventSourceGuard};
+use crate::trace;
 use crate::waiter::WaitRegistration;
 
 /// Shards of one thread; a [`ShardSocket`] has a byte for their number. All crowded: the last one fills up.
@@ -45,6 +48,8 @@ struct ThreadShard {
     wait: Option<WaitRegistration>,
     /// The channels of its listeners, by the shard's numbers.
     listeners: Vec<Option<SlabKey>>,
+    /// What the trace has reported.
+    traced: AcceptCounts,
 }
 
 pub(crate) struct ThreadSockets {
@@ -147,7 +152,12 @@ impl ThreadSockets {
         // SAFETY: the descriptor is the driver's, which lives as long as the shard.
         let wait = Some(WaitRegistration::new(unsafe { BorrowedFd::borrow_raw(waitable) })?);
         crate::stats::register(shard.counters());
-        self.shards.borrow_mut().push(ThreadShard { shard, wait, listeners: Vec::new() });
+        self.shards.borrow_mut().push(ThreadShard {
+            shard,
+            wait,
+            listeners: Vec::new(),
+            traced: AcceptCounts::default(),
+        });
         Ok(())
     }
 
@@ -467,6 +477,9 @@ impl ThreadSockets {
         }
         self.events.replace(events);
         self.dispatch_lookups();
+        if trace::is_on() {
+            self.trace_counts(shard);
+        }
     }
 
     fn dispatch(&self, shard: usize, event: SocketEvent) {

@@ -52,6 +52,15 @@ impl DatagramSocket {
         system(ThreadSockets::of_channel().local_address(socket))
     }
 
+    /// Its addresses, for the trace.
+    pub(super) fn address_text(&self) -> String {
+        let local = self.local_address().map_or_else(|_| "-".into(), |local| to_canonical(local).to_string());
+        match self.remote.get() {
+            Some(remote) => format!("at {local}, connected to {}", to_canonical(remote.address())),
+            None => format!("at {local}"),
+        }
+    }
+
     pub(super) fn append_option(
         &self,
         interp: Option<Interp>,

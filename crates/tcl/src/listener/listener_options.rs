@@ -16,6 +16,7 @@ use crate::read_ahead::ReceiveMode;
 use crate::stream::stream_options::{append_elements, append_error, is_prefix, receive_mode_name};
 use crate::stream::system_error;
 use crate::tcl::{Interp, OptionError, OptionList};
+use crate::trace::TraceEvent;
 
 impl Listener {
     fn addresses(&self) -> Result<Vec<SocketAddr>, i32> {
@@ -29,6 +30,13 @@ impl Listener {
             with.map_err(|error| system_error(&error))?;
         }
         if addresses.is_empty() { Err(libc::ENOTCONN) } else { Ok(addresses) }
+    }
+
+    /// Its addresses, for the trace.
+    pub(super) fn listening_text(&self) -> String {
+        let addresses = self.addresses().unwrap_or_default();
+        let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+        format!("listening at {}", addresses.join(" "))
     }
 
     fn append_addresses(
@@ -175,6 +183,7 @@ impl Listener {
             self.with_sockets(|descriptor| SockRef::from(&descriptor).listen(backlog))?;
         }
         self.backlog.set(backlog);
+        self.trace(TraceEvent::Backlog, || format!("{backlog}, by the script"));
         if backlog < BACKLOG_RECOMMENDED_MIN {
             let message =
                 format!("only a positive integer not less than {BACKLOG_RECOMMENDED_MIN} is recommended");

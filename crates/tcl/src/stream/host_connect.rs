@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use super::{ConnectAttempts, Stream, StreamState};
 use crate::dialect::Dialect;
-use crate::lookup::{HostQuery, Lookup, LookupOutcome, LookupRefusal};
+use crate::lookup::{HostQuery, Lookup, LookupOutcome, LookupRefusal, outcome_text};
 use crate::options::{SocketOption, set_switch};
 use crate::thread_sockets::ThreadSockets;
+use crate::trace::TraceEvent;
 
 /// Switches for a connection that is not open: each attempt has a socket of its own.
 #[derive(Clone, Copy, Debug)]
@@ -79,6 +80,7 @@ impl Stream {
         let query = Arc::new(query);
         match Lookup::start(&query, sockets.lookup_inbox(), stream.key()) {
             Ok(lookup) => {
+                stream.trace(TraceEvent::LookUp, || query.host.clone());
                 let connect = HostConnect { query, lookup: Some(lookup), switches: EarlySwitches::default() };
                 stream.state.replace(StreamState::LookingUp(Box::new(connect)));
                 Ok(stream)
@@ -110,6 +112,7 @@ impl Stream {
             self.state.replace(state);
             return;
         };
+        self.trace(TraceEvent::LookedUp, || outcome_text(&connect.query.host, &outcome));
         let (mut pairs, error) = match outcome {
             Ok(pairs) => (pairs, libc::EHOSTUNREACH),
             Err(error) => (Vec::new(), error.0),

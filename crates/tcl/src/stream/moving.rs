@@ -5,10 +5,12 @@ use std::rc::Rc;
 use super::{Stream, StreamState};
 use crate::tcl::Channel;
 use crate::thread_sockets::{SocketChannel, ThreadSockets};
+use crate::trace::TraceEvent;
 
 impl Stream {
     pub(super) fn leave_thread(&self) {
         crate::fcopy::end_copies_of(self);
+        self.trace(TraceEvent::Leave, String::new);
         let sockets = self.sockets();
         if self.is_connecting() {
             sockets.turn_until_done();
@@ -34,6 +36,7 @@ impl Stream {
         let Ok(sockets) = ThreadSockets::get() else { return self.on_lost() };
         self.readiness.enter(sockets.insert(SocketChannel::Stream(Rc::clone(&self))));
         crate::stats::socket_opened();
+        self.trace(TraceEvent::Enter, String::new);
         let state = self.state.replace(StreamState::Idle);
         match state {
             StreamState::Moving(Some(descriptor), _) => match sockets.attach(descriptor, self.key()) {

@@ -18,4 +18,5 @@ mod ownership;
 mod peer;
 mod resets;
 mod stages;
+mod trace;
 mod transforms;

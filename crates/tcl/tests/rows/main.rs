@@ -1,6 +1,7 @@
 //! The rows of the requirements for the Tcl driver, each by a script in a real tclsh, on every driver.
 
 mod bad_input;
+mod bounds;
 mod connections;
 mod datagrams;
 mod descriptors;
@@ -14,6 +15,7 @@ mod lookups;
 mod manual;
 mod moves;
 mod options;
+mod order;
 mod ownership;
 mod peer;
 mod resets;

@@ -83,7 +83,7 @@ pub(crate) const FOR_BENCH_TCL: [RequiredProgram; 3] =
 
 /// Programs, headers and packages of Tcl 8.6 for the Tcl extension and its tests. A package without a program is there
 /// if one of its files is.
-pub(crate) const FOR_TCL: [RequiredProgram; 7] = [
+pub(crate) const FOR_TCL: [RequiredProgram; 8] = [
     program("/usr/include/tcl8.6/tcl.h", "tcl8.6-dev"),
     program("/usr/share/doc/tcl-thread/copyright", "tcl-thread"),
     program("/usr/share/doc/tcl-tls/copyright", "tcl-tls"),
@@ -91,6 +91,7 @@ pub(crate) const FOR_TCL: [RequiredProgram; 7] = [
     program("groff", "groff-base"),
     program("openssl", "openssl"),
     program("tclsh8.6", "tcl8.6"),
+    program("valgrind", "valgrind"),
 ];
 
 /// Programs and headers that fetch sources of Tcl and build Tcl 9.0.

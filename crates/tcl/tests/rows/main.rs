@@ -10,6 +10,7 @@ mod examples;
 mod fcopy;
 mod floods;
 mod harness;
+mod leaks;
 mod listeners;
 mod lookups;
 mod manual;

@@ -52,7 +52,8 @@ fn a_datagram_is_never_split_or_merged() {
         set sender [socket2 -udp 127.0.0.1 [fconfigure $receiver -myport]]
         check "buffering" [fconfigure $receiver -buffering] none
         check "translation" [fconfigure $receiver -translation] {lf lf}
-        check "encoding" [fconfigure $receiver -encoding] binary
+        # The second one is the name of Tcl 9.
+        check "encoding" [expr {[fconfigure $receiver -encoding] in {binary iso8859-1}}] 1
         set sizes {1 100 65507 7 65506 4096 2 65507}
         foreach blocking {1 0} {
             fconfigure $receiver -blocking $blocking

@@ -108,8 +108,8 @@ fn a_failed_lookup_is_a_failed_connect() {
             check "no longer connecting" [fconfigure $client -connecting] 0
             check "-error" [fconfigure $client -error] {-2 EAI_NONAME {Name or service not known}}
             check "once" [fconfigure $client -error] {}
-            check "read" [list [catch {read $client} message] $message] \
-                [list 1 "error reading \"$client\": socket is not connected"]
+            check "read" [catch {read $client} message] 1
+            check "its text" [string match "error reading \"$client\": * is not connected" $message] 1
             close $client
         }
         # Without the event loop, too.

@@ -148,7 +148,9 @@ fn a_blocking_read_waits_for_the_lookup() {
             set ::ran 0
             after 1 {set ::ran 1}
             set command [expr {$name eq "held-refused" ? "printf x" : "printf ''"}]
-            exec sh -c "sleep 0.2; $command >$::env(HELD_LOOKUPS)/$name" &
+            # Renamed when it is whole: the resolver reads it as soon as it is there.
+            set file $::env(HELD_LOOKUPS)/$name
+            exec sh -c "sleep 0.2; $command >$file.new; mv $file.new $file" &
             check "the outcome" [catch {gets $client} line] [expr {$answer eq ""}]
             check "no other handler" $::ran 0
             if {$answer ne ""} { check "the line" $line $answer }

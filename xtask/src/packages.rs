@@ -78,8 +78,14 @@ pub(crate) const FOR_BENCH_COAP: [RequiredProgram; 4] = [
 ];
 
 /// Programs for `cargo xtask bench tcl`, besides those of Tcl.
-pub(crate) const FOR_BENCH_TCL: [RequiredProgram; 3] =
-    [program("ab", "apache2-utils"), program("ip", "iproute2"), program("prlimit", "util-linux")];
+pub(crate) const FOR_BENCH_TCL: [RequiredProgram; 6] = [
+    program("ab", "apache2-utils"),
+    program("ip", "iproute2"),
+    program("nsenter", "util-linux"),
+    program("prlimit", "util-linux"),
+    program("tc", "iproute2"),
+    program("unshare", "util-linux"),
+];
 
 /// Programs, headers and packages of Tcl 8.6 for the Tcl extension and its tests. A package without a program is there
 /// if one of its files is.

@@ -7,6 +7,7 @@ mod exchanges;
 mod generator;
 mod http;
 mod idle;
+mod link;
 mod peers;
 
 use clap::Args;
@@ -43,12 +44,13 @@ struct TclBench {
 /// A part of the section: its title, and the measurement.
 type Part = (&'static str, fn(&TclBench) -> XtaskResult<PageSection>);
 
-const PARTS: [Part; 10] = [
+const PARTS: [Part; 11] = [
     (exchanges::ONE_CLIENT, TclBench::one_client),
     (exchanges::MANY_CLIENTS, TclBench::many_clients),
     (bulk::SINK, TclBench::sink),
     (bulk::MEMORY, TclBench::memory_source),
     (bulk::FILE, TclBench::file_source),
+    (link::TITLE, TclBench::slow_link),
     (idle::TITLE, TclBench::idle),
     (exchanges::CONNECTIONS, TclBench::connections),
     (http::MODERATE, TclBench::http_moderate),
@@ -94,7 +96,7 @@ impl TclBench {
         };
         format!(
             "The same Tcl script runs on Tcl's own `socket` and on `socket2` of the extension, in Tcl {}: the servers are \
-             `xtask/src/bench/tcl/echo.tcl` and `bulk.tcl`, and `examples/tcl/httpd.tcl`, each one process with one event loop. \
+             `xtask/src/bench/tcl/echo.tcl`, `bulk.tcl` and `link.tcl`, and `examples/tcl/httpd.tcl`, each one process with one event loop. \
              The generator is `cargo run --release -p stilling-bench --example tcp`, which compares every byte; server and \
              generator share the cores. Server CPU is user and system time of all threads of the server's process during the load. \
              `{}` writes this section; rounds are interleaved as above, and each starts each server anew.{without}\n\n{}",

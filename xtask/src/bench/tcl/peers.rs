@@ -109,15 +109,22 @@ impl TclBench {
 
     /// Starts a server, which announces its address.
     pub(super) fn start(&self, peer: TclPeer, server: TclServer) -> XtaskResult<BenchServer> {
+        let mut command = self.script(peer, server.script);
+        command.args(server.arguments);
+        let command_line = format!("tclsh {} {}", server.script, peer.command());
+        BenchServer::announced(peer.name(), command_line, command)
+    }
+
+    /// A script, with the peer's command as its first argument.
+    pub(super) fn script(&self, peer: TclPeer, script: &str) -> Command {
         let mut command = Command::new(&self.programs.tclsh);
-        command.arg(tree::root().join(server.script)).arg(peer.command()).args(server.arguments);
+        command.arg(tree::root().join(script)).arg(peer.command());
         if let Some(packages) = &self.programs.packages {
             command.env("TCLLIBPATH", packages);
         }
         if let Some(driver) = peer.driver() {
             command.env("STILLING_TCL_DRIVER", driver);
         }
-        let command_line = format!("tclsh {} {}", server.script, peer.command());
-        BenchServer::announced(peer.name(), command_line, command)
+        command
     }
 }

@@ -61,10 +61,16 @@ impl WebSocket {
         WebSocket { peer, decoder: WebSocketDecoder::of_server(), buffer: Vec::new() }
     }
 
+    #[track_caller]
     pub(crate) fn send(&mut self, opcode: Opcode, is_final: bool, payload: &[u8]) {
+        assert!(self.try_send(opcode, is_final, payload), "the server accepts frames");
+    }
+
+    /// Sends a frame to a server that may have closed; false if it has.
+    pub(crate) fn try_send(&mut self, opcode: Opcode, is_final: bool, payload: &[u8]) -> bool {
         let mut bytes = Vec::new();
         WebSocketFrame { is_final, ..WebSocketFrame::new(opcode, payload).masked(KEY) }.encode(&mut bytes);
-        self.peer.send(bytes);
+        self.peer.try_send(bytes)
     }
 
     fn send_text(&mut self, text: &str) {

@@ -3,7 +3,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -314,10 +314,19 @@ impl<D: Driver<Socket = OwnedFd>> SocketShard for Shard<D, SocketService> {
 /// Creates this thread's shard.
 pub(crate) fn create(kind: DriverKind, clock: Clock) -> io::Result<Box<dyn SocketShard>> {
     Ok(match kind {
-        DriverKind::Poll => new_shard(Poll::new()?, clock),
-        DriverKind::Uring => new_shard(Uring::new()?, clock),
+        DriverKind::Poll => new_shard(Poll::new()?.with_descriptors_from(descriptors_from()), clock),
+        DriverKind::Uring => new_shard(Uring::new()?.with_descriptors_from(descriptors_from()), clock),
         DriverKind::UringDirect => new_shard(Uring::with_direct_descriptors(direct_descriptors())?, clock),
     })
+}
+
+/// `FD_SETSIZE`: `select`(2) watches the descriptors below it.
+const SELECT_DESCRIPTORS: RawFd = 1024;
+
+/// The first descriptor of sockets. Tcl 8.6 ends the process when one of its own channels has a descriptor that `select`
+/// cannot watch.
+fn descriptors_from() -> RawFd {
+    if crate::tcl::is_tcl_9() { 0 } else { SELECT_DESCRIPTORS }
 }
 
 /// Slots in the table of a ring: the limit of open files, which is raised as far as possible, bounds it, too.

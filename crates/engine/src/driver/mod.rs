@@ -42,6 +42,7 @@
 pub(crate) mod accept;
 pub mod allocator;
 pub mod choice;
+mod descriptor_floor;
 mod gather;
 #[cfg(target_os = "linux")]
 mod immediate_datagram;

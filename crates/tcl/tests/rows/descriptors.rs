@@ -69,6 +69,33 @@ fn a_listener_survives_exhausted_descriptors() {
     );
 }
 
+/// Row 3.5: sockets leave the descriptors that Tcl 8.6 can wait for to the script's files and pipes.
+#[test]
+fn a_pipe_beside_more_than_a_thousand_sockets_is_readable() {
+    const SCRIPT: &str = r#"
+        proc accept {channel host port} { lappend ::accepted $channel }
+        set accepted {}
+        set listener [socket2 -server accept -myaddr 127.0.0.1 0]
+        for {set i 0} {$i < 600} {incr i} {
+            lappend clients [socket2 127.0.0.1 [port_of $listener]]
+            if {$i % 100 == 99} { while {[llength $accepted] <= $i} { vwait accepted } }
+        }
+        lappend clients [socket2 -async 127.0.0.1 [port_of $listener]] [socket2 -udp]
+        set pipe [open |cat r+]
+        fconfigure $pipe -buffering line
+        fileevent $pipe readable { set answer [gets $pipe] }
+        puts $pipe hello
+        check "the pipe's line" [wait answer] hello
+        puts [lindex $clients 0] hello
+        flush [lindex $clients 0]
+        check "the socket's line" [gets [lindex $accepted 0]] hello
+        foreach channel [concat $clients $accepted] { close $channel }
+    "#;
+    for driver in DRIVERS {
+        run_wrapped(driver, &["prlimit", "--nofile=3000"], SCRIPT);
+    }
+}
+
 /// A connect without a descriptor, in the foreground or background, is an error of the command that says why.
 #[test]
 fn a_connect_without_descriptors_is_an_error() {

@@ -26,7 +26,7 @@ mod turn;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
 use rustix::io::Errno;
@@ -38,6 +38,7 @@ use self::buffers::PollBuffers;
 use self::datagrams::DatagramHeaders;
 use self::source::{PollSource, PollSources, ReadInterest, SourceFlags};
 use super::accept::{ReserveDescriptor, accept_now};
+use super::descriptor_floor::DescriptorFloor;
 use super::message_headers::MessageHeaders;
 use super::peer::{has_hung_up, has_no_unread_bytes};
 use super::role::SourceRole;
@@ -75,6 +76,7 @@ pub struct Poll {
     failed_connects: Vec<(Token, io::Error)>,
     /// Reserved so that one connection can be refused when descriptors run out.
     reserve: ReserveDescriptor,
+    descriptor_floor: DescriptorFloor,
     counters: DriverCounters,
 }
 
@@ -101,8 +103,16 @@ impl Poll {
             starved: Vec::with_capacity(TURN_LIST_CAPACITY),
             failed_connects: Vec::new(),
             reserve: ReserveDescriptor::new(),
+            descriptor_floor: DescriptorFloor::default(),
             counters: DriverCounters::default(),
         })
+    }
+
+    /// Sockets get descriptors of at least this number where the limit of open files permits.
+    #[must_use]
+    pub fn with_descriptors_from(mut self, first: RawFd) -> Self {
+        self.descriptor_floor = DescriptorFloor(first);
+        self
     }
 
     fn request_check(&mut self, token: Token) {
@@ -143,7 +153,7 @@ impl Driver for Poll {
 
     fn listen(&mut self, token: Token, socket: OwnedFd) -> io::Result<()> {
         rustix::io::ioctl_fionbio(&socket, true)?;
-        self.sources.insert(token, socket, SourceRole::Listener)?;
+        self.sources.insert(token, self.descriptor_floor.raise(socket), SourceRole::Listener)?;
         Ok(())
     }
 
@@ -181,7 +191,7 @@ impl Driver for Poll {
         }
         let connected = kind == SourceKind::Datagram && SockRef::from(&socket).peer_addr().is_ok();
         let reports_local = kind == SourceKind::Datagram && sockopt::report_local_addresses_if_any(&socket)?;
-        let source = self.sources.insert(token, socket, kind.into())?;
+        let source = self.sources.insert(token, self.descriptor_floor.raise(socket), kind.into())?;
         if readable_now {
             source.source_flags.set(SourceFlags::READABLE);
         }
@@ -205,6 +215,7 @@ impl Driver for Poll {
 
     fn connect(&mut self, token: Token, to: &Destination) -> io::Result<()> {
         let (socket, address) = net::outgoing_socket(to)?;
+        let socket = self.descriptor_floor.raise(socket);
         // One call for the socket, one to connect it.
         self.counters.system_calls += 2;
         let outcome = SockRef::from(&socket).connect(&address);

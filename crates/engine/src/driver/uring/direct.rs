@@ -19,9 +19,11 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use io_uring::{opcode, squeue, types};
 use socket2::SockAddr;
 
+use super::buffers::ProvidedBuffers;
 use super::completions::UringEvents;
+use super::direct_table::DirectTable;
 use super::handle::Handle;
-use super::queue::UringOp;
+use super::queue::{UringOp, UringQueue};
 use super::source::ArmedOps;
 use super::{AcceptedSocket, Completion, Uring};
 use crate::driver::role::SourceRole;
@@ -45,6 +47,28 @@ pub(super) struct PendingConnect {
 }
 
 impl Uring {
+    /// A ring with its own descriptor table for the sockets that it accepts and connects, with `size` slots: at most
+    /// the process's limit of open files, and [`DIRECT_DESCRIPTORS_MAX`]. These sockets use no descriptor of the
+    /// process, so the limit applies to each ring's table separately. Full: connects fail, and accepting stops as when
+    /// descriptors run out, with `ENFILE`; the kernel has then closed one connection.
+    ///
+    /// # Errors
+    /// `InvalidInput`, `EMFILE`: the table is too large; else as [`Uring::new`].
+    ///
+    /// [`DIRECT_DESCRIPTORS_MAX`]: crate::limits::DIRECT_DESCRIPTORS_MAX
+    pub fn with_direct_descriptors(size: u32) -> io::Result<Self> {
+        let mut driver = Uring::new()?;
+        driver.table = Some(DirectTable::register(&mut driver.queue, size)?);
+        Ok(driver)
+    }
+
+    /// Checks whether this system permits [`Uring::with_direct_descriptors`]; `Unsupported` on kernels before 6.13.
+    pub fn probe_direct_descriptors() -> io::Result<()> {
+        let mut queue = UringQueue::new()?;
+        ProvidedBuffers::register(&mut queue)?;
+        DirectTable::check(&mut queue)
+    }
+
     /// Requests a socket in the ring's table; its completion continues with the connect.
     pub(super) fn connect_direct(&mut self, token: Token, to: &Destination) -> io::Result<()> {
         let pending = match to {
@@ -231,7 +255,7 @@ impl Uring {
 
     /// Closes sockets that were accepted into the ring's table and then dropped.
     pub(super) fn close_dropped(&mut self) {
-        while let Some(slot) = self.table.as_ref().and_then(super::direct_table::DirectTable::next_dropped) {
+        while let Some(slot) = self.table.as_ref().and_then(DirectTable::next_dropped) {
             let entry = Handle::direct(slot).close().user_data(UringOp::SlotClosed.bits());
             self.submit(&entry);
         }

@@ -35,7 +35,7 @@ mod wakeup;
 use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
 use io_uring::{opcode, squeue, types};
@@ -53,6 +53,7 @@ use self::queue::{Completion, UringOp, UringQueue};
 use self::source::{AcceptRequest, ArmedOps, UringSources};
 use self::wakeup::Wakeup;
 use super::accept::{ReserveDescriptor, accept_now};
+use super::descriptor_floor::DescriptorFloor;
 use super::immediate_datagram::{recv_from, send_to};
 use super::message_headers::MessageHeaders;
 use super::peer::{has_hung_up, has_no_unread_bytes, is_readable};
@@ -117,6 +118,7 @@ pub struct Uring {
     recvmsg_layouts: [RecvmsgLayout; 2],
     /// Reserved so that one connection can be refused when descriptors run out.
     reserve: ReserveDescriptor,
+    descriptor_floor: DescriptorFloor,
     /// Turns that sent datagrams.
     datagram_turns: u64,
     counters: DriverCounters,
@@ -147,6 +149,7 @@ impl Uring {
             wake_count: Box::new(0),
             recvmsg_layouts: [RecvmsgLayout::new(0), RecvmsgLayout::new(CONTROL_SIZE)],
             reserve: ReserveDescriptor::new(),
+            descriptor_floor: DescriptorFloor::default(),
             datagram_turns: 0,
             counters: DriverCounters::default(),
         };
@@ -154,26 +157,11 @@ impl Uring {
         Ok(driver)
     }
 
-    /// A ring with its own descriptor table for the sockets that it accepts and connects, with `size` slots: at most
-    /// the process's limit of open files, and [`DIRECT_DESCRIPTORS_MAX`]. These sockets use no descriptor of the
-    /// process, so the limit applies to each ring's table separately. Full: connects fail, and accepting stops as when
-    /// descriptors run out, with `ENFILE`; the kernel has then closed one connection.
-    ///
-    /// # Errors
-    /// `InvalidInput`, `EMFILE`: the table is too large; else as [`Uring::new`].
-    ///
-    /// [`DIRECT_DESCRIPTORS_MAX`]: crate::limits::DIRECT_DESCRIPTORS_MAX
-    pub fn with_direct_descriptors(size: u32) -> io::Result<Self> {
-        let mut driver = Uring::new()?;
-        driver.table = Some(DirectTable::register(&mut driver.queue, size)?);
-        Ok(driver)
-    }
-
-    /// Checks whether this system permits [`Uring::with_direct_descriptors`]; `Unsupported` on kernels before 6.13.
-    pub fn probe_direct_descriptors() -> io::Result<()> {
-        let mut queue = UringQueue::new()?;
-        ProvidedBuffers::register(&mut queue)?;
-        DirectTable::check(&mut queue)
+    /// Sockets get descriptors of the process of at least this number where the limit of open files permits.
+    #[must_use]
+    pub fn with_descriptors_from(mut self, first: RawFd) -> Self {
+        self.descriptor_floor = DescriptorFloor(first);
+        self
     }
 
     /// Checks whether this system permits the driver; the error is the reason (`EPERM` and `ENOSYS` in most containers,
@@ -351,6 +339,7 @@ impl Driver for Uring {
     fn listen(&mut self, token: Token, socket: OwnedFd) -> io::Result<()> {
         // The ring works either way, but `refuse_one` uses system calls.
         rustix::io::ioctl_fionbio(&socket, true)?;
+        let socket = self.descriptor_floor.raise(socket);
         self.sources.insert(token, Handle::plain(socket.into_raw_fd()), SourceRole::Listener, true);
         Ok(())
     }
@@ -403,7 +392,7 @@ impl Driver for Uring {
                     SourceKind::Datagram => reports_local = sockopt::report_local_addresses_if_any(&socket)?,
                     SourceKind::Stream => {}
                 }
-                Handle::plain(socket.into_raw_fd())
+                Handle::plain(self.descriptor_floor.raise(socket).into_raw_fd())
             }
             (AcceptedSocket::Direct(socket), Some(table)) if kind == SourceKind::Stream => {
                 Handle::direct(table.claim(socket).map_err(|_| io::ErrorKind::InvalidInput)?)
@@ -427,7 +416,7 @@ impl Driver for Uring {
         if self.queue.room() == 0 || self.addresses.len() == self.addresses.capacity() {
             self.flush();
         }
-        let handle = Handle::plain(socket.into_raw_fd());
+        let handle = Handle::plain(self.descriptor_floor.raise(socket).into_raw_fd());
         self.sources.insert(token, handle, SourceRole::Stream, false);
         self.sources.get_mut(token).expect("just inserted").arm(ArmedOps::CONNECT);
         self.push_connect(token, handle, address);

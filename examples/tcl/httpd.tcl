@@ -143,8 +143,9 @@ proc httpd::finish {channel} {
     catch {close $channel}
 }
 
-proc httpd::start {command port root} {
-    set httpd::root [expr {$root eq "" ? "" : [file normalize $root]}]
+proc httpd::start {command port folder} {
+    variable root
+    set root [expr {$folder eq "" ? "" : [file normalize $folder]}]
     if {$command eq "socket2"} { package require Iocpsock }
     set listener [$command -server httpd::accept -myaddr 127.0.0.1 $port]
     puts "listening http://127.0.0.1:[lindex [fconfigure $listener -sockname] 2]"

@@ -74,6 +74,8 @@ enum XtaskCommand {
     Tcl(tcl::TclArguments),
     /// Run the tests of Tcl's own sockets on the Tcl extension
     TclSuite(tcl::TclSuiteArguments),
+    /// Run the Tcl extension's own tests with a selected version of Tcl
+    TclRows(tcl::TclRowsArguments),
     /// Run a long load and check that resources return to their earlier level
     Soak(soak::SoakArguments),
 }
@@ -95,6 +97,7 @@ fn main() -> ExitCode {
         XtaskCommand::Autobahn(arguments) => arguments.run(),
         XtaskCommand::Tcl(arguments) => arguments.run(),
         XtaskCommand::TclSuite(arguments) => arguments.run(),
+        XtaskCommand::TclRows(arguments) => arguments.run(),
         XtaskCommand::Soak(arguments) => arguments.run(),
     };
     match outcome {

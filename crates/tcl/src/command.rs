@@ -142,6 +142,14 @@ fn last_word_as_port(interp: Interp, words: &Words<'_>, at: usize) -> Result<i32
     }
 }
 
+/// The last word as the port of a listener, of which Tcl 9 does not say what is wrong with it.
+fn listener_port(interp: Interp, words: &Words<'_>, at: usize) -> Result<i32, CommandFailed> {
+    last_word_as_port(interp, words, at).map_err(|failed| match is_tcl_9() && at + 1 == words.len() {
+        true => interp.fail("couldn't open socket: invalid port number"),
+        false => failed,
+    })
+}
+
 fn open_listener(
     dialect: Dialect,
     interp: Interp,
@@ -154,7 +162,7 @@ fn open_listener(
     }
     let options = ListenOptions {
         host: switches.local_host,
-        port: last_word_as_port(interp, words, at)?,
+        port: listener_port(interp, words, at)?,
         family: Family::of(interp),
         backlog: switches.backlog,
         reuse_address: switches.reuse_address.unwrap_or(true),

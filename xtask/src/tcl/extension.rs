@@ -3,13 +3,14 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use super::{TclToolchain, TclVersion};
 use crate::XtaskResult;
 use crate::steps::{cargo, run};
 use crate::tree;
 
-const CRATE: &str = "stilling-tcl";
+pub(super) const CRATE: &str = "stilling-tcl";
 
 pub(super) const LIBRARY: &str = "libstilling_tcl.so";
 
@@ -76,21 +77,25 @@ impl TclToolchain {
         if build == PackageBuild::Release {
             command.arg("--release");
         }
-        let target = self.cargo_target();
-        if self.version != TclVersion::V8 {
-            // The defaults of the build script are those of Tcl 8.6. Without the variables, its build is that of
-            // `cargo test --workspace`.
-            command.env("STILLING_TCL_INCLUDE", &self.include).env("STILLING_TCL_STUB", &self.stub);
-            command.arg("--target-dir").arg(&target);
-        }
+        self.select_for_cargo(&mut command);
         run(&mut command)?;
         let directory = package_directory(self.version);
         fs::create_dir_all(&directory)?;
         let directory = directory.canonicalize()?;
-        install(&target.join(build.folder()).join(LIBRARY), &directory.join(LIBRARY))?;
+        install(&self.cargo_target().join(build.folder()).join(LIBRARY), &directory.join(LIBRARY))?;
         link(&directory)?;
         fs::write(directory.join(INDEX), package_index(env!("CARGO_PKG_VERSION")))?;
         Ok(directory)
+    }
+
+    /// Makes a cargo command build the extension for this installation.
+    pub(super) fn select_for_cargo(&self, command: &mut Command) {
+        if self.version != TclVersion::V8 {
+            // The defaults of the build script are those of Tcl 8.6. Without the variables, its build is that of
+            // `cargo test --workspace`.
+            command.env("STILLING_TCL_INCLUDE", &self.include).env("STILLING_TCL_STUB", &self.stub);
+            command.arg("--target-dir").arg(self.cargo_target());
+        }
     }
 
     /// The cargo folder of a version of Tcl, so that the versions do not rebuild each other.

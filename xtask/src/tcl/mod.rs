@@ -2,6 +2,7 @@
 
 mod extension;
 mod foreign_packages;
+mod rows;
 mod suite;
 mod tcl9;
 mod toolchain;
@@ -12,6 +13,7 @@ use std::process::Command;
 use clap::Args;
 
 pub(crate) use extension::{PackageBuild, copy_packages};
+pub(crate) use rows::TclRowsArguments;
 pub(crate) use suite::{TclSuiteArguments, suite_stage};
 pub(crate) use toolchain::{TclToolchain, TclVersion};
 

@@ -118,9 +118,9 @@ impl Stream {
             self.append_address(interp, true, true, into)?;
             self.append_address(interp, false, true, into)?;
         }
-        // A socket whose connect has failed has no values of its own, and its list is no error.
-        let has_socket = self.socket().is_ok() || self.is_connecting();
-        for &option in SocketOption::listed(self.dialect, false).iter().filter(|_| has_socket) {
+        // A socket whose connect has failed has no values of IOCPSOCK's options, and its list is no error.
+        let has_values = self.has_socket() || self.dialect == Dialect::Core;
+        for &option in SocketOption::listed(self.dialect, false).iter().filter(|_| has_values) {
             into.element(option.name());
             self.append_value(option, into, true)?;
         }
@@ -129,6 +129,11 @@ impl Stream {
             self.append_address(interp, false, true, into)?;
         }
         Ok(())
+    }
+
+    /// False if the connect has failed.
+    fn has_socket(&self) -> bool {
+        self.socket().is_ok() || self.is_connecting()
     }
 
     fn append_value(
@@ -141,6 +146,7 @@ impl Stream {
             SocketOption::KeepAlive | SocketOption::Nagle | SocketOption::NoDelay => {
                 let is_on = match self.early_switch(option) {
                     Some(is_on) => is_on,
+                    None if self.dialect == Dialect::Core && !self.has_socket() => false,
                     None => self.with_socket(|descriptor| get_switch(option, descriptor))?,
                 };
                 vec![i32::from(is_on).to_string()]

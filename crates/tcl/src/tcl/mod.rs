@@ -247,7 +247,12 @@ pub(crate) fn has_other_events() -> bool {
 
 /// Limits this thread's coming wait for events.
 pub(crate) fn limit_wait(span: std::time::Duration) {
-    ffi::stcl_limit_wait(span.as_micros().try_into().unwrap_or(u64::MAX));
+    let mut micros = u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
+    if is_tcl_9() {
+        // Its notifier rounds down to milliseconds, and would ask repeatedly during the last one.
+        micros = micros.div_ceil(1000).saturating_mul(1000);
+    }
+    ffi::stcl_limit_wait(micros);
 }
 
 /// A set of event sources' flags: which events a call of Tcl may handle.

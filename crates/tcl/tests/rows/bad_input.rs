@@ -7,7 +7,7 @@ use crate::harness::{DRIVERS, IN_NAMESPACE, run_wrapped};
 const COMPARE: &str = r#"
 interp create stock
 interp create ours
-ours eval [list load [lindex [info loaded] 0 0] Stilling]
+ours eval [list load $::library Stilling]
 ours eval stilling::install
 foreach interp {stock ours} {
     $interp eval {
@@ -106,7 +106,9 @@ fn bad_command_lines_fail_as_those_of_the_core() {
             {-myaddr 127.0.0.1 -myaddr 127.0.0.2 127.0.0.1 BUSY} {-myport 1 -myport 2 127.0.0.1 BUSY}
             {-server a -server b 0} {-server \{ 0}
         } { compare_words {*}$line }
-        foreach text [list -\u00fc -\u20ac -\ud83d\ude00 -a\u0000b "-a b" -\{ -\" -\\ "-\n"] {
+        # With surrogates the core of Tcl 9 ends the process.
+        set surrogates [expr {[package vsatisfies [info patchlevel] 9] ? {} : "-\ud83d\ude00"}]
+        foreach text [list -\u00fc -\u20ac {*}$surrogates -a\u0000b "-a b" -\{ -\" -\\ "-\n"] {
             compare_words $text
             compare_words -server list $text
             compare_words 127.0.0.1 $text
@@ -193,7 +195,8 @@ fn the_options_of_a_failed_socket_are_no_error() {
             check "$command: no peer" [dict exists [fconfigure $failed] -peername] 0
             check "$command: no address by name" [fconfigure $failed -sockname] {}
             check "$command: no peer by name" [catch {fconfigure $failed -peername} message] 1
-            check "$command: its text" $message "can't get peername: socket is not connected"
+            set reason [expr {[package vsatisfies [info patchlevel] 9] ? "transport endpoint" : "socket"}]
+            check "$command: its text" $message "can't get peername: $reason is not connected"
             close $failed
         }
         "#,

@@ -126,7 +126,6 @@ fn a_connection_moves_between_threads() {
     run_on_all(
         r#"
         package require Thread
-        set library [lindex [info loaded] 0 0]
         proc accept {channel host port} { set ::accepted $channel }
         set listener [socket2 -server accept -myaddr 127.0.0.1 0]
         set client [socket2 127.0.0.1 [port_of $listener]]

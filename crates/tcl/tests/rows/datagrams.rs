@@ -3,7 +3,7 @@
 use std::net::UdpSocket;
 use std::time::Duration;
 
-use crate::harness::run_on_all;
+use crate::harness::{DRIVERS, run_on_all, run_wrapped};
 
 /// Row 3.33: a server that answers each sender, and connected clients, over IPv4, IPv6, and both.
 #[test]
@@ -280,13 +280,25 @@ fn options_are_readable_and_settable() {
     );
 }
 
+/// A network of its own with an interface `groups` that carries IPv6 multicast, which loopback does not.
+const WITH_MULTICAST: [&str; 8] = [
+    "unshare",
+    "--user",
+    "--map-root-user",
+    "--net",
+    "sh",
+    "-c",
+    "ip link set lo up && ip link add groups type veth peer name others && ip link set others up && \
+     ip link set groups up && ip -6 address add fd00::1/64 dev groups nodad && exec \"$@\"",
+    "sh",
+];
+
 /// Row 3.33: groups are joined and left, on an interface.
 #[test]
 fn multicast_groups_can_be_joined() {
-    run_on_all(
-        r#"
+    const SCRIPT: &str = r#"
         foreach {own group interface} {
-            {} 239.1.2.3 127.0.0.1  0.0.0.0 239.1.2.4 lo  {} ff02::1:2345 lo  :: ff02::1:2346 lo
+            {} 239.1.2.3 127.0.0.1  0.0.0.0 239.1.2.4 lo  {} ff02::1:2345 groups  :: ff02::1:2346 groups
         } {
             set receiver [socket2 -udp -reuseaddr 1 {*}[expr {$own eq "" ? {} : [list -myaddr $own]}]]
             set port [fconfigure $receiver -myport]
@@ -297,7 +309,7 @@ fn multicast_groups_can_be_joined() {
                 check "groups" [fconfigure $socket -mcastgroups] [list [list $group $interface]]
             }
             set sender [socket2 -udp -myaddr [expr {[string match *:* $group] ? "::" : "0.0.0.0"}]]
-            fconfigure $sender -mcastif [expr {[string match *:* $group] ? "lo" : "127.0.0.1"}]
+            fconfigure $sender -mcastif [expr {[string match *:* $group] ? "groups" : "127.0.0.1"}]
             fconfigure $sender -ttl 1 -remote [list $group $port]
             puts -nonewline $sender all
             foreach socket [list $receiver $again] {
@@ -309,8 +321,10 @@ fn multicast_groups_can_be_joined() {
             check "not twice" [catch {fconfigure $again -mcastdrop [list $group $interface]}] 1
             foreach socket [list $receiver $again $sender] { close $socket }
         }
-        "#,
-    );
+        "#;
+    for driver in DRIVERS {
+        run_wrapped(driver, &WITH_MULTICAST, SCRIPT);
+    }
 }
 
 /// Every bad switch and value has a message and changes nothing.
@@ -362,7 +376,6 @@ fn a_udp_socket_moves_between_threads() {
     run_on_all(
         r#"
         package require Thread
-        set library [lindex [lsearch -inline [info loaded] *stilling*] 0]
         set server [socket2 -udp -myaddr 127.0.0.1]
         set client [socket2 -udp 127.0.0.1 [fconfigure $server -myport]]
         fconfigure $server -blocking 0

@@ -50,7 +50,8 @@ fn a_listener_survives_exhausted_descriptors() {
         after 100 {set ::waited 1}
         wait waited
         set turns [expr {[dict get [stilling::stats] turns] - $turns}]
-        check "no busy loop: $turns turns" [expr {$turns < 200}] 1
+        # Tcl 9 rounds the wait for its own timer down, and asks repeatedly during the last millisecond.
+        check "no busy loop: $turns turns" [expr {$turns < ([package vsatisfies [info patchlevel] 9] ? 2000 : 200)}] 1
         set limit $count
         while {$count + [refused] < 150} {
             foreach channel $accepted { close $channel }
@@ -140,6 +141,7 @@ fn a_process_without_descriptors_has_an_error() {
             incr closed
         }
         check "some descriptors suffice: $closed" [expr {$closed > 0 && $closed < 20}] 1
+        foreach file [lrange $files $closed end] { close $file }
         close [socket2 127.0.0.1 [port_of $message]]
         update
         "#,
@@ -151,7 +153,6 @@ fn a_process_without_descriptors_has_an_error() {
 fn a_thread_without_descriptors_has_an_error() {
     run_limited(
         r#"
-        set library [lindex [info loaded] 0 0]
         package require Thread
         close [socket2 -server list -myaddr 127.0.0.1 0]
         set worker [thread::create]

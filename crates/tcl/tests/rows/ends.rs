@@ -127,7 +127,6 @@ fn a_thread_may_end_with_everything_pending() {
         let script = format!(
             r#"
             package require Thread
-            set library [lindex [info loaded] 0 0]
             # Without the pipe of Tcl's notifier, and the files of the watch of listeners, which ends some time after them.
             proc descriptors {{}} {{
                 set links [lmap name [glob /proc/self/fd/*] {{expr {{[catch {{file readlink $name}} link] ? "" : $link}}}}]
@@ -135,6 +134,8 @@ fn a_thread_may_end_with_everything_pending() {
             }}
             # This thread's own descriptors stay.
             close [socket2 -server list -myaddr 127.0.0.1 0]
+            after 1 {{set ::waited 1}}
+            vwait ::waited
             set before [descriptors]
             for {{set round 0}} {{$round < 5}} {{incr round}} {{
                 set worker [thread::create]
@@ -165,7 +166,6 @@ fn an_interpreter_may_be_deleted_with_everything_pending() {
         let (full, peer) = (FullListener::open(), ScriptedPeer::start());
         let script = format!(
             r#"
-            set library [lindex [info loaded] 0 0]
             for {{set round 0}} {{$round < 3}} {{incr round}} {{
                 interp create other
                 other eval [list load $library Stilling]
@@ -201,7 +201,6 @@ fn an_interpreter_may_be_deleted_with_everything_pending() {
 fn an_interpreter_may_be_deleted_by_its_own_scripts() {
     crate::harness::run_on_all(
         r#"
-        set library [lindex [info loaded] 0 0]
         proc create {} {
             interp create other
             interp alias other leave {} leave

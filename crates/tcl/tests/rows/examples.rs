@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 
 use stilling_probe::HANG_TIMEOUT;
 
-use crate::harness::{DRIVERS, library};
+use crate::harness::{DRIVERS, library, tclsh};
 
 /// Seconds until an example that hangs is ended.
 const EXAMPLE_SECONDS: &str = "60";
@@ -35,7 +35,8 @@ impl RunningExample {
     fn start(name: &str, command: &str, driver: &str) -> RunningExample {
         let packages = package_folder();
         let mut child = Command::new("timeout")
-            .args(["--kill-after=5", EXAMPLE_SECONDS, "tclsh8.6"])
+            .args(["--kill-after=5", EXAMPLE_SECONDS])
+            .arg(tclsh())
             .arg(example(name))
             .args([command, "0"])
             .env("STILLING_TCL_DRIVER", driver)
@@ -43,7 +44,7 @@ impl RunningExample {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()
-            .expect("tclsh8.6 is installed: cargo xtask test installs it");
+            .expect("timeout is installed");
         let mut line = String::new();
         let output = child.stdout.as_mut().expect("it is piped");
         BufReader::new(output).read_line(&mut line).expect("text");
@@ -148,13 +149,14 @@ fn many_sockets_connects_and_closes_all() {
         let packages = package_folder();
         let outcome = Command::new("timeout")
             .args(["--kill-after=5", EXAMPLE_SECONDS])
-            .args(["sh", "-c", "ulimit -n 11000 && exec tclsh8.6 \"$@\"", "sh"])
+            .args(["prlimit", "--nofile=11000"])
+            .arg(tclsh())
             .arg(example("many_sockets.tcl"))
             .args([&count.to_string(), "0"])
             .env("STILLING_TCL_DRIVER", driver)
             .env("TCLLIBPATH", packages.path())
             .output()
-            .expect("tclsh8.6 is installed: cargo xtask test installs it");
+            .expect("timeout is installed");
         let [output, errors] =
             [&outcome.stdout, &outcome.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
         assert!(outcome.status.success(), "{output}\n{errors}");

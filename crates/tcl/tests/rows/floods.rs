@@ -48,7 +48,7 @@ const SERVER_SCRIPT: &str = r#"
     stilling::onflood {flood a}
     check "the script" [stilling::onflood] {flood a}
     interp create other
-    load [lindex [info loaded] 0 0] Stilling other
+    load $::library Stilling other
     other alias flood flood
     other eval {stilling::onflood {flood other}}
     await {[floods samples] >= 2}
@@ -250,7 +250,6 @@ fn a_listener_is_watched_across_threads() {
     run_on_all(
         r#"
         package require Thread
-        set library [lindex [info loaded] 0 0]
         proc watched {} { dict get [stilling::stats] floods listeners }
         set listener [socket2 -server accept -myaddr 127.0.0.1 0]
         set port [port_of $listener]
@@ -279,7 +278,7 @@ fn onflood_checks_its_words() {
         check "too many" [catch {stilling::onflood a b} message] 1
         check "its text" $message {wrong # args: should be "stilling::onflood ?script?"}
         interp create child
-        load [lindex [info loaded] 0 0] Stilling child
+        load $::library Stilling child
         child eval {stilling::onflood {puts x}}
         check "one per interpreter" [stilling::onflood] {}
         interp delete child

@@ -1,5 +1,6 @@
 //! Runs scripts with the extension loaded.
 
+use std::ffi::OsString;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -10,7 +11,7 @@ pub(crate) const DRIVERS: [&str; 3] = ["poll", "uring", "direct"];
 /// Seconds until a script that hangs is ended.
 const SCRIPT_SECONDS: &str = "60";
 
-/// Defined for every script: `check` ends it with a message unless two values are equal; `wait` runs the event loop
+/// Defined for every script, beside `library`, the file of the extension: `check` ends it with a message unless two values are equal; `wait` runs the event loop
 /// until a global variable is set, and fails after 20 s.
 const PRELUDE: &str = r#"
 proc check {what actual expected} {
@@ -45,6 +46,11 @@ pub(crate) fn library() -> PathBuf {
     library
 }
 
+/// The shell, which `STILLING_TCLSH` names for tests with another version of Tcl.
+pub(crate) fn tclsh() -> OsString {
+    std::env::var_os("STILLING_TCLSH").unwrap_or_else(|| "tclsh8.6".into())
+}
+
 /// Runs a command in a network of its own that has only loopback addresses: no name is looked up elsewhere, and its
 /// ports are its own.
 pub(crate) const IN_NAMESPACE: [&str; 8] =
@@ -70,14 +76,17 @@ pub(crate) fn start_wrapped(driver: &str, wrapper: &[&str], script: &str) -> Chi
     let mut child = Command::new("timeout")
         .args(["--kill-after=5", SCRIPT_SECONDS])
         .args(wrapper)
-        .arg("tclsh8.6")
+        // As a file, so that an error ends the script.
+        .args([tclsh(), "/dev/stdin".into()])
         .env("STILLING_TCL_DRIVER", driver)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .expect("tclsh8.6 is installed: cargo xtask test installs it");
-    let whole = format!("load {} Stilling\n{PRELUDE}\n{script}\nexit 0\n", library().display());
+        .expect("timeout is installed");
+    let library = library();
+    let library = library.display();
+    let whole = format!("set library {{{library}}}\nload $library Stilling\n{PRELUDE}\n{script}\nexit 0\n");
     let mut input = child.stdin.take().expect("it is piped");
     // A script that ends early reports its own error.
     let _ = input.write_all(whole.as_bytes());

@@ -100,7 +100,6 @@ fn a_script_may_close_its_listener() {
 fn an_interpreter_may_be_deleted_with_open_sockets() {
     run_on_all(
         r#"
-        set library [lindex [info loaded] 0 0]
         interp create other
         other eval [list load $library Stilling]
         other eval {

@@ -134,7 +134,7 @@ fn a_blocking_read_waits_for_the_lookup() {
     run_held(
         r#"
         close $listener
-        set server [open "|tclsh8.6" r+]
+        set server [open |[list [info nameofexecutable]] r+]
         fconfigure $server -buffering line
         puts $server {
             proc accept {channel host port} { puts $channel hello; close $channel }
@@ -194,7 +194,6 @@ fn threads_and_interpreters_may_end_during_lookups() {
     run_held(
         r#"
         package require Thread
-        set library [lindex [lsearch -inline [info loaded] *stilling*] 0]
         set worker [thread::create]
         thread::send $worker [list load $library Stilling]
         foreach when {before after} {
@@ -296,8 +295,8 @@ fn lookups_are_bounded_and_shared() {
         proc begun {} { llength [glob -nocomplain $::env(HELD_LOOKUPS)/*.calls] }
         check "four at once" [begun] 4
         set direct [socket2 -async 127.0.0.1 $port]
-        fileevent $direct writable {set ::direct 1}
-        check "a number connects meanwhile" [wait direct] 1
+        fileevent $direct writable {set ::is_direct 1}
+        check "a number connects meanwhile" [wait is_direct] 1
         fileevent $direct writable {}
         for {set i 12} {[catch {socket2 -async held-bounded-$i $port} client] == 0 && $i < 2000} {incr i} {
             lappend waiting $client

@@ -5,7 +5,6 @@ use crate::peer::ScriptedPeer;
 
 /// Loads the extension in a new thread. `move_to THREAD CHANNEL` moves a channel there.
 const WORKER: &str = r#"
-set library [lindex [info loaded] 0 0]
 package require Thread
 proc worker {script} {
     set worker [thread::create]

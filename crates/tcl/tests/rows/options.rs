@@ -140,6 +140,8 @@ fn bad_values_are_refused() {
         }
         check "unchanged" [fconfigure $client -recvmode] zero-byte
         check "unknown" [catch {fconfigure $client -bogus} message] 1
+        # Tcl 9 has one more option for every channel.
+        set message [string map {"-profile, " ""} $message]
         check "its text" $message {bad option "-bogus": should be one of -blocking, -buffering, -buffersize, -encoding, -eofchar, -translation, -keepalive, -nagle, -sendcap, -recvmode, -peername, or -sockname}
         "#,
     );
@@ -150,16 +152,17 @@ fn bad_values_are_refused() {
 fn the_core_form_hides_the_other_options() {
     run_on_all(
         r#"
+        set core_listener [socket -server list -myaddr 127.0.0.1 0]
+        set core_client [socket 127.0.0.1 [port_of $core_listener]]
         stilling::install
         set listener [socket -server list -myaddr 127.0.0.1 0]
         set client [socket 127.0.0.1 [port_of $listener]]
-        check "listener" [dict keys [fconfigure $listener]] \
-            {-blocking -buffering -buffersize -encoding -eofchar -translation -sockname}
-        check "client" [dict keys [fconfigure $client]] \
-            {-blocking -buffering -buffersize -encoding -eofchar -translation -peername -sockname}
+        check "listener" [dict keys [fconfigure $listener]] [dict keys [fconfigure $core_listener]]
+        check "client" [dict keys [fconfigure $client]] [dict keys [fconfigure $core_client]]
         check "by name" [fconfigure $client -recvmode] zero-byte
         check "unknown" [catch {fconfigure $client -bogus} message] 1
-        check "its text" $message {bad option "-bogus": should be one of -blocking, -buffering, -buffersize, -encoding, -eofchar, -translation, -connecting, -peername, or -sockname}
+        check "unknown to the core" [catch {fconfigure $core_client -bogus} expected] 1
+        check "its text" $message $expected
         "#,
     );
 }

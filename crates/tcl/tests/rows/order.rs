@@ -61,7 +61,7 @@ proc run_clients {count port} {
 #[test]
 fn the_order_is_kept_with_several_threads() {
     run_on_all(&format!(
-        "set library [lindex [info loaded] 0 0]\n{CLIENTS}{}",
+        "{CLIENTS}{}",
         r#"
         package require Thread
         for {set i 0} {$i < 4} {incr i} {

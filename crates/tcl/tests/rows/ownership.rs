@@ -8,7 +8,6 @@ fn a_script_may_pass_its_own_channel_to_a_thread() {
     run_on_all(
         r#"
         package require Thread
-        set library [lindex [info loaded] 0 0]
         set worker [thread::create]
         thread::send $worker [list load $library Stilling]
         thread::send $worker {
@@ -53,7 +52,6 @@ fn a_listener_that_moved_leaves_its_former_thread_alone() {
     run_on_all(
         r#"
         package require Thread
-        set library [lindex [info loaded] 0 0]
         proc accept {args} { incr ::accepted }
         set ::accepted 0
         set listener [socket2 -server accept -myaddr 127.0.0.1 0]
@@ -150,7 +148,6 @@ fn a_raised_send_cap_takes_effect() {
 fn a_safe_interpreter_gets_sockets_from_its_parent_only() {
     run_on_all(
         r#"
-        set library [lindex [info loaded] 0 0]
         set child [interp create -safe]
         load $library Stilling $child
         check "hidden" [catch {$child eval {socket2 127.0.0.1 1}} message] 1

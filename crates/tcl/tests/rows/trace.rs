@@ -138,7 +138,6 @@ fn lookups_and_moves_have_lines() {
     run_traced(
         r#"
         package require Thread
-        set library [lindex [lsearch -inline [info loaded] *stilling*] 0]
         stilling::trace log
         check "a look-up" [socket2 -lookup 127.0.0.1] 127.0.0.1
         expect "looked-up - 127.0.0.1: 127.0.0.1"
@@ -219,7 +218,7 @@ fn a_script_does_not_feed_itself() {
         check "called once" $::calls 1
         # Its interpreter ends.
         set child [interp create]
-        $child eval [list load [lindex [lsearch -inline [info loaded] *stilling*] 0] Stilling]
+        $child eval [list load $::library Stilling]
         $child eval {stilling::trace unknown}
         check "of the thread" [stilling::trace] unknown
         close [socket2 -udp]
@@ -266,7 +265,7 @@ fn a_lack_of_descriptors_has_a_line() {
             proc accept {{channel host port}} {{ incr ::accepted }}
             set listener [socket2 -server accept -myaddr 127.0.0.1 0]
             stilling::trace log
-            set clients [open "|tclsh8.6" r+]
+            set clients [open |[list [info nameofexecutable]] r+]
             fconfigure $clients -buffering line
             puts $clients "for {{set i 0}} {{\$i < 100}} {{incr i}} {{ lappend all \[socket 127.0.0.1 [port_of $listener]\] }}"
             expect "accept-* - *descriptors"

@@ -230,7 +230,6 @@ fn the_core_copies_between_files_and_sockets() {
 fn a_safe_interpreter_gets_sockets_from_its_parent() {
     run_on_all(
         r#"
-        set library [lindex [info loaded] 0 0]
         set safe [interp create -safe]
         load $library Stilling $safe
         foreach command {socket socket2 stilling::install stilling::stats stilling::fcopy iocp_stats stilling::onflood} {

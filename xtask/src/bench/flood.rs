@@ -9,6 +9,8 @@ use super::load_generator::{LoadPlan, LoadReport, LoadShape, LoadStep};
 use super::overload;
 use crate::XtaskResult;
 
+pub(super) const TITLE: &str = "Overload with fast requests";
+
 const FAST: &str = "/test/fast";
 
 /// Connections, enough that a pause on one of them delays few requests.
@@ -52,7 +54,7 @@ impl HttpBench {
             plan(100_000.0, seconds).command_line(FAST),
             MULTIPLES.map(|multiple| multiple.to_string()).join(", "),
         );
-        Ok(vec![PageSection { title: "Overload with fast requests".to_owned(), description, table }])
+        Ok(vec![PageSection { title: TITLE.to_owned(), description, table }])
     }
 }
 

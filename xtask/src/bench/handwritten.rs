@@ -2,7 +2,7 @@
 //! the handwritten one.
 
 use super::page::section_of;
-use super::{app, broadcast, collect, fairness, idle_consumers, journal, tcl};
+use super::{app, broadcast, coap, collect, fairness, idle_consumers, journal, tcl};
 use crate::soak;
 
 /// The handwritten section with the results of long proofs.
@@ -13,6 +13,7 @@ fn is_preserved(title: &str) -> bool {
     let titles = [
         app::TITLE,
         broadcast::TITLE,
+        coap::TITLE,
         collect::TITLE,
         fairness::TITLE,
         idle_consumers::TITLE,
@@ -36,6 +37,7 @@ pub(super) fn preserved_sections(page: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::page::PAGE;
+    use super::super::{LOAD_TITLES, MEMORY_TITLE, flood, overload, refusals, slow, targets};
     use super::*;
     use crate::tree;
 
@@ -53,6 +55,19 @@ mod tests {
             format!("\n## 60 sockets\n\nfirst\n\n## 1,000 sockets\n\nsecond\n\n{soaks}\n{app}\n{idle}")
         );
         assert_eq!(preserved_sections("# Page\n\n## Other\n"), "");
+    }
+
+    /// A section of a command that is not in the list would be lost with the next `bench http`.
+    #[test]
+    fn all_sections_but_those_of_bench_http_are_preserved() {
+        let page = std::fs::read_to_string(tree::root().join(PAGE)).expect("the page is there");
+        let written: Vec<&str> = std::iter::once(targets::TITLE)
+            .chain(LOAD_TITLES)
+            .chain([MEMORY_TITLE, slow::KNOWN_TITLE, refusals::TITLE, slow::BESIDE_FAST_TITLE])
+            .chain([overload::TITLE, flood::TITLE])
+            .collect();
+        let titles = page.lines().filter_map(|line| line.strip_prefix("## "));
+        assert_eq!(titles.filter(|title| !is_preserved(title)).collect::<Vec<_>>(), written);
     }
 
     /// Under another heading, the next `bench http` would remove the section.

@@ -51,6 +51,19 @@ use sample::BenchSample;
 use server::{BenchDriver, BenchServer};
 use targets::{BenchTarget, BenchTargets};
 
+/// Titles of the loads on fast requests, in their order.
+const LOAD_TITLES: [&str; 7] = [
+    "A connection per request (ab)",
+    "A connection per request (stilling bench)",
+    "Keep-alive connections (ab)",
+    "Keep-alive connections (wrk)",
+    "Keep-alive connections (stilling bench)",
+    "Keep-alive connections, 16 requests at once (wrk)",
+    "Keep-alive connections, 16 requests at once (stilling bench)",
+];
+
+const MEMORY_TITLE: &str = "Memory";
+
 /// Connections of the idle measurement: so many that shared memory is negligible.
 const IDLE_CONNECTIONS: usize = 10_000;
 
@@ -285,20 +298,16 @@ impl HttpBench {
             |requests, keep| HttpLoad::Ab { requests: self.quick_or_full(requests), connections: 100, keep };
         let own = |close, pipeline| HttpLoad::Own { seconds, connections: 64, close, pipeline };
         let loads = [
-            ("A connection per request (ab)", ab(150_000, false), Some(0.65)),
-            ("A connection per request (stilling bench)", own(true, 1), None),
-            ("Keep-alive connections (ab)", ab(450_000, true), None),
-            ("Keep-alive connections (wrk)", wrk(false), Some(0.85)),
-            ("Keep-alive connections (stilling bench)", own(false, 1), None),
-            ("Keep-alive connections, 16 requests at once (wrk)", wrk(true), Some(0.10)),
-            (
-                "Keep-alive connections, 16 requests at once (stilling bench)",
-                own(false, server::PIPELINE),
-                None,
-            ),
+            (ab(150_000, false), Some(0.65)),
+            (own(true, 1), None),
+            (ab(450_000, true), None),
+            (wrk(false), Some(0.85)),
+            (own(false, 1), None),
+            (wrk(true), Some(0.10)),
+            (own(false, server::PIPELINE), None),
         ];
         let mut sections = Vec::new();
-        for (title, load, cpu_factor_max) in loads {
+        for (title, (load, cpu_factor_max)) in LOAD_TITLES.into_iter().zip(loads) {
             let series = harness::series(self.options.rounds, title, &servers, |(server, path)| {
                 load.measure(server, path, &self.environment)
             })?;
@@ -387,6 +396,6 @@ impl HttpBench {
             HttpLoad::Ab { requests: 20_000, connections: 100, keep: true }.command_line("/test/fast"),
             figures::thousands(connections as f64)
         );
-        Ok(vec![PageSection { title: "Memory".to_owned(), description, table }])
+        Ok(vec![PageSection { title: MEMORY_TITLE.to_owned(), description, table }])
     }
 }

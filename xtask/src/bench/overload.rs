@@ -15,6 +15,8 @@ use super::targets::BenchTarget;
 use super::{HttpBench, machine};
 use crate::XtaskResult;
 
+pub(super) const TITLE: &str = "Overload";
+
 /// Path of the requests, and the server's workers and work time.
 const SLOW: &str = "/test/slow";
 const WORKERS: u64 = 4;
@@ -112,7 +114,7 @@ impl HttpBench {
             multiples = MULTIPLES.map(|multiple| multiple.to_string()).join(", "),
             let_through = ADMITTED_FACTOR * 100.0,
         );
-        Ok(vec![PageSection { title: "Overload".to_owned(), description, table }])
+        Ok(vec![PageSection { title: TITLE.to_owned(), description, table }])
     }
 
     fn overload_plan(&self, capacity: f64) -> LoadPlan {

@@ -11,6 +11,8 @@ use super::targets::BenchTarget;
 use super::{HttpBench, machine};
 use crate::XtaskResult;
 
+pub(super) const TITLE: &str = "Malformed requests";
+
 /// Malformed requests per server and round.
 const REQUESTS: u64 = 2000;
 
@@ -105,7 +107,7 @@ impl HttpBench {
              the stream at the client. Between them lies the answer of status 400.",
             figures::thousands(self.quick_or_full(REQUESTS) as f64)
         );
-        Ok(vec![PageSection { title: "Malformed requests".to_owned(), description, table }])
+        Ok(vec![PageSection { title: TITLE.to_owned(), description, table }])
     }
 }
 

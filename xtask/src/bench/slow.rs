@@ -11,6 +11,10 @@ use super::targets::BenchTarget;
 use super::{HttpBench, machine};
 use crate::XtaskResult;
 
+pub(super) const KNOWN_TITLE: &str = "The figures of server-demo";
+
+pub(super) const BESIDE_FAST_TITLE: &str = "Slow requests beside fast ones";
+
 /// Requests of a background load, which is ended before it completes them. No more, because `ab` reserves 32 bytes for
 /// each.
 const WITHOUT_END: u64 = 20_000_000;
@@ -179,11 +183,7 @@ impl HttpBench {
              rows). nginx has no slow work and is compared for the fast ones only, hyper for those with one client. server-demo never refuses, so rows 4.22 to 4.26 are \
                      measured with `--queue-target off`; by default, a load like that of 4.25 is answered 503. Row 4.26 repeats 4.25 with a maximum wait: requests that \
              waited longer are answered 503, and the times are those of all answers, 503 or not.";
-        Ok(vec![PageSection {
-            title: "The figures of server-demo".to_owned(),
-            description: description.to_owned(),
-            table,
-        }])
+        Ok(vec![PageSection { title: KNOWN_TITLE.to_owned(), description: description.to_owned(), table }])
     }
 
     /// Slow requests alone, and beside as many fast ones as the server can answer.
@@ -241,7 +241,7 @@ impl HttpBench {
              second hop. hyper blocks 300 threads of `spawn_blocking`. Both generators run on the cores that the server runs on, so the added latency includes their own wait for a core.",
             slow.command_line(SLOW)
         );
-        Ok(vec![PageSection { title: "Slow requests beside fast ones".to_owned(), description, table }])
+        Ok(vec![PageSection { title: BESIDE_FAST_TITLE.to_owned(), description, table }])
     }
 }
 

@@ -4,6 +4,8 @@ use std::cell::RefCell;
 
 use super::figures::{self, PageSection};
 
+pub(super) const TITLE: &str = "Targets";
+
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct BenchTarget {
     what: String,
@@ -107,7 +109,7 @@ fn section(targets: &[BenchTarget]) -> PageSection {
     );
     let mut table = figures::table("target | wanted | measured | verdict");
     table.extend(targets.iter().map(BenchTarget::row));
-    PageSection { title: "Targets".to_owned(), description, table }
+    PageSection { title: TITLE.to_owned(), description, table }
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use crate::{XtaskResult, packages, python};
 use load::CoapLoad;
 use peers::{CoapPeer, CoapPrograms};
 
-const TITLE: &str = "CoAP over UDP";
+pub(super) const TITLE: &str = "CoAP over UDP";
 
 /// Requests of a small body: with 64 source ports within their message ids.
 const SMALL_REQUESTS: u32 = 500_000;

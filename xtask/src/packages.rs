@@ -89,10 +89,11 @@ pub(crate) const FOR_BENCH_TCL: [RequiredProgram; 6] = [
 
 /// Programs, headers and packages of Tcl 8.6 for the Tcl extension and its tests. A package without a program is there
 /// if one of its files is.
-pub(crate) const FOR_TCL: [RequiredProgram; 8] = [
+pub(crate) const FOR_TCL: [RequiredProgram; 9] = [
     program("/usr/include/tcl8.6/tcl.h", "tcl8.6-dev"),
     program("/usr/share/doc/tcl-thread/copyright", "tcl-thread"),
     program("/usr/share/doc/tcl-tls/copyright", "tcl-tls"),
+    program("/usr/share/doc/tcllib/copyright", "tcllib"),
     program("cc", "gcc"),
     program("groff", "groff-base"),
     program("openssl", "openssl"),

@@ -33,12 +33,17 @@ struct RunningExample {
 
 impl RunningExample {
     fn start(name: &str, command: &str, driver: &str) -> RunningExample {
+        RunningExample::start_with(name, command, driver, &[])
+    }
+
+    fn start_with(name: &str, command: &str, driver: &str, further: &[&str]) -> RunningExample {
         let packages = package_folder();
         let mut child = Command::new("timeout")
             .args(["--kill-after=5", EXAMPLE_SECONDS])
             .arg(tclsh())
             .arg(example(name))
             .args([command, "0"])
+            .args(further)
             .env("STILLING_TCL_DRIVER", driver)
             .env("TCLLIBPATH", packages.path())
             .stdin(Stdio::null())
@@ -187,5 +192,56 @@ fn httpd_serves_300_clients_at_once() {
         assert_eq!(figure("Complete requests:"), Some("2000"), "on {driver}: {output}");
         assert_eq!(figure("Failed requests:"), Some("0"), "on {driver}: {output}");
         assert_eq!(figure("Non-2xx responses:"), None, "on {driver}: {output}");
+    }
+}
+
+/// Status and body of the answer to a GET by curl.
+fn get(server: &RunningExample, path: &str) -> (String, Vec<u8>) {
+    let outcome = Command::new("curl")
+        .args([
+            "--silent",
+            "--show-error",
+            "--max-time",
+            EXAMPLE_SECONDS,
+            "--write-out",
+            "%{stderr}%{http_code}",
+        ])
+        .arg(format!("http://{}{path}", server.address))
+        .output()
+        .expect("curl is installed: cargo xtask test installs it");
+    (String::from_utf8_lossy(&outcome.stderr).into_owned(), outcome.stdout)
+}
+
+/// Bytes of a file that the package copies in the background, in coroutines; it copies smaller ones at once.
+const LARGE_SIZE: usize = 3_000_000;
+
+/// Row 3.4: an HTTP server that is not ours, unmodified, with its `socket` replaced.
+#[test]
+fn the_server_of_tcllib_answers() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let large: Vec<u8> = (0..LARGE_SIZE).map(|at| (at / 3) as u8).collect();
+    let small = &large[..1000];
+    std::fs::write(folder.path().join("large.bin"), &large).expect("a file");
+    std::fs::write(folder.path().join("small.bin"), small).expect("a file");
+    let root = folder.path().to_str().expect("text");
+    let check = |command, driver| {
+        let server = RunningExample::start_with("tcllib_httpd.tcl", command, driver, &[root]);
+        let ok = |body: &[u8]| ("200".to_owned(), body.to_owned());
+        let described = format!("{command} on {driver}");
+        assert_eq!(get(&server, "/hello"), ok(b"Hello\n"), "{described}");
+        assert_eq!(get(&server, "/small.bin"), ok(small), "{described}");
+        assert!(get(&server, "/large.bin") == ok(&large), "{described}");
+        assert_eq!(get(&server, "/missing").0, "404", "{described}");
+        server
+    };
+    check("socket", "poll");
+    for driver in DRIVERS {
+        let server = check("socket2", driver);
+        let (status, stats) = get(&server, "/stats");
+        let stats = String::from_utf8_lossy(&stats).into_owned();
+        let open = stats.lines().find(|line| line.contains("Sockets open:"));
+        // The listener and this connection: the package's sockets are the extension's.
+        assert_eq!(status, "200", "on {driver}: {stats}");
+        assert!(open.is_some_and(|open| open.contains(">2<")), "on {driver}: {stats}");
     }
 }

@@ -44,7 +44,7 @@ struct TclBench {
 /// A part of the section: its title, and the measurement.
 type Part = (&'static str, fn(&TclBench) -> XtaskResult<PageSection>);
 
-const PARTS: [Part; 11] = [
+const PARTS: [Part; 13] = [
     (exchanges::ONE_CLIENT, TclBench::one_client),
     (exchanges::MANY_CLIENTS, TclBench::many_clients),
     (bulk::SINK, TclBench::sink),
@@ -55,6 +55,8 @@ const PARTS: [Part; 11] = [
     (exchanges::CONNECTIONS, TclBench::connections),
     (http::MODERATE, TclBench::http_moderate),
     (http::MANY, TclBench::http_many),
+    (http::TCLLIB_MODERATE, TclBench::tcllib_moderate),
+    (http::TCLLIB_MANY, TclBench::tcllib_many),
     (cycles::TITLE, TclBench::cycles),
 ];
 
@@ -96,7 +98,7 @@ impl TclBench {
         };
         format!(
             "The same Tcl script runs on Tcl's own `socket` and on `socket2` of the extension, in Tcl {}: the servers are \
-             `xtask/src/bench/tcl/echo.tcl`, `bulk.tcl` and `link.tcl`, and `examples/tcl/httpd.tcl`, each one process with one event loop. \
+             `xtask/src/bench/tcl/echo.tcl`, `bulk.tcl` and `link.tcl`, and `httpd.tcl` and `tcllib_httpd.tcl` in `examples/tcl`, each one process with one event loop. \
              The generator is `cargo run --release -p stilling-bench --example tcp`, which compares every byte; server and \
              generator share the cores. Server CPU is user and system time of all threads of the server's process during the load. \
              `{}` writes this section; rounds are interleaved as above, and each starts each server anew.{without}\n\n{}",

@@ -64,7 +64,7 @@ pub(super) struct TclPrograms {
     pub(super) folder: PathBuf,
     pub(super) generator: PathBuf,
     pub(super) patch_level: String,
-    tclsh: PathBuf,
+    toolchain: TclToolchain,
     /// Folder of a copy of the packages, so that a build during a long run does not change them.
     packages: Option<PathBuf>,
 }
@@ -81,11 +81,16 @@ impl TclPrograms {
         let programs = TclPrograms {
             generator: copy_binary("examples/tcp", &folder)?,
             patch_level: toolchain.evaluate("puts [info patchlevel]")?,
-            tclsh: toolchain.tclsh,
             packages: packages.transpose()?,
+            toolchain,
             folder,
         };
         Ok((guard, programs))
+    }
+
+    /// Version of a package of Tcl scripts; `None` if it does not load.
+    pub(super) fn package_version(&self, name: &str) -> Option<String> {
+        self.toolchain.evaluate(&format!("puts [package require {name}]")).ok()
     }
 
     pub(super) fn has_extension(&self) -> bool {
@@ -117,7 +122,7 @@ impl TclBench {
 
     /// A script, with the peer's command as its first argument.
     pub(super) fn script(&self, peer: TclPeer, script: &str) -> Command {
-        let mut command = Command::new(&self.programs.tclsh);
+        let mut command = Command::new(&self.programs.toolchain.tclsh);
         command.arg(tree::root().join(script)).arg(peer.command());
         if let Some(packages) = &self.programs.packages {
             command.env("TCLLIBPATH", packages);

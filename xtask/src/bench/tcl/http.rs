@@ -98,7 +98,8 @@ impl TclBench {
 
     fn http(&self, part: &HttpPart) -> XtaskResult<PageSection> {
         let HttpPart { title, server, connections, .. } = *part;
-        let requests = self.quick_or_full(part.requests).max(connections as usize) as u64;
+        // Fewer would mostly wait for the clients whose first SYN was dropped.
+        let requests = self.quick_or_full(part.requests).max(2 * connections as usize) as u64;
         let load = HttpLoad::Ab { requests, connections, keep: false };
         let environment = BenchEnvironment {
             folder: self.programs.folder.clone(),

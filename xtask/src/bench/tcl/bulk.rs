@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::Write;
 
 use super::TclBench;
+use super::generator::TcpLoadReport;
 use super::peers::{COMPARED, OWN, TclPeer, TclServer};
 use crate::XtaskResult;
 use crate::bench::figures::{self, Column, PageSection, Series};
@@ -55,15 +56,9 @@ impl TclBench {
         let samples = harness::run_rounds(self.options.rounds, &peers, |round, peer| {
             let server = self.start(*peer, TclServer { script: SCRIPT, arguments })?;
             let (report, cpu_s) = self.load(&server, &options)?;
-            let gigabytes = report.bytes as f64 / 1e9;
             let name = peer.name();
             println!("{title}, round {round}, {name}: {:.2} Gbit/s", report.gigabits_per_s);
-            Ok(BenchSample {
-                rate: report.gigabits_per_s,
-                cpu_s: cpu_s / gigabytes,
-                failures: report.failures,
-                ..BenchSample::default()
-            })
+            Ok(gigabit_sample(&report, cpu_s))
         })?;
         let series = peers.iter().zip(samples).map(|(peer, samples)| Series { server: peer.name(), samples });
         let series: Vec<Series> = series.collect();
@@ -87,7 +82,18 @@ impl TclBench {
     }
 }
 
-fn compared(series: &[Series]) -> Vec<Vec<String>> {
+/// A sample with gigabits per second, and CPU seconds of the server per gigabyte.
+pub(super) fn gigabit_sample(report: &TcpLoadReport, cpu_s: f64) -> BenchSample {
+    BenchSample {
+        rate: report.gigabits_per_s,
+        cpu_s: cpu_s * 1e9 / report.bytes as f64,
+        failures: report.failures,
+        ..BenchSample::default()
+    }
+}
+
+/// A table of such samples, with the ratios to Tcl's own sockets if they are in it.
+pub(super) fn compared(series: &[Series]) -> Vec<Vec<String>> {
     let columns = [
         Column::of("Gbit/s", |sample| Some(sample.rate), figures::two_places),
         Column::of("server CPU s per GB", |sample| Some(sample.cpu_s), figures::two_places),

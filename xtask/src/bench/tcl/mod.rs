@@ -3,6 +3,7 @@
 
 mod bulk;
 mod cycles;
+mod engine;
 mod exchanges;
 mod generator;
 mod http;
@@ -44,12 +45,13 @@ struct TclBench {
 /// A part of the section: its title, and the measurement.
 type Part = (&'static str, fn(&TclBench) -> XtaskResult<PageSection>);
 
-const PARTS: [Part; 13] = [
+const PARTS: [Part; 14] = [
     (exchanges::ONE_CLIENT, TclBench::one_client),
     (exchanges::MANY_CLIENTS, TclBench::many_clients),
     (bulk::SINK, TclBench::sink),
     (bulk::MEMORY, TclBench::memory_source),
     (bulk::FILE, TclBench::file_source),
+    (engine::TITLE, TclBench::engine_bulk),
     (link::TITLE, TclBench::slow_link),
     (idle::TITLE, TclBench::idle),
     (exchanges::CONNECTIONS, TclBench::connections),
@@ -68,7 +70,8 @@ fn prepare(version: TclVersion) -> XtaskResult {
     if toolchain.has_extension() {
         toolchain.build_packages(PackageBuild::Release)?;
     }
-    run(&mut cargo(["build", "--release", "-p", "stilling-bench", "--example", "tcp"]))
+    run(&mut cargo(["build", "--release", "-p", "stilling-bench", "--example", "tcp"]))?;
+    run(&mut cargo(["build", "--release", "-p", "stilling-engine", "--example", "bulk"]))
 }
 
 impl TclBenchArguments {

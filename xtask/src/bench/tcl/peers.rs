@@ -63,6 +63,8 @@ impl NamedServer for TclPeer {
 pub(super) struct TclPrograms {
     pub(super) folder: PathBuf,
     pub(super) generator: PathBuf,
+    /// The example of the engine that moves bulk data.
+    pub(super) engine_bulk: PathBuf,
     pub(super) patch_level: String,
     toolchain: TclToolchain,
     /// Folder of a copy of the packages, so that a build during a long run does not change them.
@@ -80,6 +82,7 @@ impl TclPrograms {
         });
         let programs = TclPrograms {
             generator: copy_binary("examples/tcp", &folder)?,
+            engine_bulk: copy_binary("examples/bulk", &folder)?,
             patch_level: toolchain.evaluate("puts [info patchlevel]")?,
             packages: packages.transpose()?,
             toolchain,

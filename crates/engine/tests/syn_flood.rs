@@ -70,11 +70,7 @@ fn a_flood_is_detected_within_eight_samples() {
     thread::scope(|scope| {
         scope.spawn(|| {
             network.enter_clients();
-            let mut generator = SynGenerator::new(server.address, unused_addresses());
-            for _ in 0..40 {
-                generator.send(250);
-                thread::sleep(Duration::from_millis(50));
-            }
+            SynGenerator::new(server.address, unused_addresses()).flood(40);
         });
         let event = server.next_flood_event();
         let ListenEvent::FloodBegan { sample, unanswered, has_cookies: true } = event else {

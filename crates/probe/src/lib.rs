@@ -4,11 +4,14 @@
 //! Waits end with a condition, not after a fixed time; [`HANG_TIMEOUT`] only limits them. Every method panics at the
 //! caller's line when the server misbehaves.
 //!
-//! Also: [`allocations`], a counting allocator; [`nats`], scripted and fake NATS servers; [`network`], two network
-//! namespaces of a test's own; [`syn_flood`], connection requests without clients.
+//! Also: [`allocations`], a counting allocator; [`line_client`], one exchange with an echo server; [`nats`], scripted and
+//! fake NATS servers; [`network`], two network namespaces of a test's own; [`syn_flood`], connection requests without
+//! clients.
 #![deny(unsafe_code)]
 
 pub mod allocations;
+
+pub mod line_client;
 
 pub mod nats;
 

@@ -5,7 +5,7 @@
 //! everything ends with the test.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
 use std::net::Ipv4Addr;
 use std::os::fd::AsFd;
 use std::process::{Child, Command, Stdio};
@@ -48,16 +48,31 @@ impl TestNetwork {
         if std::env::var_os(INSIDE).is_some() {
             return Some(TestNetwork::new());
         }
-        let mut command = Command::new("unshare");
-        command.args(["--user", "--map-root-user", "--net", "--"]);
+        let mut command = inside_command();
         command.arg(std::env::current_exe().expect("the test binary has a path"));
-        command.args(["--exact", name, "--nocapture", "--test-threads", "1"]).env(INSIDE, "1");
+        command.args(["--exact", name, "--nocapture", "--test-threads", "1"]);
         let outcome = command.output().expect("util-linux is installed");
         let [output, errors] = [&outcome.stdout, &outcome.stderr].map(|text| String::from_utf8_lossy(text));
         assert!(outcome.status.success(), "{output}\n{errors}");
         assert!(output.contains("1 passed"), "there is a test {name}: {output}");
         print_measurements(&output);
         None
+    }
+
+    /// Runs this program again, with the same arguments, in a network namespace of its own. Returns the network inside,
+    /// and `None` outside when the program has succeeded there. Its output is this program's.
+    ///
+    /// # Errors
+    /// If `unshare` does not start, or the program inside fails.
+    pub fn enter_program() -> io::Result<Option<TestNetwork>> {
+        if std::env::var_os(INSIDE).is_some() {
+            return Ok(Some(TestNetwork::new()));
+        }
+        let mut command = inside_command();
+        command.arg(std::env::current_exe()?).args(std::env::args_os().skip(1));
+        let status = command.status()?;
+        let failed = || io::Error::other(format!("in the network namespace: {status}"));
+        if status.success() { Ok(None) } else { Err(failed()) }
     }
 
     fn new() -> TestNetwork {
@@ -105,6 +120,13 @@ impl TestNetwork {
             thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })
     }
+}
+
+/// A command that runs its further arguments in a network namespace of their own.
+fn inside_command() -> Command {
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user", "--net", "--"]).env(INSIDE, "1");
+    command
 }
 
 /// A counter of the group `TcpExt` in the network namespace of the calling thread.

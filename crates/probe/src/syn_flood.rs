@@ -1,11 +1,17 @@
 //! Connection requests without clients: SYN segments with sources that no host has. For networks of a test's own only.
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::thread;
+use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, Type};
 
 /// Most segments of a generator.
 pub const SEGMENTS_MAX: u32 = 20_000;
+
+/// Segments of one round of [`SynGenerator::flood`], and the pause after it: 5,000 segments per second.
+const ROUND_SEGMENTS: u32 = 250;
+const ROUND_PAUSE: Duration = Duration::from_millis(50);
 
 const IP_SIZE: usize = 20;
 /// With the option for the maximum segment size.
@@ -50,6 +56,18 @@ impl SynGenerator {
             let segment = self.segment();
             self.socket.send_to(&segment, &target).expect("the network is up");
             self.sent += 1;
+        }
+    }
+
+    /// Sends 250 segments every 50 ms, `rounds` times.
+    ///
+    /// # Panics
+    /// As [`send`](Self::send).
+    #[track_caller]
+    pub fn flood(&mut self, rounds: u32) {
+        for _ in 0..rounds {
+            self.send(ROUND_SEGMENTS);
+            thread::sleep(ROUND_PAUSE);
         }
     }
 

@@ -1,14 +1,14 @@
 //! SYN floods and full accept queues, at a script's listener in network namespaces of the test's own.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader};
 use std::net::{SocketAddrV4, TcpStream};
 use std::process::{Child, ChildStdout};
 use std::thread;
 use std::time::Duration;
 
-use stilling_probe::HANG_TIMEOUT;
 use stilling_probe::network::{SERVER, TestNetwork, unused_addresses};
 use stilling_probe::syn_flood::SynGenerator;
+use stilling_probe::{HANG_TIMEOUT, line_client};
 
 use crate::harness::{finish, run_on_all, start_on};
 
@@ -24,7 +24,7 @@ const SERVER_SCRIPT: &str = r#"
     set ::accepts 0
     proc accept {channel host port} {
         incr ::accepts
-        fconfigure $channel -blocking 0 -buffering line
+        fconfigure $channel -blocking 0 -buffering line -translation lf
         fileevent $channel readable [list serve $channel]
     }
     proc serve {channel} {
@@ -87,21 +87,12 @@ impl ScriptServer {
 }
 
 fn exchange(server: SocketAddrV4, line: &str) {
-    let stream = TcpStream::connect_timeout(&server.into(), HANG_TIMEOUT).expect("valid clients connect");
-    stream.set_read_timeout(Some(HANG_TIMEOUT)).expect("a socket takes a timeout");
-    (&stream).write_all(format!("{line}\n").as_bytes()).expect("the server reads");
-    let mut answer = vec![0; line.len()];
-    (&stream).read_exact(&mut answer).expect("the server answers");
-    assert_eq!(answer, line.as_bytes());
+    line_client::exchange(server.into(), line).expect("valid clients connect and are answered");
 }
 
 fn flood(network: &TestNetwork, server: SocketAddrV4) {
     network.enter_clients();
-    let mut generator = SynGenerator::new(server, unused_addresses());
-    for _ in 0..60 {
-        generator.send(250);
-        thread::sleep(Duration::from_millis(50));
-    }
+    SynGenerator::new(server, unused_addresses()).flood(60);
 }
 
 /// Rows 3.7, 3.9, 3.10: all valid clients connect during a flood; the backlog is raised while it lasts and lowered

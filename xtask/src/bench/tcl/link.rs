@@ -3,7 +3,7 @@
 use std::process::{Child, Command, Stdio};
 
 use super::TclBench;
-use super::peers::{COMPARED, TclPeer, TclServer};
+use super::peers::{COMPARED, TclPeer, TclServer, wrapped};
 use crate::XtaskResult;
 use crate::bench::figures::{self, PageSection};
 use crate::bench::targets::BenchTarget;
@@ -53,7 +53,7 @@ impl SlowLink {
             "ip link add name receiver type veth peer name sender netns {pid} && \
              ip address add {RECEIVER}/24 dev receiver && ip link set receiver up"
         )))?;
-        run(link.enter(Command::new("sh")).arg("-c").arg(format!(
+        run(link.enter(&Command::new("sh")).arg("-c").arg(format!(
             "ip address add {SENDER}/24 dev sender && ip link set sender up && \
              tc qdisc add dev sender root tbf rate {LINK_MEGABITS}mbit burst 32k latency 50ms"
         )))?;
@@ -61,14 +61,10 @@ impl SlowLink {
     }
 
     /// The command, run in the sender's namespace.
-    fn enter(&self, command: Command) -> Command {
+    fn enter(&self, command: &Command) -> Command {
         let mut entered = Command::new("nsenter");
-        entered.args(["--target", &self.holder.id().to_string(), "--net", "--"]).arg(command.get_program());
-        entered.args(command.get_args());
-        for (name, value) in command.get_envs() {
-            entered.env(name, value.expect("no variable is removed"));
-        }
-        entered
+        entered.args(["--target", &self.holder.id().to_string(), "--net", "--"]);
+        wrapped(entered, command)
     }
 }
 
@@ -113,7 +109,7 @@ impl TclBench {
         let before = server.cpu_s();
         let mut sender = self.script(peer, SCRIPT);
         sender.args(["send", RECEIVER, &count, &server.address.port().to_string()]);
-        let output = link.enter(sender).stderr(Stdio::inherit()).output()?;
+        let output = link.enter(&sender).stderr(Stdio::inherit()).output()?;
         let received_cpu_s = server.cpu_s() - before;
         let text = String::from_utf8_lossy(&output.stdout);
         let report = SenderReport::parse(&text).ok_or_else(|| format!("the sender printed {text:?}"))?;

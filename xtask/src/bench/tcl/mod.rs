@@ -5,6 +5,7 @@ mod bulk;
 mod cycles;
 mod engine;
 mod exchanges;
+mod floods;
 mod generator;
 mod http;
 mod idle;
@@ -45,7 +46,7 @@ struct TclBench {
 /// A part of the section: its title, and the measurement.
 type Part = (&'static str, fn(&TclBench) -> XtaskResult<PageSection>);
 
-const PARTS: [Part; 14] = [
+const PARTS: [Part; 15] = [
     (exchanges::ONE_CLIENT, TclBench::one_client),
     (exchanges::MANY_CLIENTS, TclBench::many_clients),
     (bulk::SINK, TclBench::sink),
@@ -60,6 +61,7 @@ const PARTS: [Part; 14] = [
     (http::TCLLIB_MODERATE, TclBench::tcllib_moderate),
     (http::TCLLIB_MANY, TclBench::tcllib_many),
     (cycles::TITLE, TclBench::cycles),
+    (floods::TITLE, TclBench::syn_flood),
 ];
 
 /// Builds and installs all programs; requires a network.
@@ -70,7 +72,8 @@ fn prepare(version: TclVersion) -> XtaskResult {
     if toolchain.has_extension() {
         toolchain.build_packages(PackageBuild::Release)?;
     }
-    run(&mut cargo(["build", "--release", "-p", "stilling-bench", "--example", "tcp"]))?;
+    let examples = ["--example", "tcp", "--example", "syn_flood"];
+    run(cargo(["build", "--release", "-p", "stilling-bench"]).args(examples))?;
     run(&mut cargo(["build", "--release", "-p", "stilling-engine", "--example", "bulk"]))
 }
 

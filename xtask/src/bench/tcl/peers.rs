@@ -65,6 +65,8 @@ pub(super) struct TclPrograms {
     pub(super) generator: PathBuf,
     /// The example of the engine that moves bulk data.
     pub(super) engine_bulk: PathBuf,
+    /// Valid clients during a SYN flood.
+    pub(super) syn_flood: PathBuf,
     pub(super) patch_level: String,
     toolchain: TclToolchain,
     /// Folder of a copy of the packages, so that a build during a long run does not change them.
@@ -83,6 +85,7 @@ impl TclPrograms {
         let programs = TclPrograms {
             generator: copy_binary("examples/tcp", &folder)?,
             engine_bulk: copy_binary("examples/bulk", &folder)?,
+            syn_flood: copy_binary("examples/syn_flood", &folder)?,
             patch_level: toolchain.evaluate("puts [info patchlevel]")?,
             packages: packages.transpose()?,
             toolchain,
@@ -135,4 +138,13 @@ impl TclBench {
         }
         command
     }
+}
+
+/// A program that starts a script, given as the program's last arguments.
+pub(super) fn wrapped(mut program: Command, script: &Command) -> Command {
+    program.arg(script.get_program()).args(script.get_args());
+    for (name, value) in script.get_envs() {
+        program.env(name, value.expect("no variable is removed"));
+    }
+    program
 }

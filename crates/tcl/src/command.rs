@@ -164,7 +164,8 @@ fn open_listener(
         host: switches.local_host,
         port: listener_port(interp, words, at)?,
         family: Family::of(interp),
-        backlog: switches.backlog,
+        // As in the core, a negative number is the system's maximum.
+        backlog: switches.backlog.filter(|backlog| *backlog >= 0),
         reuse_address: switches.reuse_address.unwrap_or(true),
         reuse_port: switches.reuse_port.unwrap_or(false),
     };

@@ -14,6 +14,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use stilling_engine::driver::WakeHandle;
+use stilling_engine::driver::signals::block_thread_signals;
 
 use crate::addresses::{Family, LookupError, host_number, is_numeric, look_up};
 use crate::slab::SlabKey;
@@ -263,6 +264,7 @@ impl LookupPool {
 
 /// Runs look-ups until there are none for a while.
 fn run_thread() {
+    block_thread_signals();
     while let Some(query) = next_query() {
         let outcome = query.run();
         let recipients = LookupPool::get().pending.remove(&query).unwrap_or_default();

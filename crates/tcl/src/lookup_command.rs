@@ -81,6 +81,8 @@ pub(crate) struct ScriptLookup {
     delete_guard: RefCell<Option<DeleteGuard>>,
     lookup: RefCell<Option<Lookup>>,
     outcome: RefCell<Option<LookupOutcome>>,
+    /// The script of a trace did not start it.
+    may_trace: bool,
 }
 
 impl ScriptLookup {
@@ -95,6 +97,7 @@ impl ScriptLookup {
             delete_guard: RefCell::default(),
             lookup: RefCell::default(),
             outcome: RefCell::default(),
+            may_trace: trace::may_trace_new_channel(),
         });
         let key = sockets.insert(SocketChannel::Lookup(Rc::clone(&waiting)));
         if query.is_numeric() {
@@ -137,7 +140,7 @@ impl ScriptLookup {
     /// The look-up is over; its event is queued next.
     pub(crate) fn set_outcome(&self, outcome: LookupOutcome) {
         let lookup = self.lookup.take();
-        if let Some(lookup) = lookup {
+        if let Some(lookup) = lookup.filter(|_| self.may_trace) {
             trace::record(TraceEvent::LookedUp, None, || outcome_text(lookup.host(), &outcome));
         }
         self.outcome.replace(Some(outcome));

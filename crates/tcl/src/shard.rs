@@ -173,6 +173,7 @@ pub(crate) trait SocketShard {
     fn detach(&mut self, token: Token) -> bool;
     /// Calls `act` with the socket's descriptor, which may be temporary.
     fn with_descriptor(&mut self, token: Token, act: &mut dyn FnMut(BorrowedFd<'_>)) -> io::Result<()>;
+    fn share_descriptor(&mut self, token: Token);
     fn with_listener(&mut self, listener: u32, act: &mut dyn FnMut(BorrowedFd<'_>)) -> io::Result<()>;
     fn peer_address(&mut self, token: Token) -> io::Result<SocketAddr>;
     fn local_address(&mut self, token: Token) -> io::Result<SocketAddr>;
@@ -286,6 +287,10 @@ impl<D: Driver<Socket = OwnedFd>> SocketShard for Shard<D, SocketService> {
             io.detach();
         });
         requested.is_some()
+    }
+
+    fn share_descriptor(&mut self, token: Token) {
+        Shard::share_descriptor(self, token);
     }
 
     fn with_descriptor(&mut self, token: Token, act: &mut dyn FnMut(BorrowedFd<'_>)) -> io::Result<()> {

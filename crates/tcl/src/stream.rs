@@ -542,7 +542,10 @@ impl ChannelDriver for Stream {
             (descriptor.as_raw_fd(), owned)
         });
         let (raw, owned) = found.ok()?;
-        let Some(owned) = owned else { return Some(raw) };
+        let Some(owned) = owned else {
+            sockets.share_descriptor(socket);
+            return Some(raw);
+        };
         let handle = self.handle.take().or(owned.ok());
         let raw = handle.as_ref().map(AsRawFd::as_raw_fd);
         self.handle.set(handle);

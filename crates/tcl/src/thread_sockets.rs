@@ -355,6 +355,11 @@ impl ThreadSockets {
         self.with_shard(socket, |shard| shard.send_to(socket.token(), from, to))
     }
 
+    /// The socket's descriptor is given to others, for example to a child process.
+    pub(crate) fn share_descriptor(&self, socket: ShardSocket) {
+        self.with_shard(socket, |shard| shard.share_descriptor(socket.token()));
+    }
+
     /// Calls `act` with the socket's descriptor, which may be temporary.
     pub(crate) fn with_descriptor<R>(
         &self,

@@ -188,10 +188,11 @@ fn set(interp: Interp, value: Value) {
         "off" | "" => return,
         "on" => OUTPUT.set(TraceOutput::StandardError),
         _ => {
-            let delete_guard = interp.on_delete(|| {
-                let removed = SCRIPT.with_borrow_mut(Option::take);
-                OUTPUT.set(TraceOutput::Off);
-                if let Some(script) = removed {
+            let delete_guard = interp.on_delete(move || {
+                // Another interpreter may have set its script meanwhile.
+                let own = SCRIPT.with_borrow_mut(|script| script.take_if(|script| script.interp == interp));
+                if let Some(script) = own {
+                    OUTPUT.set(TraceOutput::Off);
                     script.delete_guard.forget();
                 }
             });

@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
+use stilling_engine::driver::signals::block_thread_signals;
 
 use crate::tcl::ThreadId;
 
@@ -55,7 +56,7 @@ impl Waiter {
     }
 
     fn run(&self) {
-        block_signals();
+        block_thread_signals();
         let mut events = Vec::with_capacity(EVENTS_MAX);
         loop {
             events.clear();
@@ -73,16 +74,6 @@ impl Waiter {
                 unsafe { registration.thread.alert() };
             }
         }
-    }
-}
-
-/// Leaves all signals to the program's own threads.
-fn block_signals() {
-    // SAFETY: all zeros is a valid value of this plain structure, and both calls only change it and this thread's mask.
-    unsafe {
-        let mut all: libc::sigset_t = std::mem::zeroed();
-        libc::sigfillset(&raw mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, std::ptr::null_mut());
     }
 }
 

@@ -1,4 +1,4 @@
-//! Signals: counts them and wakes the shards.
+//! Signals: counts them and wakes the shards; blocks them in helper threads.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -6,6 +6,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use stilling_ring::Wake;
+
+/// Leaves all signals to the program's other threads.
+pub fn block_thread_signals() {
+    // SAFETY: all zeros is a valid value of this plain structure, and both calls only change it and this thread's mask.
+    unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, std::ptr::null_mut());
+    }
+}
 
 /// Installs handlers for `signals` (numbers as in signal(7)), until the process ends: each signal adds one to `count`
 /// and runs the actions of all `wakes`.

@@ -35,6 +35,7 @@ pub use self::report::{
 };
 
 use self::netstat::{ListenSettings, NetstatReader};
+use crate::driver::signals::block_thread_signals;
 use crate::driver::sockopt;
 use crate::limits::LISTEN_SAMPLE_INTERVAL;
 use crate::{Clock, Time, net};
@@ -69,7 +70,7 @@ type ListenCallback = Box<dyn Fn(&ListenEvent) + Send>;
 #[derive(Default)]
 struct WatchState {
     counters: Arc<ListenWatchCounters>,
-    callbacks: Mutex<Vec<ListenCallback>>,
+    callbacks: Mutex<ListenCallbacks>,
     registry: Mutex<ListenerRegistry>,
     /// Notified when the last listener is unregistered.
     is_empty: Condvar,
@@ -136,10 +137,15 @@ impl ListenWatch {
         Ok(WatchedListener { shared: Arc::clone(&self.shared), id, counters })
     }
 
-    /// Calls `callback` with every change from now on, in the watch's thread. It may register and drop listeners, and
+    /// Calls `callback` with every change from now on, in the watch's thread; at once, and here, with an earlier
+    /// [`ListenEvent::CountersUnavailable`]. It may register and drop listeners, and
     /// should return soon: no sample is taken meanwhile. It must not panic, nor add callbacks.
     pub fn on_change(&self, callback: impl Fn(&ListenEvent) + Send + 'static) {
-        self.shared.callbacks().push(Box::new(callback));
+        let mut callbacks = self.shared.callbacks();
+        if let Some(event) = &callbacks.unavailable {
+            callback(event);
+        }
+        callbacks.list.push(Box::new(callback));
     }
 
     /// The counters of the watch; readable without a lock.
@@ -238,7 +244,7 @@ impl WatchState {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn callbacks(&self) -> MutexGuard<'_, Vec<ListenCallback>> {
+    fn callbacks(&self) -> MutexGuard<'_, ListenCallbacks> {
         self.callbacks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -260,6 +266,7 @@ impl WatchState {
     /// Samples until no listener is registered.
     fn run(&self, mut sampler: ListenSampler, unavailable: Option<ListenEvent>) {
         let _ending = EndGuard(self);
+        block_thread_signals();
         unavailable.into_iter().for_each(|event| self.report(&[event]));
         while self.wait_for_sample() {
             let events = sampler.sample(self);
@@ -280,9 +287,25 @@ impl WatchState {
 
     fn report(&self, events: &[ListenEvent]) {
         if !events.is_empty() {
-            let callbacks = self.callbacks();
-            events.iter().for_each(|event| callbacks.iter().for_each(|callback| callback(event)));
+            let mut callbacks = self.callbacks();
+            events.iter().for_each(|event| callbacks.call(event));
         }
+    }
+}
+
+#[derive(Default)]
+struct ListenCallbacks {
+    list: Vec<ListenCallback>,
+    /// The event that later callbacks need, too.
+    unavailable: Option<ListenEvent>,
+}
+
+impl ListenCallbacks {
+    fn call(&mut self, event: &ListenEvent) {
+        if let ListenEvent::CountersUnavailable { .. } = event {
+            self.unavailable = Some(event.clone());
+        }
+        self.list.iter().for_each(|callback| callback(event));
     }
 }
 
@@ -423,7 +446,8 @@ impl RegisteredListener {
         let pressure = ListenPressure {
             is_flooded,
             has_dropped: dropped > 0 && has_full_queue,
-            backlog_max: backlog_max.unwrap_or(queue.max),
+            // The system caps it.
+            backlog_max: backlog_max.unwrap_or(i32::MAX.cast_unsigned()),
         };
         let wanted = self.control.sample(at, queue, pressure)?;
         self.listen(wanted).ok()?;

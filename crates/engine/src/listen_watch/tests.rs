@@ -164,3 +164,15 @@ fn other_sockets_are_refused() {
     assert!(watch.register(&unix, 8).is_err());
     assert!(!watch.shared.lock().is_running);
 }
+
+/// An operator learns that floods are not detected, whenever the callback was added.
+#[test]
+fn a_later_callback_gets_the_failure_of_the_counters() {
+    let watch = ListenWatch::new();
+    let event = ListenEvent::CountersUnavailable { error: "denied".to_owned() };
+    watch.shared.report(std::slice::from_ref(&event));
+    let (sender, received) = channel();
+    watch.on_change(move |event| sender.send(event.clone()).unwrap());
+    assert_eq!(received.try_recv(), Ok(event));
+    assert!(received.try_recv().is_err(), "once");
+}

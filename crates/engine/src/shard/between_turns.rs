@@ -157,6 +157,12 @@ impl<D: Driver, V: Service> Shard<D, V> {
         }
     }
 
+    /// Declares that the connection's descriptor was given to others, for example to a child process, and may keep the
+    /// socket open: nothing is reported for it after its close.
+    pub fn share_descriptor(&mut self, token: Token) {
+        self.driver.set_shared(token);
+    }
+
     /// The socket of a listener, or the datagram socket, with this number.
     ///
     /// # Errors

@@ -2,12 +2,13 @@
 
 use std::io::{self, Read};
 use std::net::Shutdown;
+use std::os::fd::AsFd;
 
 use stilling_engine::CloseReason;
 use stilling_engine::driver::Wait;
 use stilling_simulation::suite::system::SystemDriver;
 
-use crate::harness::{Call, OwnerLoop, expect_read, is_ended_now, reset, write};
+use crate::harness::{Call, OwnerLoop, SILENCE_MS, expect_read, is_ended_now, reset, write};
 
 const WOULD_BLOCK: io::ErrorKind = io::ErrorKind::WouldBlock;
 
@@ -153,4 +154,23 @@ pub(crate) fn a_drain_closes_at_once<S: SystemDriver>() {
     owner.turn();
     assert!(is_ended_now(&mut client));
     owner.expect(Call::Closed(0, CloseReason::Drained));
+}
+
+/// A closed connection whose descriptor a child process still has wakes the shard no more.
+pub(crate) fn a_shared_descriptor_is_silent_after_the_close<S: SystemDriver>() {
+    let mut owner = OwnerLoop::<S>::new();
+    let (token, mut client) = owner.connection();
+    owner.with(token, |_, io| io.await_readable());
+    write(&mut client, b"first");
+    owner.expect(Call::Readable(token));
+    let child = owner.shard.descriptor(token).expect("it is open").as_fd().try_clone_to_owned();
+    let child = child.expect("a descriptor is free");
+    owner.shard.share_descriptor(token);
+    owner.with(token, |_, io| io.finish(CloseReason::Done));
+    owner.run_until(|owner| owner.calls().pop().is_some());
+    for _ in 0..3 {
+        write(&mut client, b"for the child");
+        assert!(!owner.wait(SILENCE_MS), "an event of a closed connection");
+    }
+    drop(child);
 }

@@ -18,7 +18,7 @@ use stilling_simulation::suite::system::SystemDriver;
 const HANG_MS: i32 = 20_000;
 
 /// Milliseconds without an event that count as silence.
-const SILENCE_MS: i32 = 20;
+pub(crate) const SILENCE_MS: i32 = 20;
 
 /// Turns in a row after which the loop counts as busy.
 const TURNS_MAX: u32 = 100;
@@ -162,7 +162,7 @@ impl<S: SystemDriver> OwnerLoop<S> {
 
     /// Waits as a foreign loop does, at most `timeout_ms`, and then runs turns until the shard may wait again. Returns
     /// whether the shard had an event.
-    fn wait(&mut self, timeout_ms: i32) -> bool {
+    pub(crate) fn wait(&mut self, timeout_ms: i32) -> bool {
         let has_event = polls_readable(self.waitable, timeout_ms);
         if has_event {
             self.turn();

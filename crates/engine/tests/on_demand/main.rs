@@ -48,6 +48,7 @@ on_every_driver! {
     ends::the_peers_end_is_found_by_the_owner,
     ends::a_half_closed_connection_still_carries_bytes,
     ends::a_reset_while_idle_is_found_by_the_owner,
+    ends::a_shared_descriptor_is_silent_after_the_close,
     ends::a_reset_is_readable,
     ends::a_reset_is_writable_if_only_that_is_awaited,
     ends::a_close_takes_one_turn,

@@ -262,7 +262,18 @@ fn parse_ttl(value: &str) -> Result<u32, OptionError> {
     })
 }
 
-/// Makes a connected socket receive from all addresses again (connect(2) with `AF_UNSPEC`).
+/// Makes a connected socket receive from all addresses again, at the same port (connect(2) with `AF_UNSPEC`).
 fn disconnect(socket: BorrowedFd<'_>) -> io::Result<()> {
-    Ok(rustix::net::connect_unspec(socket)?)
+    let socket_ref = SockRef::from(&socket);
+    let local = || Ok::<_, io::Error>(socket_ref.local_addr()?.as_socket());
+    let before = local()?;
+    rustix::net::connect_unspec(socket)?;
+    // The system releases a port that it chose itself.
+    if let (Some(before), Some(mut after)) = (before, local()?)
+        && after.port() == 0
+    {
+        after.set_port(before.port());
+        socket_ref.bind(&after.into())?;
+    }
+    Ok(())
 }

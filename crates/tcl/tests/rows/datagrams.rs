@@ -272,6 +272,12 @@ fn options_are_readable_and_settable() {
         }
         check "a destination" [read $socket] stranger
         check "a connection" [read $connected] {}
+        set port [fconfigure $connected -myport]
+        fconfigure $connected -remote {}
+        check "without a remote address it keeps its port" [fconfigure $connected -myport] $port
+        fconfigure $third -remote [list 127.0.0.1 $port]
+        puts -nonewline $third anyone
+        check "it receives from all" [read $connected] anyone
         fconfigure $connected -remote [list 127.0.0.1 [fconfigure $third -myport]]
         puts -nonewline $third stranger
         check "connected anew" [read $connected] stranger

@@ -143,3 +143,18 @@ fn iocp_stats_has_five_counts_in_two_forms() {
         "#,
     );
 }
+
+/// In Tcl 9, a negative `-backlog` is the system's maximum, as in the core; the watch does not lower it.
+#[test]
+fn a_negative_backlog_is_the_maximum() {
+    run_on_all(
+        r#"
+        if {![package vsatisfies [info patchlevel] 9]} exit
+        stilling::install
+        set listeners [list [socket -server list -myaddr 127.0.0.1 0] [socket -server list -backlog -1 -myaddr 127.0.0.1 0]]
+        foreach report [dict get [stilling::stats] floods listeners] { lappend configured [dict get $report configured] }
+        check "both are alike" [lindex $configured 0] [lindex $configured 1]
+        check "not 0" [expr {[lindex $configured 1] > 0}] 1
+        "#,
+    );
+}

@@ -177,6 +177,7 @@ fn a_script_does_not_feed_itself() {
             incr ::calls
             lappend ::opened [socket2 -async 127.0.0.1 1] [socket2 -udp] [socket2 -server list -myaddr 127.0.0.1 0]
             catch {socket2 127.0.0.1 1}
+            socket2 -lookup localhost -command {lappend ::looked_up}
         }
         stilling::trace open_more
         set udp [socket2 -udp]
@@ -184,6 +185,7 @@ fn a_script_does_not_feed_itself() {
         foreach channel $::opened { catch {fconfigure $channel -error} }
         after 100 {set ::slept 1}
         wait slept
+        check "the look-up is over" [info exists ::looked_up] 1
         check "one line, one call" $::calls 1
         foreach channel $::opened { close $channel }
         after 20 {set ::slept 1}

@@ -50,6 +50,8 @@ enum TcpLoad {
     Send,
     /// Bulk data from the server
     Receive,
+    /// Connects without data, one after another
+    Connect,
     /// Idle connections: prints `holding N`, then `answered N` for each line of standard input
     Hold {
         /// Source address
@@ -69,6 +71,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
         TcpLoad::Send => tcp::send(to, bulk_span, timeout)?,
         TcpLoad::Receive => tcp::receive(to, bulk_span, timeout)?,
+        TcpLoad::Connect => tcp::connect(to, bulk_span, timeout),
         TcpLoad::Hold { source } => {
             return hold(HeldConnections::open(to, source, connections, size, timeout)?, connections);
         }

@@ -1,10 +1,11 @@
 //! Generator for plain TCP servers that echo, read or write bytes: exchanges in a closed loop, a connection per exchange,
-//! bulk data in one direction, and connections held idle.
+//! bulk data in one direction, connects alone, and connections held idle.
 //!
 //! Every byte is compared with the expected one.
 
 mod bulk;
 mod connection;
+mod connects;
 mod exchanges;
 mod held;
 #[cfg(test)]
@@ -16,6 +17,7 @@ use hdrhistogram::Histogram;
 use serde::Serialize;
 
 pub use bulk::{BULK_PATTERN_SIZE, bulk_pattern, receive, send};
+pub use connects::connect;
 pub use exchanges::{EXCHANGE_SIZE_MAX, ExchangePlan, run};
 pub use held::HeldConnections;
 
@@ -26,7 +28,7 @@ pub use crate::statistics::LatencySummary;
 pub struct TcpReport {
     /// Seconds from the first send to the last byte.
     pub elapsed_s: f64,
-    /// Exchanges with the right answer.
+    /// Exchanges with the right answer, or connects.
     pub exchanges: u64,
     /// The same per second.
     pub rate_per_s: f64,
@@ -38,7 +40,7 @@ pub struct TcpReport {
     pub failures: u64,
     /// The first failure.
     pub evidence: Option<String>,
-    /// Times from send to answer; with a connection per exchange, from connect(2).
+    /// Times from send to answer; with a connection per exchange, from connect(2). Or times of connect(2).
     pub latency: LatencySummary,
 }
 

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::Duration;
 
-use super::{ExchangePlan, HeldConnections, bulk_pattern, receive, run, send};
+use super::{ExchangePlan, HeldConnections, bulk_pattern, connect, receive, run, send};
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -94,6 +94,17 @@ fn bulk_data_is_counted_and_compared() {
     });
     let report = receive(shifted, span, TIMEOUT).expect("a report");
     assert!(report.evidence.as_ref().is_some_and(|text| text.starts_with("wrong bytes")), "{report:?}");
+}
+
+#[test]
+fn connects_are_counted_and_refused_ones_are_failures() {
+    let span = Duration::from_millis(50);
+    let to = serve(|_| ());
+    let report = connect(to, span, TIMEOUT);
+    assert!(report.failures == 0 && report.exchanges > 0 && report.latency.max_us > 0.0, "{report:?}");
+    let closed = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port");
+    let report = connect(closed, span, TIMEOUT);
+    assert!(report.failures > 0 && report.exchanges == 0 && report.evidence.is_some(), "{report:?}");
 }
 
 #[test]

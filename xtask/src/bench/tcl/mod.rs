@@ -11,6 +11,7 @@ mod http;
 mod idle;
 mod link;
 mod peers;
+mod slow_script;
 
 use clap::Args;
 
@@ -46,7 +47,7 @@ struct TclBench {
 /// A part of the section: its title, and the measurement.
 type Part = (&'static str, fn(&TclBench) -> XtaskResult<PageSection>);
 
-const PARTS: [Part; 15] = [
+const PARTS: [Part; 17] = [
     (exchanges::ONE_CLIENT, TclBench::one_client),
     (exchanges::MANY_CLIENTS, TclBench::many_clients),
     (bulk::SINK, TclBench::sink),
@@ -61,6 +62,8 @@ const PARTS: [Part; 15] = [
     (http::TCLLIB_MODERATE, TclBench::tcllib_moderate),
     (http::TCLLIB_MANY, TclBench::tcllib_many),
     (cycles::TITLE, TclBench::cycles),
+    (slow_script::CONNECTS, TclBench::connects_to_blocked),
+    (slow_script::OTHER_THREAD, TclBench::beside_blocked_thread),
     (floods::TITLE, TclBench::syn_flood),
 ];
 

@@ -131,7 +131,8 @@ impl TclBench {
         let mut command = Command::new(&self.programs.toolchain.tclsh);
         command.arg(tree::root().join(script)).arg(peer.command());
         if let Some(packages) = &self.programs.packages {
-            command.env("TCLLIBPATH", packages);
+            let others = self.programs.toolchain.library_path();
+            command.env("TCLLIBPATH", format!("{{{}}} {others}", packages.display()));
         }
         if let Some(driver) = peer.driver() {
             command.env("STILLING_TCL_DRIVER", driver);

@@ -20,11 +20,12 @@ pub(super) const TCLLIB_MODERATE: &str = "tcllib's HTTP server, ab with 300 conn
 pub(super) const TCLLIB_MANY: &str = "tcllib's HTTP server, ab with 5,000 connections";
 
 /// The port 0 lets the system choose one.
-const HTTPD: TclServer = TclServer { script: "examples/tcl/httpd.tcl", arguments: &["0"] };
+pub(super) const HTTPD: TclServer = TclServer { script: "examples/tcl/httpd.tcl", arguments: &["0"] };
 
-const TCLLIB_HTTPD: TclServer = TclServer { script: "examples/tcl/tcllib_httpd.tcl", arguments: &["0"] };
+pub(super) const TCLLIB_HTTPD: TclServer =
+    TclServer { script: "examples/tcl/tcllib_httpd.tcl", arguments: &["0"] };
 
-const PATH: &str = "/hello";
+pub(super) const PATH: &str = "/hello";
 
 const REQUESTS: usize = 50_000;
 
@@ -101,11 +102,7 @@ impl TclBench {
         // Fewer would mostly wait for the clients whose first SYN was dropped.
         let requests = self.quick_or_full(part.requests).max(2 * connections as usize) as u64;
         let load = HttpLoad::Ab { requests, connections, keep: false };
-        let environment = BenchEnvironment {
-            folder: self.programs.folder.clone(),
-            binary: self.programs.generator.clone(),
-            counts_instructions: false,
-        };
+        let environment = self.environment();
         let peers = self.available(&COMPARED);
         let samples = harness::run_rounds(self.options.rounds, &peers, |round, peer| {
             let server = self.start(*peer, server)?;
@@ -121,6 +118,15 @@ impl TclBench {
         self.judge_http(part, &series);
         let description = format!("`{}` to `{}`.", load.command_line(PATH), server.script);
         Ok(PageSection { title: title.to_owned(), description, table: with_failed_stock(compared(&series)) })
+    }
+
+    /// The environment of `ab`.
+    pub(super) fn environment(&self) -> BenchEnvironment {
+        BenchEnvironment {
+            folder: self.programs.folder.clone(),
+            binary: self.programs.generator.clone(),
+            counts_instructions: false,
+        }
     }
 
     fn judge_http(&self, part: &HttpPart, series: &[Series]) {

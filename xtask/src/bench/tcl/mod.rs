@@ -12,6 +12,7 @@ mod idle;
 mod link;
 mod peers;
 mod slow_script;
+mod stages;
 
 use clap::Args;
 
@@ -47,7 +48,7 @@ struct TclBench {
 /// A part of the section: its title, and the measurement.
 type Part = (&'static str, fn(&TclBench) -> XtaskResult<PageSection>);
 
-const PARTS: [Part; 17] = [
+const PARTS: [Part; 18] = [
     (exchanges::ONE_CLIENT, TclBench::one_client),
     (exchanges::MANY_CLIENTS, TclBench::many_clients),
     (bulk::SINK, TclBench::sink),
@@ -64,6 +65,7 @@ const PARTS: [Part; 17] = [
     (cycles::TITLE, TclBench::cycles),
     (slow_script::CONNECTS, TclBench::connects_to_blocked),
     (slow_script::OTHER_THREAD, TclBench::beside_blocked_thread),
+    (stages::TITLE, TclBench::stages),
     (floods::TITLE, TclBench::syn_flood),
 ];
 
@@ -107,7 +109,7 @@ impl TclBench {
         };
         format!(
             "The same Tcl script runs on Tcl's own `socket` and on `socket2` of the extension, in Tcl {}: the servers are \
-             `xtask/src/bench/tcl/echo.tcl`, `bulk.tcl` and `link.tcl`, and `httpd.tcl` and `tcllib_httpd.tcl` in `examples/tcl`, each one process with one event loop. \
+             the scripts in `xtask/src/bench/tcl`, and `httpd.tcl` and `tcllib_httpd.tcl` in `examples/tcl`, each one process with one event loop. \
              The generator is `cargo run --release -p stilling-bench --example tcp`, which compares every byte; server and \
              generator share the cores. Server CPU is user and system time of all threads of the server's process during the load. \
              `{}` writes this section; rounds are interleaved as above, and each starts each server anew.{without}\n\n{}",

@@ -219,7 +219,7 @@ pub(crate) fn two_places(value: f64) -> String {
     format!("{value:.2}")
 }
 
-pub(super) fn mebibytes(bytes: u64) -> String {
+pub(crate) fn mebibytes(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / (1024.0 * 1024.0))
 }
 

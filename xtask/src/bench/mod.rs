@@ -28,7 +28,7 @@ pub(crate) mod server;
 mod slow;
 mod sockets;
 mod targets;
-mod tcl;
+pub(crate) mod tcl;
 
 use std::path::{Path, PathBuf};
 

@@ -239,7 +239,7 @@ impl BenchServer {
     }
 
     /// Open descriptors of the server's first process.
-    pub(super) fn descriptors(&self) -> XtaskResult<usize> {
+    pub(crate) fn descriptors(&self) -> XtaskResult<usize> {
         Ok(fs::read_dir(format!("/proc/{}/fd", self.child.id()))?.count())
     }
 
@@ -272,11 +272,18 @@ impl BenchServer {
         let of = |id: u32| pss(&fs::read_to_string(format!("/proc/{id}/smaps_rollup")).unwrap_or_default());
         self.processes().into_iter().filter_map(of).sum()
     }
+
+    /// Resident bytes of the server's first process, with all of what it shares (`Rss`): other processes do not change
+    /// the figure.
+    pub(crate) fn resident(&self) -> u64 {
+        let rollup = fs::read_to_string(format!("/proc/{}/smaps_rollup", self.child.id()));
+        bytes_of("Rss:", &rollup.unwrap_or_default()).unwrap_or(0)
+    }
 }
 
 impl BenchServer {
     /// Largest resident memory of the server so far in bytes, the sum of its current processes.
-    pub(super) fn peak_memory(&self) -> u64 {
+    pub(crate) fn peak_memory(&self) -> u64 {
         let of =
             |id: u32| peak_resident(&fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default());
         self.processes().into_iter().filter_map(of).sum()
@@ -449,13 +456,17 @@ impl ProcessStat {
 
 /// The `Pss` of a process in bytes, from `/proc/PID/smaps_rollup`.
 fn pss(rollup: &str) -> Option<u64> {
-    let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:"))?;
-    Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? * 1024)
+    bytes_of("Pss:", rollup)
 }
 
 /// The largest resident memory of a process in bytes, from `/proc/PID/status`.
 fn peak_resident(status: &str) -> Option<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    bytes_of("VmHWM:", status)
+}
+
+/// A figure of a file in `/proc` that gives it in units of 1,024 bytes.
+fn bytes_of(label: &str, text: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(label))?;
     Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? * 1024)
 }
 

@@ -54,8 +54,8 @@ impl TclBench {
         let options = [load.to_owned(), format!("--seconds={}", self.seconds())];
         let peers = self.available(&COMPARED);
         let samples = harness::run_rounds(self.options.rounds, &peers, |round, peer| {
-            let server = self.start(*peer, TclServer { script: SCRIPT, arguments })?;
-            let (report, cpu_s) = self.load(&server, &options)?;
+            let server = self.programs.start(*peer, TclServer { script: SCRIPT, arguments })?;
+            let (report, cpu_s) = self.programs.load(&server, &options)?;
             let name = peer.name();
             println!("{title}, round {round}, {name}: {:.2} Gbit/s", report.gigabits_per_s);
             Ok(gigabit_sample(&report, cpu_s))

@@ -15,24 +15,23 @@ const CYCLES: usize = 100_000;
 /// Connections before the first reading.
 const WARM_UP: usize = 1000;
 
+/// Options of the generator for connections that carry one exchange each.
+pub(crate) fn cycle_options(count: u64) -> Vec<String> {
+    let options = ["exchange", "--close", "--connections=20"];
+    options.map(str::to_owned).into_iter().chain([format!("--count={count}")]).collect()
+}
+
 impl TclBench {
     pub(super) fn cycles(&self) -> XtaskResult<PageSection> {
         let mut table = figures::table(
             "server | per second | descriptors before | after | memory before | after | failures",
         );
         for peer in self.available(&COMPARED) {
-            let server = self.start(peer, ECHO)?;
-            let options = |count: usize| {
-                vec![
-                    "exchange".to_owned(),
-                    "--close".to_owned(),
-                    "--connections=20".to_owned(),
-                    format!("--count={count}"),
-                ]
-            };
-            self.load(&server, &options(WARM_UP))?;
+            let server = self.programs.start(peer, ECHO)?;
+            self.programs.load(&server, &cycle_options(WARM_UP as u64))?;
             let (descriptors, memory) = (server.descriptors()?, server.memory());
-            let (report, cpu_s) = self.load(&server, &options(self.quick_or_full(CYCLES)))?;
+            let (report, cpu_s) =
+                self.programs.load(&server, &cycle_options(self.quick_or_full(CYCLES) as u64))?;
             let (descriptors_after, memory_after) = (server.descriptors()?, server.memory());
             let name = peer.name();
             table.push(vec![
@@ -51,8 +50,8 @@ impl TclBench {
             }
         }
         let description = format!(
-            "`tcp exchange --close --connections=20 --count={}`, after {} connections.",
-            self.quick_or_full(CYCLES),
+            "`tcp {}`, after {} connections.",
+            cycle_options(self.quick_or_full(CYCLES) as u64).join(" "),
             figures::thousands(WARM_UP as f64)
         );
         Ok(PageSection { title: TITLE.to_owned(), description, table })

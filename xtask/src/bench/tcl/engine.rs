@@ -40,7 +40,7 @@ impl TclBench {
             command.args(case.arguments);
             let command_line = format!("bulk {}", case.arguments.join(" "));
             let server = BenchServer::announced(case.name, command_line, command)?;
-            let (report, cpu_s) = self.load(&server, &[case.load.to_owned(), seconds.clone()])?;
+            let (report, cpu_s) = self.programs.load(&server, &[case.load.to_owned(), seconds.clone()])?;
             println!("{TITLE}, round {round}, {}: {:.2} Gbit/s", case.name, report.gigabits_per_s);
             Ok(gigabit_sample(&report, cpu_s))
         })?;

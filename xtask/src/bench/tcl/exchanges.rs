@@ -49,8 +49,8 @@ impl TclBench {
         ];
         options.extend(further.iter().map(|option| (*option).to_owned()));
         let series = harness::series(self.options.rounds, title, &self.available(&COMPARED), |peer| {
-            let server = self.start(*peer, ECHO)?;
-            let (report, cpu_s) = self.load(&server, &options)?;
+            let server = self.programs.start(*peer, ECHO)?;
+            let (report, cpu_s) = self.programs.load(&server, &options)?;
             Ok(report.sample(cpu_s))
         })?;
         self.judge(title, &series, wanted);

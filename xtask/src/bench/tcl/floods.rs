@@ -60,7 +60,7 @@ impl TclBench {
         let reports = harness::run_rounds(self.options.rounds, &peers, |round, peer| {
             let mut program = Command::new(&self.programs.syn_flood);
             program.arg(format!("--seconds={SECONDS}"));
-            let mut script = self.script(*peer, SCRIPT);
+            let mut script = self.programs.script(*peer, SCRIPT);
             script.arg(SERVER);
             let report: FloodReport = report(&mut wrapped(program, &script))?;
             println!("{TITLE}, round {round}, {}: {report:?}", peer.name());

@@ -6,7 +6,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use serde::Deserialize;
 
-use super::TclBench;
+use super::peers::TclPrograms;
 use crate::XtaskResult;
 use crate::bench::sample::BenchSample;
 use crate::bench::server::BenchServer;
@@ -17,13 +17,13 @@ const HELD_PER_PROCESS: usize = 15_000;
 
 /// The part of a report that the tables show.
 #[derive(Debug, Deserialize)]
-pub(super) struct TcpLoadReport {
+pub(crate) struct TcpLoadReport {
     elapsed_s: f64,
-    exchanges: u64,
-    rate_per_s: f64,
+    pub(crate) exchanges: u64,
+    pub(crate) rate_per_s: f64,
     pub(super) bytes: u64,
     pub(super) gigabits_per_s: f64,
-    pub(super) failures: u64,
+    pub(crate) failures: u64,
     evidence: Option<String>,
     latency: LatencyFigures,
 }
@@ -55,10 +55,10 @@ impl TcpLoadReport {
     }
 }
 
-impl TclBench {
+impl TclPrograms {
     /// Puts a load on a server; returns the report and the CPU seconds of the server.
-    pub(super) fn load(&self, server: &BenchServer, options: &[String]) -> XtaskResult<(TcpLoadReport, f64)> {
-        let mut command = Command::new(&self.programs.generator);
+    pub(crate) fn load(&self, server: &BenchServer, options: &[String]) -> XtaskResult<(TcpLoadReport, f64)> {
+        let mut command = Command::new(&self.generator);
         command.args(options).arg(server.address.to_string());
         let before = server.cpu_s();
         let report: TcpLoadReport = report(&mut command)?;
@@ -76,7 +76,7 @@ impl TclBench {
         while left > 0 {
             let part = left.min(HELD_PER_PROCESS);
             let source = Ipv4Addr::new(127, 0, 1, processes.len() as u8 + 1);
-            let mut command = Command::new(&self.programs.generator);
+            let mut command = Command::new(&self.generator);
             command.args(["hold", "--connections", &part.to_string(), "--source", &source.to_string()]);
             processes.push(HoldingProcess::start(command.arg(to.to_string()), part)?);
             left -= part;

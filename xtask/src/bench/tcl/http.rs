@@ -105,7 +105,7 @@ impl TclBench {
         let environment = self.environment();
         let peers = self.available(&COMPARED);
         let samples = harness::run_rounds(self.options.rounds, &peers, |round, peer| {
-            let server = self.start(*peer, server)?;
+            let server = self.programs.start(*peer, server)?;
             let sample = load.measure(&server, PATH, &environment);
             println!("{title}, round {round}, {}: {}", peer.name(), outcome(&sample));
             // Tcl's own sockets end a process that has too many: a result, too.

@@ -40,11 +40,11 @@ const END: &str = "end\n";
 
 /// What a server says of itself.
 #[derive(Debug, PartialEq, Eq)]
-struct ServerStats {
+pub(crate) struct ServerStats {
     accepted: usize,
     /// Bytes of the pools of `iocp_stats`.
-    general: Option<u64>,
-    special: Option<u64>,
+    pub(crate) general: Option<u64>,
+    pub(crate) special: Option<u64>,
 }
 
 struct IdleFigures {
@@ -95,11 +95,11 @@ impl TclBench {
     }
 
     fn measure_idle(&self, peer: TclPeer, connections: usize) -> XtaskResult<IdleFigures> {
-        let server = self.start(peer, ECHO)?;
+        let server = self.programs.start(peer, ECHO)?;
         let mut watcher = StatsConnection::open(&server)?;
         watcher.read()?;
         let before = server.memory();
-        let mut held = self.hold(server.address, connections)?;
+        let mut held = self.programs.hold(server.address, connections)?;
         // The watcher is one of the accepted connections.
         let stats = watcher.wait_for(connections + 1)?;
         let idle = server.memory();
@@ -137,9 +137,9 @@ impl TclBench {
 
     /// Whether a server on Tcl's own sockets ends when it gets more connections than select(2) can have.
     fn aborts_beyond_select(&self) -> XtaskResult<bool> {
-        let server = self.start(TclPeer::Stock, ECHO)?;
+        let server = self.programs.start(TclPeer::Stock, ECHO)?;
         // Connections beyond the limit can break before they are all open.
-        let held = self.hold(server.address, BEYOND_SELECT);
+        let held = self.programs.hold(server.address, BEYOND_SELECT);
         let start = Instant::now();
         while start.elapsed() < STATS_TIMEOUT {
             // A process that has ended has no memory.
@@ -176,16 +176,16 @@ impl IdleFigures {
 }
 
 /// A connection that reads the server's statistics.
-struct StatsConnection(TcpStream);
+pub(crate) struct StatsConnection(TcpStream);
 
 impl StatsConnection {
-    fn open(server: &BenchServer) -> XtaskResult<StatsConnection> {
+    pub(crate) fn open(server: &BenchServer) -> XtaskResult<StatsConnection> {
         let stream = TcpStream::connect(server.address)?;
         stream.set_read_timeout(Some(STATS_TIMEOUT))?;
         Ok(StatsConnection(stream))
     }
 
-    fn read(&mut self) -> XtaskResult<ServerStats> {
+    pub(crate) fn read(&mut self) -> XtaskResult<ServerStats> {
         self.0.write_all(b"stats\n")?;
         let mut text = String::new();
         let mut buffer = [0; 1024];

@@ -104,10 +104,11 @@ impl TclBench {
 
     fn send_over(&self, link: &SlowLink, peer: TclPeer, bytes: usize) -> XtaskResult<Vec<String>> {
         let count = bytes.to_string();
-        let server =
-            self.start(peer, TclServer { script: SCRIPT, arguments: &["receive", RECEIVER, &count] })?;
+        let server = self
+            .programs
+            .start(peer, TclServer { script: SCRIPT, arguments: &["receive", RECEIVER, &count] })?;
         let before = server.cpu_s();
-        let mut sender = self.script(peer, SCRIPT);
+        let mut sender = self.programs.script(peer, SCRIPT);
         sender.args(["send", RECEIVER, &count, &server.address.port().to_string()]);
         let output = link.enter(&sender).stderr(Stdio::inherit()).output()?;
         let received_cpu_s = server.cpu_s() - before;

@@ -16,6 +16,10 @@ mod stages;
 
 use clap::Args;
 
+pub(crate) use cycles::cycle_options;
+pub(crate) use idle::StatsConnection;
+pub(crate) use peers::{TclPeer, TclPrograms, TclServer};
+
 use super::figures::PageSection;
 use super::harness::{self, BenchOptions, is_wanted};
 use super::targets::{BenchTarget, BenchTargets};
@@ -23,7 +27,6 @@ use super::{enter_namespace, machine};
 use crate::steps::{cargo, run};
 use crate::tcl::{PackageBuild, TclToolchain, TclVersion, install_programs};
 use crate::{XtaskResult, packages};
-use peers::TclPrograms;
 
 pub(super) const TITLE: &str = "Tcl channels";
 
@@ -70,7 +73,7 @@ const PARTS: [Part; 18] = [
 ];
 
 /// Builds and installs all programs; requires a network.
-fn prepare(version: TclVersion) -> XtaskResult {
+pub(crate) fn prepare(version: TclVersion) -> XtaskResult {
     packages::install(&packages::FOR_BENCH_TCL)?;
     install_programs()?;
     let toolchain = TclToolchain::find(version)?;

@@ -12,7 +12,7 @@ use crate::tcl::{TclToolchain, TclVersion, copy_packages};
 use crate::tree;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum TclPeer {
+pub(crate) enum TclPeer {
     /// Tcl's own.
     Stock,
     Uring,
@@ -60,21 +60,21 @@ impl NamedServer for TclPeer {
 }
 
 /// The programs, with a folder that is removed with its guard.
-pub(super) struct TclPrograms {
+pub(crate) struct TclPrograms {
     pub(super) folder: PathBuf,
     pub(super) generator: PathBuf,
     /// The example of the engine that moves bulk data.
     pub(super) engine_bulk: PathBuf,
     /// Valid clients during a SYN flood.
     pub(super) syn_flood: PathBuf,
-    pub(super) patch_level: String,
+    pub(crate) patch_level: String,
     toolchain: TclToolchain,
     /// Folder of a copy of the packages, so that a build during a long run does not change them.
     packages: Option<PathBuf>,
 }
 
 impl TclPrograms {
-    pub(super) fn find(version: TclVersion) -> XtaskResult<(tempfile::TempDir, TclPrograms)> {
+    pub(crate) fn find(version: TclVersion) -> XtaskResult<(tempfile::TempDir, TclPrograms)> {
         let guard = tempfile::tempdir()?;
         let folder = guard.path().to_owned();
         let toolchain = TclToolchain::find(version)?;
@@ -106,9 +106,9 @@ impl TclPrograms {
 
 /// A server as a Tcl script: its path from the root, and its arguments after the command.
 #[derive(Clone, Copy)]
-pub(super) struct TclServer<'a> {
-    pub(super) script: &'static str,
-    pub(super) arguments: &'a [&'a str],
+pub(crate) struct TclServer<'a> {
+    pub(crate) script: &'static str,
+    pub(crate) arguments: &'a [&'a str],
 }
 
 impl TclBench {
@@ -117,9 +117,11 @@ impl TclBench {
         let is_available = |peer: &TclPeer| *peer == TclPeer::Stock || self.programs.has_extension();
         all.iter().copied().filter(is_available).collect()
     }
+}
 
+impl TclPrograms {
     /// Starts a server, which announces its address.
-    pub(super) fn start(&self, peer: TclPeer, server: TclServer) -> XtaskResult<BenchServer> {
+    pub(crate) fn start(&self, peer: TclPeer, server: TclServer) -> XtaskResult<BenchServer> {
         let mut command = self.script(peer, server.script);
         command.args(server.arguments);
         let command_line = format!("tclsh {} {}", server.script, peer.command());
@@ -128,10 +130,10 @@ impl TclBench {
 
     /// A script, with the peer's command as its first argument.
     pub(super) fn script(&self, peer: TclPeer, script: &str) -> Command {
-        let mut command = Command::new(&self.programs.toolchain.tclsh);
+        let mut command = Command::new(&self.toolchain.tclsh);
         command.arg(tree::root().join(script)).arg(peer.command());
-        if let Some(packages) = &self.programs.packages {
-            let others = self.programs.toolchain.library_path();
+        if let Some(packages) = &self.packages {
+            let others = self.toolchain.library_path();
             command.env("TCLLIBPATH", format!("{{{}}} {others}", packages.display()));
         }
         if let Some(driver) = peer.driver() {

@@ -44,8 +44,8 @@ impl TclBench {
         options.push(format!("--seconds={}", self.slow_script_seconds()));
         let peers = self.available(&COMPARED);
         let series = harness::series(self.options.rounds, title, &peers, |peer| {
-            let server = self.start(*peer, TclServer { script: SCRIPT, arguments: &[listener] })?;
-            let (report, cpu_s) = self.load(&server, &options)?;
+            let server = self.programs.start(*peer, TclServer { script: SCRIPT, arguments: &[listener] })?;
+            let (report, cpu_s) = self.programs.load(&server, &options)?;
             Ok(report.sample(cpu_s))
         })?;
         for name in OWN.map(TclPeer::name) {

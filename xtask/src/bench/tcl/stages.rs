@@ -150,14 +150,14 @@ impl TclBench {
         let (port, script) = (control.port().to_string(), tree::root().join(staged.server.script));
         let script = script.display().to_string();
         let arguments = [&[port.as_str(), &script], staged.server.arguments].concat();
-        let server = self.start(peer, TclServer { script: WRAPPER, arguments: &arguments })?;
+        let server = self.programs.start(peer, TclServer { script: WRAPPER, arguments: &arguments })?;
         let requests = self.quick_or_full(staged.requests);
         let before = StageReading::read(control)?;
         let failures = match staged.load {
             Load::Exchanges(connections) => {
                 let connections = format!("--connections={connections}");
                 let options = ["exchange".to_owned(), connections, format!("--count={requests}")];
-                self.load(&server, &options)?.0.failures
+                self.programs.load(&server, &options)?.0.failures
             }
             Load::Ab(connections) => {
                 let load = HttpLoad::Ab { requests: requests as u64, connections, keep: false };

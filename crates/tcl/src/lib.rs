@@ -32,6 +32,7 @@ mod read_ahead;
 mod readiness;
 mod shard;
 mod slab;
+mod special_pool;
 mod stages;
 mod stats;
 mod stats_commands;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use stilling_engine::Time;
 
-use crate::stats;
+use crate::special_pool::SPECIAL_POOL;
 
 /// Bytes per buffer of the mode `burst-detection`.
 pub(crate) const BURST_BUFFER_SIZE: usize = 4096;
@@ -131,7 +131,7 @@ impl ReadAhead {
                 Ok(len) => {
                     let is_full = len == buffer_size;
                     buffer.truncate(len);
-                    stats::add_special_bytes(len);
+                    SPECIAL_POOL.add(len);
                     self.buffers.push_back(buffer.into_boxed_slice());
                     count += 1;
                     // A full buffer: the burst needs one more. Beyond the expected number, only a burst goes on.
@@ -160,7 +160,7 @@ impl ReadAhead {
         into[..count].copy_from_slice(&unread[..count]);
         self.consumed += count;
         if self.consumed == buffer.len() {
-            stats::remove_special_bytes(buffer.len());
+            SPECIAL_POOL.remove(buffer.len());
             self.consumed = 0;
             self.buffers.pop_front();
             if self.buffers.is_empty() {
@@ -173,7 +173,7 @@ impl ReadAhead {
 
 impl Drop for ReadAhead {
     fn drop(&mut self) {
-        stats::remove_special_bytes(self.buffers.iter().map(|buffer| buffer.len()).sum());
+        SPECIAL_POOL.remove(self.buffers.iter().map(|buffer| buffer.len()).sum());
     }
 }
 

@@ -38,42 +38,6 @@ pub(crate) fn sum(of: impl Fn(&EngineCounters) -> u64) -> u64 {
     counters().iter().filter_map(Weak::upgrade).map(|shard| of(&shard)).sum()
 }
 
-/// Bytes received ahead of scripts.
-static SPECIAL_BYTES: AtomicI64 = AtomicI64::new(0);
-
-/// The most of them since memory was last returned to the system.
-static SPECIAL_PEAK: AtomicI64 = AtomicI64::new(0);
-
-/// A peak from which on memory is returned to the system once most of it is free.
-const RETURNED_FROM: i64 = 4 * 1024 * 1024;
-
-pub(crate) fn add_special_bytes(count: usize) {
-    let now = SPECIAL_BYTES.fetch_add(count as i64, Ordering::Relaxed) + count as i64;
-    SPECIAL_PEAK.fetch_max(now, Ordering::Relaxed);
-}
-
-pub(crate) fn remove_special_bytes(count: usize) {
-    let now = SPECIAL_BYTES.fetch_sub(count as i64, Ordering::Relaxed) - count as i64;
-    let peak = SPECIAL_PEAK.load(Ordering::Relaxed);
-    if peak >= RETURNED_FROM && now <= peak / 8 {
-        SPECIAL_PEAK.store(now, Ordering::Relaxed);
-        return_free_memory();
-    }
-}
-
-/// Buffers of many connections lie between other blocks, where the allocator keeps them.
-fn return_free_memory() {
-    #[cfg(target_env = "gnu")]
-    // SAFETY: it only releases pages that the allocator does not use.
-    unsafe {
-        libc::malloc_trim(0);
-    }
-}
-
-pub(crate) fn special_bytes() -> i64 {
-    SPECIAL_BYTES.load(Ordering::Relaxed)
-}
-
 /// Bytes that the system has copied between files and sockets.
 static FCOPY_BYTES: AtomicI64 = AtomicI64::new(0);
 

@@ -5,6 +5,7 @@ use stilling_engine::counters::EngineCounters;
 
 use crate::driver_choice;
 use crate::floods;
+use crate::special_pool::SPECIAL_POOL;
 use crate::stages;
 use crate::stats;
 use crate::tcl::{CommandResult, Interp, Value, Words};
@@ -22,7 +23,7 @@ pub(crate) fn iocp_stats(interp: Interp, words: &Words<'_>) -> CommandResult {
         // An accept that cannot be posted again does not exist here: the listening socket stays armed.
         ("Unreplaced AcceptEx calls:", 0),
         ("General pool bytes in use:", stats::general_bytes()),
-        ("Special pool bytes in use:", stats::special_bytes()),
+        ("Special pool bytes in use:", SPECIAL_POOL.bytes()),
     ];
     let mut text = String::new();
     for (key, count) in counts {
@@ -61,7 +62,7 @@ pub(crate) fn stilling_stats(interp: Interp, words: &Words<'_>) -> CommandResult
         ("driver", Value::text(&driver)),
         ("sockets_open", Value::integer(stats::open_sockets())),
         ("general_bytes", Value::integer(stats::general_bytes())),
-        ("special_bytes", Value::integer(stats::special_bytes())),
+        ("special_bytes", Value::integer(SPECIAL_POOL.bytes())),
         ("accepted", count(|shard| shard.accepted.get())),
         ("connected", count(|shard| shard.connected.get())),
         ("adopted", count(|shard| shard.adopted.get())),

@@ -33,6 +33,7 @@ use crate::lookup::LookupInbox;
 use crate::poll_policy::{BUSY_POLL, PollPolicy, SOCKET_WAIT};
 use crate::shard::{self, SocketEvent, SocketShard};
 use crate::slab::{Slab, SlabKey};
+use crate::special_pool::SPECIAL_POOL;
 use crate::stages::{self, Stage};
 use crate::stream::Stream;
 use crate::tcl::{self, EventFlags, EventSource, EventSourceGuard};
@@ -592,11 +593,12 @@ impl EventSource for ThreadSockets {
         if self.queued.get() == 0 && permitted.permit_wait() && self.poll_policy.may_wait_for_sockets() {
             self.wait_for_sockets();
         }
+        let return_in = SPECIAL_POOL.return_memory(&self.clock);
         stages::begin_wait();
         if self.queued.get() > 0 {
             return self.poll_policy.end_wait(self.clock.now());
         }
-        let mut earliest: Option<Duration> = None;
+        let mut earliest: Option<Duration> = return_in;
         let mut shards = self.shards.borrow_mut();
         for entry in shards.iter_mut() {
             if let Wait::Until(at) = entry.shard.prepare_to_wait() {

@@ -14,6 +14,7 @@ mod parallel;
 mod schedule;
 mod side;
 mod succession;
+mod tcl;
 mod watch;
 mod well_behaved;
 
@@ -55,6 +56,8 @@ enum SoakCommand {
     Coap(coap::CoapSoak),
     /// Hostile clients of every kind beside a valid load
     Hostile(hostile::HostileSoak),
+    /// A Tcl server through many connections, and under clients that send faster than it reads
+    Tcl(tcl::TclSoak),
 }
 
 #[derive(Args)]
@@ -135,13 +138,7 @@ impl SoakVerdict {
 
 impl SoakArguments {
     pub(crate) fn run(self) -> XtaskResult {
-        enter_namespace(|| {
-            packages::install(&packages::FOR_SOAK)?;
-            if matches!(self.what, SoakCommand::Coap(_)) {
-                coap::CoapSoak::prepare()?;
-            }
-            run(&mut cargo(["build", "--release", "-p", "stilling-cli"]))
-        })?;
+        enter_namespace(|| self.what.prepare())?;
         match self.what {
             SoakCommand::Http(soak) => soak.soak(),
             SoakCommand::Parallel(soak) => soak.soak(),
@@ -150,7 +147,22 @@ impl SoakArguments {
             SoakCommand::Burst(soak) => soak.soak(),
             SoakCommand::Coap(soak) => soak.soak(),
             SoakCommand::Hostile(soak) => soak.soak(),
+            SoakCommand::Tcl(soak) => soak.soak(),
         }
+    }
+}
+
+impl SoakCommand {
+    /// Builds and installs the programs.
+    fn prepare(&self) -> XtaskResult {
+        if matches!(self, SoakCommand::Tcl(_)) {
+            return tcl::TclSoak::prepare();
+        }
+        packages::install(&packages::FOR_SOAK)?;
+        if matches!(self, SoakCommand::Coap(_)) {
+            coap::CoapSoak::prepare()?;
+        }
+        run(&mut cargo(["build", "--release", "-p", "stilling-cli"]))
     }
 }
 

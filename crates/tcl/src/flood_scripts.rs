@@ -6,13 +6,12 @@
 //! ```
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
 use stilling_engine::listen_watch::{ListenEvent, ListenWatch};
 
+use crate::recent_events::RecentEvents;
 use crate::tcl::{
     self, CommandResult, DeleteGuard, EventFlags, EventSource, EventSourceGuard, Interp, ThreadId, Value,
     Words,
@@ -27,22 +26,13 @@ enum FloodChange {
     Ended { lasted_ms: u64 },
 }
 
-/// What the watch's thread shares with the threads that have scripts.
-struct RecentChanges {
-    /// Oldest first.
-    changes: VecDeque<FloodChange>,
-    /// Woken under the lock; a thread is removed before it ends.
-    threads: Vec<ThreadId>,
-}
+static RECENT: RecentEvents<FloodChange> = RecentEvents::new(FLOOD_CHANGES_MAX);
 
-static RECENT: Mutex<RecentChanges> =
-    Mutex::new(RecentChanges { changes: VecDeque::new(), threads: Vec::new() });
+/// The threads that have scripts. Woken under the lock; a thread is removed before it ends.
+static THREADS: Mutex<Vec<ThreadId>> = Mutex::new(Vec::new());
 
-/// The number of all changes so far.
-static CHANGES: AtomicU64 = AtomicU64::new(0);
-
-fn recent() -> MutexGuard<'static, RecentChanges> {
-    RECENT.lock().unwrap_or_else(PoisonError::into_inner)
+fn threads() -> MutexGuard<'static, Vec<ThreadId>> {
+    THREADS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// In the watch's thread: records a change and wakes the threads that have scripts.
@@ -56,13 +46,8 @@ fn on_listen_event(event: &ListenEvent) {
         }
         _ => return,
     };
-    let mut recent = recent();
-    if recent.changes.len() == FLOOD_CHANGES_MAX {
-        recent.changes.pop_front();
-    }
-    recent.changes.push_back(change);
-    CHANGES.fetch_add(1, Ordering::Release);
-    for thread in &recent.threads {
+    RECENT.push(change);
+    for thread in &*threads() {
         // SAFETY: a thread is removed from the list, under this lock, before it ends.
         unsafe { thread.alert() };
     }
@@ -108,14 +93,14 @@ impl FloodScripts {
         }
         let scripts = Rc::new(FloodScripts {
             scripts: RefCell::default(),
-            reported: Cell::new(CHANGES.load(Ordering::Acquire)),
+            reported: Cell::new(RECENT.count()),
             is_event_queued: Cell::new(false),
             source: Cell::new(Some(EventSourceGuard::new())),
         });
         CURRENT.with_borrow_mut(|current| *current = Some(Rc::clone(&scripts)));
-        recent().threads.push(ThreadId::current());
+        threads().push(ThreadId::current());
         tcl::on_thread_exit(|| {
-            recent().threads.retain(|thread| *thread != ThreadId::current());
+            threads().retain(|thread| *thread != ThreadId::current());
             if let Some(scripts) = CURRENT.with_borrow_mut(Option::take) {
                 scripts.source.take();
             }
@@ -151,16 +136,7 @@ impl FloodScripts {
     }
 
     fn has_changes(&self) -> bool {
-        CHANGES.load(Ordering::Acquire) != self.reported.get()
-    }
-
-    /// The changes that were not reported yet, of those that are kept.
-    fn take_changes(&self) -> Vec<FloodChange> {
-        let recent = recent();
-        let total = CHANGES.load(Ordering::Acquire);
-        let count = total.saturating_sub(self.reported.replace(total));
-        let skipped = recent.changes.len().saturating_sub(usize::try_from(count).unwrap_or(usize::MAX));
-        recent.changes.iter().skip(skipped).copied().collect()
+        RECENT.count() != self.reported.get()
     }
 
     fn run_scripts(&self, change: FloodChange) {
@@ -212,7 +188,7 @@ impl EventSource for FloodScripts {
             return false;
         }
         self.is_event_queued.set(false);
-        for change in self.take_changes() {
+        for change in RECENT.take_after(&self.reported) {
             self.run_scripts(change);
         }
         true

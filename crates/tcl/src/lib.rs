@@ -30,6 +30,7 @@ mod options;
 mod poll_policy;
 mod read_ahead;
 mod readiness;
+mod recent_events;
 mod shard;
 mod slab;
 mod special_pool;

@@ -1,4 +1,4 @@
-//! The pool of look-ups, with queries that do not ask the resolver.
+//! The pool of look-ups, with names of this machine only.
 
 use std::sync::atomic::AtomicUsize;
 

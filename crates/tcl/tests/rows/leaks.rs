@@ -1,6 +1,16 @@
 //! Nothing grows with the number of connections that a process has had.
 
-use crate::harness::{run_on_all, run_wrapped};
+use crate::harness::{DRIVERS, run_on_all, run_wrapped};
+
+/// `resident` is the resident memory in KiB.
+const RESIDENT: &str = r#"
+proc resident {} {
+    set file [open /proc/self/status]
+    regexp {VmRSS:\s+(\d+)} [read $file] -> kilobytes
+    close $file
+    return $kilobytes
+}
+"#;
 
 /// `cycles COUNT` opens and closes connections, of which each carries a line in both directions, in all forms of a
 /// close; every tenth is one that fails.
@@ -46,14 +56,8 @@ proc cycles {count} {
 #[test]
 fn descriptors_and_memory_do_not_grow() {
     run_on_all(&format!(
-        "{CYCLES}{}",
+        "{RESIDENT}{CYCLES}{}",
         r#"
-        proc resident {} {
-            set file [open /proc/self/status]
-            regexp {VmRSS:\s+(\d+)} [read $file] -> kilobytes
-            close $file
-            return $kilobytes
-        }
         cycles 500
         set descriptors [llength [glob /proc/self/fd/*]]
         set before [resident]
@@ -93,3 +97,33 @@ fn lost_bytes(cycles: u32) -> u64 {
 fn valgrind_finds_no_errors_and_no_growing_loss() {
     assert_eq!(lost_bytes(10), lost_bytes(60));
 }
+
+/// Rows 3.12, 3.14: the memory of an idle socket, with Tcl's own channel (1,100 to 1,600 bytes).
+#[test]
+fn an_idle_socket_costs_little_memory() {
+    for driver in DRIVERS {
+        run_wrapped(driver, &["prlimit", "--nofile=6000"], &format!("{RESIDENT}{IDLE}"));
+    }
+}
+
+const IDLE: &str = r#"
+    proc accept {channel host port} { lappend ::accepted $channel }
+    proc open_pairs {count} {
+        set listener [socket2 -server accept -myaddr 127.0.0.1 0]
+        for {set i 1} {$i <= $count} {incr i} {
+            lappend ::clients [socket2 127.0.0.1 [port_of $listener]]
+            if {$i % 50 == 0} { while {[llength $::accepted] < $i} { vwait ::accepted } }
+        }
+        close $listener
+    }
+    set accepted {}
+    open_pairs 100
+    foreach channel [concat $accepted $clients] { close $channel }
+    set accepted {}
+    set clients {}
+    set before [resident]
+    open_pairs 2000
+    set bytes [expr {([resident] - $before) * 1024 / 4000}]
+    check "bytes of an idle socket: $bytes" [expr {$bytes < 2500}] 1
+    foreach channel [concat $accepted $clients] { close $channel }
+"#;

@@ -292,6 +292,10 @@ impl ChannelDriver for DatagramSocket {
         self.is_closing.set(true);
     }
 
+    fn unclosed_channel(&self) -> Option<Channel> {
+        self.channel.get().filter(|_| !self.is_closing.get())
+    }
+
     fn close(self: Rc<Self>) -> Result<(), i32> {
         self.trace(TraceEvent::Close, String::new);
         if let DatagramState::Open(socket) = self.state.replace(DatagramState::Closed) {

@@ -386,6 +386,10 @@ impl ChannelDriver for Listener {
         self.is_closing.set(true);
     }
 
+    fn unclosed_channel(&self) -> Option<Channel> {
+        self.channel.get().filter(|_| !self.is_closing.get())
+    }
+
     fn close(self: Rc<Self>) -> Result<(), i32> {
         self.trace(TraceEvent::Close, || {
             format!("{} accepted connections had no script yet", self.accepted.borrow().len())

@@ -440,6 +440,10 @@ impl ChannelDriver for Stream {
         self.is_closing.set(true);
     }
 
+    fn unclosed_channel(&self) -> Option<Channel> {
+        self.channel.get().filter(|_| !self.is_closing.get())
+    }
+
     fn close(self: Rc<Self>) -> Result<(), i32> {
         self.trace_close();
         let state = self.state.replace(StreamState::Closed);

@@ -83,6 +83,9 @@ pub(crate) trait ChannelDriver: Sized {
     /// The channel begins to close: buffered output is still written, then it leaves its thread and is closed.
     fn begin_close(&self);
 
+    /// The channel, unless it has begun to close.
+    fn unclosed_channel(&self) -> Option<Channel>;
+
     /// Ends the channel: its last call.
     fn close(self: Rc<Self>) -> Result<(), i32>;
 
@@ -165,8 +168,7 @@ impl Channel {
             ffi::stcl_create_channel(channel_type.0, c_string(name).as_ptr(), instance, directions.to_mask())
         };
         let channel = NonNull::new(raw).expect("Tcl has no failure of this function but lack of memory");
-        // SAFETY: a live channel; the handler has a reference of its own, because Tcl may call it after the driver's close
-        // when the process ends.
+        // SAFETY: a live channel; the handler has a reference of its own, which it or `run_close` gives back.
         unsafe {
             Rc::increment_strong_count(instance.cast_const().cast::<T>());
             ffi::stcl_on_closing(channel.as_ptr(), run_begin_close::<T>, instance);
@@ -284,6 +286,14 @@ unsafe extern "C" fn run_begin_close<T: ChannelDriver>(instance: *mut c_void) {
 unsafe extern "C" fn run_close<T: ChannelDriver>(instance: *mut c_void, _: *mut RawInterp) -> c_int {
     // SAFETY: the channel's own reference, which Tcl gives back with this last call.
     let driver = unsafe { Rc::from_raw(instance.cast_const().cast::<T>()) };
+    if let Some(channel) = driver.unclosed_channel() {
+        // A channel that is closed during a flush in the background, or with the process, has not run its handler.
+        // SAFETY: a live channel, until this call ends; without the handler its reference is not given back otherwise.
+        unsafe {
+            ffi::stcl_delete_close_handler(channel.0.as_ptr(), run_begin_close::<T>, instance);
+            Rc::decrement_strong_count(instance.cast_const().cast::<T>());
+        }
+    }
     driver.close().err().unwrap_or(0)
 }
 

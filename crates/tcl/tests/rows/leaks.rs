@@ -127,3 +127,41 @@ const IDLE: &str = r#"
     check "bytes of an idle socket: $bytes" [expr {$bytes < 2500}] 1
     foreach channel [concat $accepted $clients] { close $channel }
 "#;
+
+/// Tcl 8.6 closes a channel whose output is written in the background without its close handlers.
+#[test]
+fn a_close_with_unwritten_output_frees_its_channel() {
+    run_on_all(&format!(
+        "{RESIDENT}{}",
+        r#"
+        proc accept {channel host port} {
+            fconfigure $channel -blocking 0
+            fileevent $channel readable [list collect $channel]
+        }
+        proc collect {channel} {
+            read $channel
+            if {[eof $channel]} { close $channel; incr ::closed }
+        }
+        set listener [socket2 -server accept -myaddr 127.0.0.1 0]
+        # Each waits for its look-up when it is closed; at most 100 are open.
+        proc cycles {count} {
+            set ::closed 0
+            for {set i 0} {$i < $count} {incr i} {
+                set client [socket2 -async localhost [port_of $::listener]]
+                fconfigure $client -blocking 0 -recvmode flow-controlled
+                puts $client hello
+                flush $client
+                close $client
+                while {$::closed < $i - 100} { vwait ::closed }
+            }
+            while {$::closed < $count} { vwait ::closed }
+        }
+        cycles 1000
+        set before [resident]
+        cycles 10000
+        set growth [expr {[resident] - $before}]
+        check "growth in kilobytes: $growth" [expr {$growth < 800}] 1
+        check "sockets" [lindex [iocp_stats] 2] 1
+        "#,
+    ));
+}

@@ -76,6 +76,8 @@ enum XtaskCommand {
     TclSuite(tcl::TclSuiteArguments),
     /// Run the Tcl extension's own tests with a selected version of Tcl
     TclRows(tcl::TclRowsArguments),
+    /// Run scripts on the Tcl extension under Valgrind
+    TclValgrind(tcl::TclValgrindArguments),
     /// Run a long load and check that resources return to their earlier level
     Soak(soak::SoakArguments),
 }
@@ -98,6 +100,7 @@ fn main() -> ExitCode {
         XtaskCommand::Tcl(arguments) => arguments.run(),
         XtaskCommand::TclSuite(arguments) => arguments.run(),
         XtaskCommand::TclRows(arguments) => arguments.run(),
+        XtaskCommand::TclValgrind(arguments) => arguments.run(),
         XtaskCommand::Soak(arguments) => arguments.run(),
     };
     match outcome {

@@ -101,6 +101,10 @@ pub(crate) const FOR_TCL: [RequiredProgram; 9] = [
     program("valgrind", "valgrind"),
 ];
 
+/// Programs for `cargo xtask tcl-valgrind`, besides those of Tcl.
+pub(crate) const FOR_TCL_VALGRIND: [RequiredProgram; 3] =
+    [program("ip", "iproute2"), program("prlimit", "util-linux"), program("unshare", "util-linux")];
+
 /// Programs and headers that fetch sources of Tcl and build Tcl 9.0.
 pub(crate) const FOR_TCL_SOURCES: [RequiredProgram; 5] = [
     program("/usr/include/tommath.h", "libtommath-dev"),

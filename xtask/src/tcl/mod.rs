@@ -6,6 +6,7 @@ mod rows;
 mod suite;
 mod tcl9;
 mod toolchain;
+mod valgrind;
 
 use std::path::Path;
 use std::process::Command;
@@ -16,6 +17,7 @@ pub(crate) use extension::{PackageBuild, copy_packages};
 pub(crate) use rows::TclRowsArguments;
 pub(crate) use suite::{TclSuiteArguments, suite_stage};
 pub(crate) use toolchain::{TclToolchain, TclVersion};
+pub(crate) use valgrind::TclValgrindArguments;
 
 use crate::XtaskResult;
 use crate::packages;

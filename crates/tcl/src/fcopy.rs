@@ -4,8 +4,8 @@
 //! and splice(2) move them. Both channels must be binary and without transforms. Everything else, and every error in
 //! the words, is left to the core's command.
 //!
-//! The core marks channels as busy during a copy, for which there is no public function: here a script that reads or
-//! writes a channel during a copy in the background takes or inserts bytes instead of an error.
+//! The core marks channels as busy during a copy, for which there is no public function. During a copy in the
+//! background by this command, reads and writes of the channels succeed: they take bytes from it, or insert some.
 
 mod background;
 mod copy;
@@ -15,7 +15,7 @@ use std::rc::Rc;
 
 use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat};
 
-use self::copy::{Copy, CopyDirection, CopyFailure};
+use self::copy::{CopyDirection, CopyFailure, DirectCopy};
 use crate::dialect::Dialect;
 use crate::stream::Stream;
 use crate::tcl::{Channel, CommandResult, Interest, Interp, Value, Words, is_tcl_9};
@@ -43,7 +43,7 @@ pub(crate) fn fcopy(interp: Interp, words: &Words<'_>) -> CommandResult {
             return Err(interp.fail(&format!("channel \"{name}\" is busy")));
         }
     }
-    let Some(copy) = call.ends(interp) else { return run_core(interp, words) };
+    let Some(copy) = call.direct_copy(interp) else { return run_core(interp, words) };
     for checked in [copy.input.read(&mut []).map(drop), copy.output.check_write()] {
         // The core reports why; a copy of its own is the usual reason.
         if checked.is_err() {
@@ -64,7 +64,7 @@ fn run_core(interp: Interp, words: &Words<'_>) -> CommandResult {
     outcome.unwrap_or_else(|| Err(interp.fail("the command \"chan copy\" is missing")))
 }
 
-fn run_blocking(mut copy: Copy, interp: Interp) -> CommandResult {
+fn run_blocking(mut copy: DirectCopy, interp: Interp) -> CommandResult {
     match copy.run_to_end() {
         Ok(()) => {
             interp.set_result(&Value::integer(copy.total() as i64));
@@ -75,7 +75,7 @@ fn run_blocking(mut copy: Copy, interp: Interp) -> CommandResult {
 }
 
 /// The message that the core has for a failed copy; sets `errorCode`.
-fn failure_text(copy: &Copy, interp: Interp, failure: CopyFailure) -> String {
+fn failure_text(copy: &DirectCopy, interp: Interp, failure: CopyFailure) -> String {
     let (verb, channel, error) = match failure {
         CopyFailure::Read(error) => ("reading", copy.input, error),
         CopyFailure::Write(error) => ("writing", copy.output, error),
@@ -110,7 +110,7 @@ impl FcopyWords {
     }
 
     /// The copy, if the system can make it.
-    fn ends(&self, interp: Interp) -> Option<Copy> {
+    fn direct_copy(&self, interp: Interp) -> Option<DirectCopy> {
         let (input, input_directions) = Channel::find(interp, &self.input)?;
         let (output, output_directions) = Channel::find(interp, &self.output)?;
         let fits = input_directions.has(Interest::READABLE)
@@ -133,7 +133,7 @@ impl FcopyWords {
         if direction == CopyDirection::FromSocket && stream.receives_ahead() {
             return None;
         }
-        Copy::new(input, output, stream, file, direction, self.size)
+        DirectCopy::new(input, output, stream, file, direction, self.size)
     }
 }
 
@@ -145,7 +145,7 @@ fn blocks(channel: Channel) -> bool {
 fn is_plain(channel: Channel, direction: Interest) -> bool {
     let binary = if is_tcl_9() { "iso8859-1" } else { "binary" };
     let translation = channel.option(c"-translation").and_then(|value| value.elements(None).ok());
-    // Of both directions, the input is first.
+    // A channel with both directions has a list of two: the input's, the output's.
     let translation = translation.and_then(|all| match direction {
         Interest::READABLE => all.first().cloned(),
         _ => all.last().cloned(),

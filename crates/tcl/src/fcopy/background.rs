@@ -1,14 +1,14 @@
 //! Copies in the background: steps between other events, and the callback at the end.
 //!
-//! As in the core, the channels do not block during a copy, a channel that is closed ends its copy without a callback,
-//! and so does an interpreter that is deleted. So does, here, a channel that moves to another thread.
+//! As in the core, the channels do not block during a copy, and a closed channel or a deleted interpreter ends the copy
+//! without a callback. Here a channel that moves to another thread does so, too.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::copy::{Copy, CopyDirection, CopyFailure, CopyStep};
+use super::copy::{CopyDirection, CopyFailure, CopyStep, DirectCopy};
 use super::{blocks, failure_text};
 use crate::stream::Stream;
 use crate::tcl::{
@@ -16,7 +16,7 @@ use crate::tcl::{
 };
 
 struct BackgroundCopy {
-    copy: Copy,
+    copy: DirectCopy,
     interp: Interp,
     command: Value,
     delete_guard: DeleteGuard,
@@ -47,7 +47,7 @@ pub(super) fn is_busy(channel: Channel) -> bool {
 }
 
 /// Starts a copy, whose first step is an event.
-pub(super) fn start(copy: Copy, interp: Interp, command: Value) {
+pub(super) fn start(copy: DirectCopy, interp: Interp, command: Value) {
     let table = COPIES.with(Rc::clone);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let (input, output) = (copy.input, copy.output);
@@ -76,7 +76,7 @@ pub(super) fn start(copy: Copy, interp: Interp, command: Value) {
 
 /// Ends the copies of a socket that leaves its thread.
 pub(crate) fn end_copies_of(stream: &Stream) {
-    // A thread at its end has none.
+    // The table does not exist any more when the thread ends.
     let _ = COPIES.try_with(|table| {
         let copies = table.copies.borrow();
         let of_stream = copies.iter().filter(|(_, entry)| std::ptr::eq(&*entry.copy.stream, stream));
@@ -118,7 +118,7 @@ impl BackgroundCopy {
             words.push(Value::text(&failure_text(&self.copy, interp, failure)));
         }
         drop(self.stop(number));
-        // As in the core, the callback is a list; a text that is none is called as it is.
+        // As in the core, the callback is a list; a text that is no list is evaluated unchanged.
         let script = match command.elements(None) {
             Ok(elements) => Value::list(elements.into_iter().chain(words)),
             Err(_) => command,

@@ -53,7 +53,7 @@ pub(super) enum CopyStep {
     Done,
 }
 
-pub(super) struct Copy {
+pub(super) struct DirectCopy {
     pub(super) input: Channel,
     pub(super) output: Channel,
     pub(super) stream: Rc<Stream>,
@@ -65,7 +65,7 @@ pub(super) struct Copy {
     pending: Vec<u8>,
     pending_from: usize,
     pipe: Option<CopyPipe>,
-    /// The system can copy.
+    /// The system copies; false once it has refused to.
     is_direct: bool,
     /// Reported by the next step.
     failed: Option<CopyFailure>,
@@ -79,7 +79,7 @@ struct CopyPipe {
     filled: usize,
 }
 
-impl Copy {
+impl DirectCopy {
     /// `None`: the socket is not connected, or the system does not provide what is necessary.
     pub(super) fn new(
         input: Channel,
@@ -88,13 +88,13 @@ impl Copy {
         file: OwnedFd,
         direction: CopyDirection,
         left: Option<u64>,
-    ) -> Option<Copy> {
+    ) -> Option<DirectCopy> {
         stream.prepare_direct_copy().ok()?;
         let pipe = match direction {
             CopyDirection::ToSocket => None,
             CopyDirection::FromSocket => Some(CopyPipe::new().ok()?),
         };
-        Some(Copy {
+        Some(DirectCopy {
             input,
             output,
             stream,
@@ -307,7 +307,7 @@ impl Copy {
                 self.is_direct = false;
                 Ok(Moved::Bytes)
             }
-            // Of the input, by sendfile(2).
+            // sendfile(2) has this error for a failed read of the input.
             Err(libc::EIO) => Err(CopyFailure::Read(libc::EIO)),
             Err(error) => Err(CopyFailure::Write(error)),
         }

@@ -215,16 +215,17 @@ int stcl_descriptor(Tcl_Channel channel, int direction) {
     return Tcl_GetChannelHandle(channel, direction, &handle) == TCL_OK ? (int) (intptr_t) handle : -1;
 }
 
-/* The value of an option; NULL: the channel has none of this name. */
-Tcl_Obj *stcl_channel_option(Tcl_Channel channel, const char *name) {
+/* Copies the text of an option, without a zero byte; -1: there is no such option, or its text is longer. */
+int stcl_copy_option(Tcl_Channel channel, const char *name, char *into, size_t size) {
     Tcl_DString text;
-    Tcl_Obj *value = NULL;
+    int length = -1;
     Tcl_DStringInit(&text);
-    if (Tcl_GetChannelOption(NULL, channel, name, &text) == TCL_OK) {
-        value = Tcl_NewStringObj(Tcl_DStringValue(&text), Tcl_DStringLength(&text));
+    if (Tcl_GetChannelOption(NULL, channel, name, &text) == TCL_OK && (size_t) Tcl_DStringLength(&text) <= size) {
+        length = (int) Tcl_DStringLength(&text);
+        memcpy(into, Tcl_DStringValue(&text), (size_t) length);
     }
     Tcl_DStringFree(&text);
-    return value;
+    return length;
 }
 
 size_t stcl_input_buffered(Tcl_Channel channel) { return (size_t) Tcl_InputBuffered(channel); }
@@ -237,6 +238,31 @@ int64_t stcl_read(Tcl_Channel channel, char *into, int size) {
 
 /* Writes nothing; -1: the channel cannot be written to, Tcl_GetErrno has the reason. */
 int stcl_check_write(Tcl_Channel channel) { return Tcl_Write(channel, "", 0) == 0 ? 0 : -1; }
+
+/* Writes bytes without an encoding; -1: Tcl_GetErrno has the error. */
+int stcl_write(Tcl_Channel channel, const char *bytes, int size) {
+    return Tcl_Write(channel, bytes, size) == size ? 0 : -1;
+}
+
+/*
+ * Moves at most `count` characters to another channel, with the encodings, translations and transforms of both.
+ * Returns their number; -1: the read failed, -2: the write failed, Tcl_GetErrno has the error.
+ */
+int64_t stcl_move_characters(Tcl_Channel input, Tcl_Channel output, int count) {
+    int64_t moved;
+    Tcl_Obj *characters = Tcl_NewObj();
+    Tcl_IncrRefCount(characters);
+    moved = (int64_t) Tcl_ReadChars(input, characters, count, 0);
+    if (moved < 0) {
+        moved = -1;
+    } else if (moved > 0 && Tcl_WriteObj(output, characters) < 0) {
+        moved = -2;
+    }
+    Tcl_DecrRefCount(characters);
+    return moved;
+}
+
+int stcl_is_at_end(Tcl_Channel channel) { return Tcl_Eof(channel); }
 
 /* Writes what is buffered, in the background if the channel does not block; -1: Tcl_GetErrno has the error. */
 int stcl_flush(Tcl_Channel channel) { return Tcl_Flush(channel) == TCL_OK ? 0 : -1; }

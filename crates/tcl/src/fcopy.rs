@@ -115,8 +115,7 @@ impl FcopyWords {
         let (output, output_directions) = Channel::find(interp, &self.output)?;
         let fits = input_directions.has(Interest::READABLE)
             && output_directions.has(Interest::WRITABLE)
-            && is_plain(input, Interest::READABLE)
-            && is_plain(output, Interest::WRITABLE)
+            && are_plain(input, output)
             && (self.command.is_some() || (blocks(input) && blocks(output)));
         if !fits {
             return None;
@@ -138,23 +137,26 @@ impl FcopyWords {
 }
 
 fn blocks(channel: Channel) -> bool {
-    channel.option(c"-blocking").is_some_and(|value| value.to_boolean(None).is_ok_and(|is_on| is_on))
+    channel.has_option(c"-blocking", |text| text == "1")
+}
+
+fn are_plain(input: Channel, output: Channel) -> bool {
+    is_plain(input, Interest::READABLE) && is_plain(output, Interest::WRITABLE)
 }
 
 /// Whether the bytes of a channel are what a script reads or writes in this direction.
 fn is_plain(channel: Channel, direction: Interest) -> bool {
     let binary = if is_tcl_9() { "iso8859-1" } else { "binary" };
-    let translation = channel.option(c"-translation").and_then(|value| value.elements(None).ok());
     // A channel with both directions has a list of two: the input's, the output's.
-    let translation = translation.and_then(|all| match direction {
-        Interest::READABLE => all.first().cloned(),
-        _ => all.last().cloned(),
-    });
-    let end = channel.option(c"-eofchar").and_then(|value| value.elements(None).ok());
+    let is_lf = |text: &str| {
+        let mut values = text.split(' ');
+        let value = if direction == Interest::READABLE { values.next() } else { values.next_back() };
+        value == Some("lf")
+    };
     !channel.is_stacked()
-        && translation.is_some_and(|value| value.to_text() == "lf")
-        && channel.option(c"-encoding").is_some_and(|value| value.to_text() == binary)
-        && end.is_some_and(|all| all.iter().all(|value| value.to_text().is_empty()))
+        && channel.has_option(c"-translation", is_lf)
+        && channel.has_option(c"-encoding", |text| text == binary)
+        && channel.has_option(c"-eofchar", |text| matches!(text, "" | "{}" | "{} {}"))
 }
 
 fn stream_of(channel: Channel) -> Option<Rc<Stream>> {

@@ -3,7 +3,7 @@
 //! As in the core, the channels do not block during a copy, and a closed channel or a deleted interpreter ends the copy
 //! without a callback. Here a channel that moves to another thread does so, too.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,19 +16,24 @@ use crate::tcl::{
 };
 
 struct BackgroundCopy {
-    copy: DirectCopy,
+    input: Channel,
+    output: Channel,
+    stream: Rc<Stream>,
+    /// Borrowed during a step. A script that a step runs may end the copy, but not step it.
+    copy: RefCell<DirectCopy>,
     interp: Interp,
     command: Value,
-    delete_guard: DeleteGuard,
+    delete_guard: Cell<Option<DeleteGuard>>,
+    file: Channel,
     /// The name of the file's channel, by which a step finds it again.
     file_name: String,
-    /// Channels that blocked before.
-    blocking: Vec<Channel>,
+    /// Channels that block again when the copy ends.
+    blocking: RefCell<Vec<Channel>>,
 }
 
 #[derive(Default)]
 struct CopyTable {
-    copies: RefCell<HashMap<u64, BackgroundCopy>>,
+    copies: RefCell<HashMap<u64, Rc<BackgroundCopy>>>,
 }
 
 /// The number of the next copy. It is never used again, since a channel that has moved to another thread still has it.
@@ -42,7 +47,7 @@ thread_local! {
 pub(super) fn is_busy(channel: Channel) -> bool {
     COPIES.with(|table| {
         let copies = table.copies.borrow();
-        copies.values().any(|entry| entry.copy.input == channel || entry.copy.output == channel)
+        copies.values().any(|entry| entry.input == channel || entry.output == channel)
     })
 }
 
@@ -51,10 +56,6 @@ pub(super) fn start(copy: DirectCopy, interp: Interp, command: Value) {
     let table = COPIES.with(Rc::clone);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let (input, output) = (copy.input, copy.output);
-    let blocking: Vec<Channel> = [input, output].into_iter().filter(|channel| blocks(*channel)).collect();
-    for channel in &blocking {
-        channel.set_option(c"-blocking", c"0");
-    }
     let (of_input, of_output) = match copy.direction {
         CopyDirection::ToSocket => (Interest::NONE, Interest::WRITABLE),
         CopyDirection::FromSocket => (Interest::READABLE, Interest::NONE),
@@ -62,14 +63,27 @@ pub(super) fn start(copy: DirectCopy, interp: Interp, command: Value) {
     input.observe::<CopyTable>(of_input, number);
     output.observe::<CopyTable>(of_output, number);
     let delete_guard = interp.on_delete(move || {
-        if let Some(entry) = CopyTable::take(number) {
-            entry.stop(number).forget();
+        if let Some(entry) = CopyTable::take(number)
+            && let Some(guard) = entry.stop(number)
+        {
+            guard.forget();
         }
     });
-    let file_name = copy.file_channel().name();
-    let mut entry = BackgroundCopy { copy, interp, command, delete_guard, file_name, blocking };
-    entry.copy.begin();
-    table.copies.borrow_mut().insert(number, entry);
+    let file = copy.file_channel();
+    let entry = BackgroundCopy {
+        input,
+        output,
+        stream: Rc::clone(&copy.stream),
+        copy: RefCell::new(copy),
+        interp,
+        command,
+        delete_guard: Cell::new(Some(delete_guard)),
+        file,
+        file_name: file.name(),
+        blocking: RefCell::default(),
+    };
+    entry.stop_blocking();
+    table.copies.borrow_mut().insert(number, Rc::new(entry));
     // The callback must not run within the command.
     EventSourceGuard::<CopyTable>::queue(number);
 }
@@ -79,7 +93,7 @@ pub(crate) fn end_copies_of(stream: &Stream) {
     // The table does not exist any more when the thread ends.
     let _ = COPIES.try_with(|table| {
         let copies = table.copies.borrow();
-        let of_stream = copies.iter().filter(|(_, entry)| std::ptr::eq(&*entry.copy.stream, stream));
+        let of_stream = copies.iter().filter(|(_, entry)| std::ptr::eq(&*entry.stream, stream));
         let numbers: Vec<u64> = of_stream.map(|(number, _)| *number).collect();
         drop(copies);
         for number in numbers {
@@ -90,16 +104,26 @@ pub(crate) fn end_copies_of(stream: &Stream) {
 
 impl BackgroundCopy {
     /// Removes every trace from the channels. Returns the guard of the interpreter, which ends with it.
-    fn stop(self, number: u64) -> DeleteGuard {
-        self.release(self.copy.input, number);
-        self.release(self.copy.output, number);
-        self.delete_guard
+    fn stop(&self, number: u64) -> Option<DeleteGuard> {
+        self.release(self.input, number);
+        self.release(self.output, number);
+        self.delete_guard.take()
     }
 
     fn release(&self, channel: Channel, number: u64) {
         channel.end_observation::<CopyTable>(number);
-        if self.blocking.contains(&channel) {
+        if self.blocking.borrow().contains(&channel) {
             channel.set_option(c"-blocking", c"1");
+        }
+    }
+
+    fn stop_blocking(&self) {
+        for channel in [self.input, self.output].into_iter().filter(|channel| blocks(*channel)) {
+            channel.set_option(c"-blocking", c"0");
+            let mut blocking = self.blocking.borrow_mut();
+            if !blocking.contains(&channel) {
+                blocking.push(channel);
+            }
         }
     }
 
@@ -107,16 +131,34 @@ impl BackgroundCopy {
     /// ends its copies.)
     fn has_file(&self) -> bool {
         let found = Channel::find(self.interp, &self.file_name);
-        found.is_some_and(|(channel, _)| channel == self.copy.file_channel())
+        found.is_some_and(|(channel, _)| channel == self.file)
     }
 
-    /// Ends the copy and runs its callback.
-    fn finish(self, number: u64, failure: Option<CopyFailure>) {
-        let (interp, command) = (self.interp, self.command.clone());
-        let mut words = vec![Value::integer(self.copy.total() as i64)];
-        if let Some(failure) = failure {
-            words.push(Value::text(&failure_text(&self.copy, interp, failure)));
+    /// Makes a step. The scripts of transforms may end the copy; both channels stay open until the end of the step.
+    fn step(&self, copy: &mut DirectCopy) -> Result<CopyStep, CopyFailure> {
+        if copy.has_plain_channels() {
+            return copy.step();
         }
+        for channel in [self.input, self.output] {
+            channel.register(None);
+        }
+        self.stop_blocking();
+        let outcome = copy.step_through_channels();
+        for channel in [self.input, self.output] {
+            channel.unregister(None);
+        }
+        outcome
+    }
+
+    /// Ends the copy, which is not in the table any more, and runs its callback.
+    fn finish(&self, number: u64, failure: Option<CopyFailure>) {
+        let (interp, command) = (self.interp, self.command.clone());
+        let copy = self.copy.borrow();
+        let mut words = vec![Value::integer(copy.total() as i64)];
+        if let Some(failure) = failure {
+            words.push(Value::text(&failure_text(&copy, interp, failure)));
+        }
+        drop(copy);
         drop(self.stop(number));
         // As in the core, the callback is a list; a text that is no list is evaluated unchanged.
         let script = match command.elements(None) {
@@ -128,8 +170,12 @@ impl BackgroundCopy {
 }
 
 impl CopyTable {
-    fn take(number: u64) -> Option<BackgroundCopy> {
+    fn take(number: u64) -> Option<Rc<BackgroundCopy>> {
         COPIES.try_with(|table| table.copies.borrow_mut().remove(&number)).ok().flatten()
+    }
+
+    fn get(number: u64) -> Option<Rc<BackgroundCopy>> {
+        COPIES.try_with(|table| table.copies.borrow().get(&number).cloned()).ok().flatten()
     }
 
     /// Ends a copy without a callback.
@@ -140,19 +186,24 @@ impl CopyTable {
     }
 
     fn step(number: u64) {
-        // Out of the table meanwhile: nothing of it is borrowed when Tcl is called.
-        let Some(mut entry) = Self::take(number) else { return };
+        let Some(entry) = Self::get(number) else { return };
+        // A script of a step runs the event loop.
+        let Ok(mut copy) = entry.copy.try_borrow_mut() else { return };
         if !entry.has_file() {
             // The file's channel must not be used; its part of the observation does nothing without the copy.
-            let socket = entry.copy.socket_channel();
-            return entry.release(socket, number);
+            Self::take(number);
+            return entry.release(copy.socket_channel(), number);
         }
-        match entry.copy.step() {
-            Ok(CopyStep::More | CopyStep::Blocked) => {
-                COPIES.with(|table| table.copies.borrow_mut().insert(number, entry));
-            }
-            Ok(CopyStep::Done) => entry.finish(number, None),
-            Err(failure) => entry.finish(number, Some(failure)),
+        let outcome = entry.step(&mut copy);
+        drop(copy);
+        let failure = match outcome {
+            Ok(CopyStep::More | CopyStep::Blocked) => return,
+            Ok(CopyStep::Done) => None,
+            Err(failure) => Some(failure),
+        };
+        // A script of the step may have ended the copy.
+        if let Some(entry) = Self::take(number) {
+            entry.finish(number, failure);
         }
     }
 }

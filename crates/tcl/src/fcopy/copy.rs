@@ -5,7 +5,9 @@
 //!  from a socket:   bytes in Tcl's buffers ─▶ splice(2) into a pipe ─▶ splice(2) into the file
 //! ```
 //!
-//! Where the system refuses both calls for a file, the bytes pass through a buffer.
+//! Where the system refuses both calls for a file, the bytes pass through a buffer. A script may read, write and
+//! configure the channels between the steps of a copy in the background: each step moves the bytes in Tcl's buffers
+//! first, and a step for channels that are not plain any more reads and writes through them.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,10 +18,11 @@ use rustix::fs::sendfile;
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 
+use super::are_plain;
 use crate::stages::{self, Stage};
 use crate::stats;
 use crate::stream::Stream;
-use crate::tcl::Channel;
+use crate::tcl::{Channel, MoveFailure};
 
 /// Bytes copied before other events take their turn.
 pub(super) const FCOPY_TURN_SIZE: usize = 1024 * 1024;
@@ -67,8 +70,6 @@ pub(super) struct DirectCopy {
     pipe: Option<CopyPipe>,
     /// The system copies; false once it has refused to.
     is_direct: bool,
-    /// Reported by the next step.
-    failed: Option<CopyFailure>,
     total: u64,
 }
 
@@ -105,7 +106,6 @@ impl DirectCopy {
             pending_from: 0,
             pipe,
             is_direct: true,
-            failed: None,
             total: 0,
         })
     }
@@ -129,16 +129,14 @@ impl DirectCopy {
         self.total
     }
 
-    /// Takes the bytes in the input's buffers, and flushes the output's. The first step reports a failure.
-    pub(super) fn begin(&mut self) {
-        let taken = self.take_from_channel(self.input.input_buffered());
-        let begun = taken.and_then(|()| self.output.flush().map_err(CopyFailure::Write));
-        self.failed = begun.err();
+    /// Whether the bytes of the socket and the file are still those of the channels.
+    pub(super) fn has_plain_channels(&self) -> bool {
+        are_plain(self.input, self.output)
+            && (self.direction == CopyDirection::ToSocket || !self.stream.receives_ahead())
     }
 
     /// Copies everything; waits for the socket, without running scripts.
     pub(super) fn run_to_end(&mut self) -> Result<(), CopyFailure> {
-        self.begin();
         loop {
             match self.step()? {
                 CopyStep::More => {}
@@ -155,21 +153,20 @@ impl DirectCopy {
         }
     }
 
-    /// Copies up to [`FCOPY_TURN_SIZE`] bytes without waiting for the socket.
+    /// Copies up to [`FCOPY_TURN_SIZE`] bytes between plain channels without waiting for the socket.
     pub(super) fn step(&mut self) -> Result<CopyStep, CopyFailure> {
-        if let Some(failure) = self.failed {
-            return Err(failure);
-        }
-        if self.output.output_buffered() > 0 {
-            // Tcl writes them in the background.
+        if !self.flush_output()? {
             return Ok(CopyStep::Blocked);
         }
         let end = self.total + FCOPY_TURN_SIZE as u64;
-        while self.total < end {
-            let outcome = if self.pending_from < self.pending.len() {
+        while self.has_turn(end) {
+            let buffered = self.input.input_buffered();
+            let outcome = if self.has_pending() {
                 self.write_pending()
             } else if self.left == Some(0) {
                 return Ok(CopyStep::Done);
+            } else if buffered > 0 {
+                self.take_buffered(buffered)
             } else if self.is_direct {
                 self.copy_directly((end - self.total) as usize)
             } else {
@@ -186,6 +183,56 @@ impl DirectCopy {
         Ok(CopyStep::More)
     }
 
+    /// Copies as [`step`](Self::step) does, through the channels. Both must not block. A transform may run scripts.
+    pub(super) fn step_through_channels(&mut self) -> Result<CopyStep, CopyFailure> {
+        let end = self.total + FCOPY_TURN_SIZE as u64;
+        while self.has_turn(end) {
+            if !self.flush_output()? {
+                return Ok(CopyStep::Blocked);
+            }
+            if self.has_pending() {
+                let bytes = &self.pending[self.pending_from..];
+                self.output.write(bytes).map_err(CopyFailure::Write)?;
+                self.pending_written(bytes.len());
+                continue;
+            }
+            if self.left == Some(0) {
+                return Ok(CopyStep::Done);
+            }
+            match self.input.move_characters(self.output, self.wanted(FCOPY_BUFFER_SIZE)) {
+                Ok(0) if self.input.is_at_end() => return Ok(CopyStep::Done),
+                Ok(0) | Err(MoveFailure::Read(libc::EAGAIN)) => return Ok(CopyStep::Blocked),
+                Ok(count) => {
+                    self.taken(count);
+                    self.written(count);
+                }
+                Err(MoveFailure::Read(error)) => return Err(CopyFailure::Read(error)),
+                Err(MoveFailure::Write(error)) => return Err(CopyFailure::Write(error)),
+            }
+        }
+        Ok(CopyStep::More)
+    }
+
+    /// Whether a step goes on that ends at the total `end`. No event announces that the rest can be done: a file takes
+    /// bytes at any time, and nothing more may arrive for a copy whose size is reached.
+    fn has_turn(&self, end: u64) -> bool {
+        let has_rest = self.direction == CopyDirection::FromSocket && self.has_pending();
+        self.total < end || self.left == Some(0) || has_rest
+    }
+
+    fn has_pending(&self) -> bool {
+        self.pending_from < self.pending.len()
+    }
+
+    /// Writes the bytes in the output's buffers, which a script has written. Returns whether none are left; Tcl writes
+    /// the rest in the background.
+    fn flush_output(&self) -> Result<bool, CopyFailure> {
+        if self.output.output_buffered() > 0 {
+            self.output.flush().map_err(CopyFailure::Write)?;
+        }
+        Ok(self.output.output_buffered() == 0)
+    }
+
     /// Confirms the end of the input by a read of the channel, so that the script sees the end, too. If something
     /// follows after all, it is copied.
     fn has_ended(&mut self) -> Result<bool, CopyFailure> {
@@ -193,6 +240,11 @@ impl DirectCopy {
         let is_end = self.pending.is_empty();
         self.take_from_channel(self.input.input_buffered())?;
         Ok(is_end)
+    }
+
+    fn take_buffered(&mut self, count: usize) -> Result<Moved, CopyFailure> {
+        self.take_from_channel(count)?;
+        Ok(if self.has_pending() { Moved::Bytes } else { Moved::NothingYet })
     }
 
     /// Reads up to `count` bytes through the channel.
@@ -226,6 +278,15 @@ impl DirectCopy {
         self.total += count as u64;
     }
 
+    fn pending_written(&mut self, count: usize) {
+        self.written(count);
+        self.pending_from += count;
+        if !self.has_pending() {
+            self.pending.clear();
+            self.pending_from = 0;
+        }
+    }
+
     fn write_pending(&mut self) -> Result<Moved, CopyFailure> {
         let bytes = &self.pending[self.pending_from..];
         let written = match self.direction {
@@ -234,12 +295,7 @@ impl DirectCopy {
         };
         match written {
             Ok(count) => {
-                self.pending_from += count;
-                self.written(count);
-                if self.pending_from == self.pending.len() {
-                    self.pending.clear();
-                    self.pending_from = 0;
-                }
+                self.pending_written(count);
                 Ok(Moved::Bytes)
             }
             Err(libc::EINTR) => Ok(Moved::Bytes),

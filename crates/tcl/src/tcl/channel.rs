@@ -10,7 +10,7 @@ use std::rc::Rc;
 use super::ffi::{self, ChannelProcs, RawChannel, RawChannelType, RawInterp, RawOptionList};
 use super::{Interp, c_string, encoding, text_of};
 
-pub(crate) use self::access::ChannelObserver;
+pub(crate) use self::access::{ChannelObserver, MoveFailure};
 
 /// Directions that a script or Tcl waits for, or that are ready.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -148,11 +148,19 @@ unsafe extern "C" {
         channel_type: *const RawChannelType,
     ) -> *mut c_void;
     pub(super) fn stcl_descriptor(channel: *mut RawChannel, direction: c_int) -> c_int;
-    pub(super) fn stcl_channel_option(channel: *mut RawChannel, name: *const c_char) -> *mut RawObj;
+    pub(super) fn stcl_copy_option(
+        channel: *mut RawChannel,
+        name: *const c_char,
+        into: *mut c_char,
+        size: usize,
+    ) -> c_int;
     pub(super) fn stcl_input_buffered(channel: *mut RawChannel) -> usize;
     pub(super) fn stcl_output_buffered(channel: *mut RawChannel) -> usize;
     pub(super) fn stcl_read(channel: *mut RawChannel, into: *mut c_char, size: c_int) -> i64;
     pub(super) fn stcl_check_write(channel: *mut RawChannel) -> c_int;
+    pub(super) fn stcl_write(channel: *mut RawChannel, bytes: *const c_char, size: c_int) -> c_int;
+    pub(super) fn stcl_move_characters(input: *mut RawChannel, output: *mut RawChannel, count: c_int) -> i64;
+    pub(super) fn stcl_is_at_end(channel: *mut RawChannel) -> c_int;
     pub(super) fn stcl_flush(channel: *mut RawChannel) -> c_int;
     pub(super) safe fn stcl_errno() -> c_int;
     pub(super) fn stcl_create_channel_handler(

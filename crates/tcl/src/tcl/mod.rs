@@ -14,8 +14,8 @@ use std::ptr::NonNull;
 use std::rc::Rc;
 
 pub(crate) use self::channel::{
-    Channel, ChannelDriver, ChannelObserver, ChannelType, CloseDirection, Interest, OptionError, OptionList,
-    ThreadAction,
+    Channel, ChannelDriver, ChannelObserver, ChannelType, CloseDirection, Interest, MoveFailure, OptionError,
+    OptionList, ThreadAction,
 };
 pub(crate) use self::value::{Value, Words};
 

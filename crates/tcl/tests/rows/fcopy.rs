@@ -460,3 +460,159 @@ fn many_copies_run_at_once() {
         }
     "#);
 }
+
+/// A script that writes a channel during a copy in the background inserts bytes; the copy goes on.
+#[test]
+fn writes_during_a_copy_do_not_stop_it() {
+    run(r#"
+        lassign [pair] client server
+        set file [open $big rb]
+        set ::collected ""
+        fconfigure $client -buffering full
+        stilling::fcopy $file $client -command done
+        for {set i 0} {$i < 20} {incr i} { after 1; update }
+        puts -nonewline $client INSERTED
+        fileevent $server readable [list collect $server]
+        check "to a socket" [wait done] 6000000
+        close $client
+        close $file
+        wait ended
+        check "inserted" [regexp -all INSERTED $::collected] 1
+        check "the bytes" [expr {[string map {INSERTED {}} $::collected] eq [contents $big]}] 1
+
+        lassign [pair] client server
+        set target [open [file join $folder target] wb]
+        fconfigure $target -buffering full
+        stilling::fcopy $server $target -command done
+        puts -nonewline $client first
+        flush $client
+        for {set i 0} {$i < 20} {incr i} { after 1; update }
+        puts -nonewline $target INSERTED
+        puts -nonewline $client second
+        close $client
+        check "from a socket" [wait done] 11
+        close $target
+        check "the bytes" [contents [file join $folder target]] firstINSERTEDsecond
+    "#);
+}
+
+/// A script that reads a channel during a copy takes bytes; what Tcl has read beyond them is copied in its place.
+#[test]
+fn reads_during_a_copy_keep_the_order() {
+    run(r#"
+        lassign [pair] client server
+        set target [open [file join $folder target] wb]
+        stilling::fcopy $server $target -command done
+        update
+        set source [open $big rb]
+        set bytes "a line\n[read $source]"
+        puts -nonewline $client $bytes
+        fconfigure $client -blocking 0
+        close $client
+        after 20
+        set line [gets $server]
+        check "a whole line" $line "a line"
+        check "from a socket" [wait done] 6000000
+        close $target
+        check "the bytes" [expr {[contents [file join $folder target]] eq [contents $big]}] 1
+
+        lassign [pair] client server
+        seek $source 0
+        set ::collected ""
+        stilling::fcopy $source $client -command done
+        for {set i 0} {$i < 20} {incr i} { after 1; update }
+        set position [tell $source]
+        read $source 10
+        fileevent $server readable [list collect $server]
+        check "to a socket" [wait done] 5999990
+        close $client
+        wait ended
+        check "the bytes to a socket" [expr {$::collected eq
+            [string replace [contents $big] $position [expr {$position + 9}]]}] 1
+    "#);
+}
+
+/// A receive mode that a script sets during a copy holds from then on, and no byte is lost.
+#[test]
+fn a_receive_mode_can_change_during_a_copy() {
+    run(r#"
+        foreach mode {flow-controlled {burst-detection 10 6}} {
+            lassign [pair] client server
+            set target [open [file join $folder target] wb]
+            stilling::fcopy $server $target -command done
+            puts -nonewline $client HEAD
+            flush $client
+            for {set i 0} {$i < 20} {incr i} { after 1; update }
+            fconfigure $server -recvmode $mode
+            set source [open $big rb]
+            stilling::fcopy $source $client -size 3000000 -command {set ::sent}
+            check "sent" [wait sent] 3000000
+            fconfigure $server -recvmode zero-byte
+            stilling::fcopy $source $client -command {set ::sent}
+            check "sent" [wait sent] 3000000
+            close $client
+            check "$mode: done" [wait done] 6000004
+            close $target
+            close $server
+            check "$mode: the bytes" [expr {[contents [file join $folder target]] eq "HEAD[contents $big]"}] 1
+        }
+    "#);
+}
+
+/// Translations and transforms that a script sets during a copy hold for the bytes from then on.
+#[test]
+fn channels_can_be_configured_during_a_copy() {
+    run(r#"
+        set lines [file join $folder lines]
+        set file [open $lines wb]
+        puts -nonewline $file [string repeat "a line\n" 500000]
+        close $file
+        proc spin {} { for {set i 0} {$i < 20} {incr i} { after 1; update } }
+
+        lassign [pair] client server
+        set file [open $lines rb]
+        set ::collected ""
+        stilling::fcopy $file $client -command done
+        spin
+        fconfigure $client -translation crlf -blocking 1
+        fileevent $server readable [list collect $server]
+        check "to a translation" [wait done] 3500000
+        check "it blocks as set" [fconfigure $client -blocking] 1
+        close $client
+        wait ended
+        check "some are translated" [regexp {\r} $::collected] 1
+        check "the lines" [expr {[string map {\r {}} $::collected] eq [contents $lines]}] 1
+
+        lassign [pair] client server
+        set target [open [file join $folder target] wb]
+        stilling::fcopy $server $target -command done
+        puts -nonewline $client HEAD
+        flush $client
+        spin
+        zlib push gunzip $server
+        puts -nonewline $client [zlib gzip [contents $lines]]
+        fconfigure $client -blocking 0
+        close $client
+        check "from a transform" [wait done] 3500004
+        close $target
+        check "the bytes" [expr {[contents [file join $folder target]] eq "HEAD[contents $lines]"}] 1
+    "#);
+}
+
+/// A copy from a socket ends with the last byte of its size: nothing needs to follow.
+#[test]
+fn a_size_of_whole_turns_ends_the_copy() {
+    run(r#"
+        foreach size {1048576 2097152 4194304} {
+            lassign [pair] client server
+            set target [open [file join $folder target] wb]
+            set source [open $big rb]
+            stilling::fcopy $server $target -size $size -command done
+            stilling::fcopy $source $client -size $size -command {set ::sent}
+            check "sent" [wait sent] $size
+            check "done" [wait done] $size
+            close $client
+            close $server
+        }
+    "#);
+}

@@ -5,9 +5,18 @@ use std::os::fd::RawFd;
 use std::ptr::NonNull;
 use std::rc::Rc;
 
-use super::super::Value;
 use super::super::ffi;
 use super::{Channel, ChannelDriver, ChannelType, Interest, Interp, c_string, driver, text_of};
+
+/// Bytes of an option's text that [`Channel::has_option`] compares, at most.
+const OPTION_TEXT_SIZE: usize = 64;
+
+/// The side of [`Channel::move_characters`] that failed, with the system's error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MoveFailure {
+    Read(i32),
+    Write(i32),
+}
 
 /// Functions that are called for a channel, each with the number of [`Channel::observe`].
 pub(crate) trait ChannelObserver {
@@ -61,11 +70,15 @@ impl Channel {
         (descriptor >= 0).then_some(descriptor)
     }
 
-    /// The value of an option.
-    pub(crate) fn option(self, name: &CStr) -> Option<Value> {
-        // SAFETY: as above; the value is new.
-        let raw = unsafe { ffi::stcl_channel_option(self.0.as_ptr(), name.as_ptr()) };
-        (!raw.is_null()).then(|| Value::retained(raw))
+    /// Whether the text of an option passes a test; false for a long text. Allocates nothing.
+    pub(crate) fn has_option(self, name: &CStr, is_value: impl FnOnce(&str) -> bool) -> bool {
+        let mut text = [0u8; OPTION_TEXT_SIZE];
+        // SAFETY: as above, and a buffer of the given size.
+        let length = unsafe {
+            ffi::stcl_copy_option(self.0.as_ptr(), name.as_ptr(), text.as_mut_ptr().cast(), text.len())
+        };
+        let text = usize::try_from(length).ok().map(|length| &text[..length]);
+        text.and_then(|text| std::str::from_utf8(text).ok()).is_some_and(is_value)
     }
 
     /// Bytes that were read and are in the channel's buffers.
@@ -92,6 +105,35 @@ impl Channel {
     pub(crate) fn check_write(self) -> Result<(), i32> {
         // SAFETY: as above.
         if unsafe { ffi::stcl_check_write(self.0.as_ptr()) } == 0 { Ok(()) } else { Err(ffi::stcl_errno()) }
+    }
+
+    /// Writes bytes, without an encoding.
+    pub(crate) fn write(self, bytes: &[u8]) -> Result<(), i32> {
+        for part in bytes.chunks(c_int::MAX as usize) {
+            // SAFETY: as above, and bytes of the given size.
+            if unsafe { ffi::stcl_write(self.0.as_ptr(), part.as_ptr().cast(), part.len() as c_int) } != 0 {
+                return Err(ffi::stcl_errno());
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves at most `count` characters to another channel, with the encodings, translations and transforms of both,
+    /// which may run scripts. Returns their number; 0: at the end, or nothing yet.
+    pub(crate) fn move_characters(self, output: Channel, count: usize) -> Result<usize, MoveFailure> {
+        const READ_FAILED: i64 = -1;
+        let count = c_int::try_from(count).unwrap_or(c_int::MAX);
+        // SAFETY: as above, for both.
+        match unsafe { ffi::stcl_move_characters(self.0.as_ptr(), output.0.as_ptr(), count) } {
+            READ_FAILED => Err(MoveFailure::Read(ffi::stcl_errno())),
+            moved => usize::try_from(moved).map_err(|_| MoveFailure::Write(ffi::stcl_errno())),
+        }
+    }
+
+    /// Whether the last read has reached the end.
+    pub(crate) fn is_at_end(self) -> bool {
+        // SAFETY: as above.
+        unsafe { ffi::stcl_is_at_end(self.0.as_ptr()) != 0 }
     }
 
     /// Writes what is buffered; in the background if the channel does not block.

@@ -20,6 +20,7 @@ use crate::dialect::Dialect;
 use crate::stream::Stream;
 use crate::tcl::{Channel, CommandResult, Interest, Interp, Value, Words, is_tcl_9};
 
+use self::background::CopySide;
 pub(crate) use self::background::end_copies_of;
 
 /// The core's command: the name in its ensemble, which `stilling::install -fcopy` does not replace.
@@ -37,9 +38,9 @@ struct FcopyWords {
 /// `stilling::fcopy input output ?-size size? ?-command callback?`.
 pub(crate) fn fcopy(interp: Interp, words: &Words<'_>) -> CommandResult {
     let Some(call) = FcopyWords::parse(words) else { return run_core(interp, words) };
-    for name in [&call.input, &call.output] {
+    for (name, side) in [(&call.input, CopySide::Input), (&call.output, CopySide::Output)] {
         let found = Channel::find(interp, name);
-        if found.is_some_and(|(channel, _)| background::is_busy(channel)) {
+        if found.is_some_and(|(channel, _)| background::is_busy(channel, side)) {
             return Err(interp.fail(&format!("channel \"{name}\" is busy")));
         }
     }

@@ -31,6 +31,13 @@ struct BackgroundCopy {
     blocking: RefCell<Vec<Channel>>,
 }
 
+/// The side of a copy that a channel is on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CopySide {
+    Input,
+    Output,
+}
+
 #[derive(Default)]
 struct CopyTable {
     copies: RefCell<HashMap<u64, Rc<BackgroundCopy>>>,
@@ -43,11 +50,14 @@ thread_local! {
     static COPIES: Rc<CopyTable> = Rc::default();
 }
 
-/// Whether a channel is an end of a copy.
-pub(super) fn is_busy(channel: Channel) -> bool {
+/// Whether a channel is in use by a copy on this side. As in the core, its other direction is free for another copy.
+pub(super) fn is_busy(channel: Channel, side: CopySide) -> bool {
     COPIES.with(|table| {
         let copies = table.copies.borrow();
-        copies.values().any(|entry| entry.input == channel || entry.output == channel)
+        copies.values().any(|entry| match side {
+            CopySide::Input => entry.input == channel,
+            CopySide::Output => entry.output == channel,
+        })
     })
 }
 

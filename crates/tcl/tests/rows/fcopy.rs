@@ -24,6 +24,13 @@ const TOOLS: &str = r#"
         if {[eof $channel]} { close $channel; set ::ended 1 }
     }
     proc done {args} { set ::done $args }
+    # The value of a variable that a callback sets, now or later.
+    proc result_of {name} {
+        if {![info exists ::$name]} { wait $name }
+        set value [set ::$name]
+        unset ::$name
+        return $value
+    }
     set folder [exec mktemp -d]
     set big [file join $folder big]
     set file [open $big wb]
@@ -609,10 +616,61 @@ fn a_size_of_whole_turns_ends_the_copy() {
             set source [open $big rb]
             stilling::fcopy $server $target -size $size -command done
             stilling::fcopy $source $client -size $size -command {set ::sent}
-            check "sent" [wait sent] $size
-            check "done" [wait done] $size
+            check "sent" [result_of sent] $size
+            check "done" [result_of done] $size
             close $client
             close $server
         }
+    "#);
+}
+
+/// Both directions of a socket are in use by a copy each, as the core permits.
+#[test]
+fn a_socket_is_copied_in_both_directions_at_once() {
+    run(r#"
+        foreach direction {core extension} {
+            if {$direction eq "extension"} { stilling::install -fcopy }
+            set before [direct]
+            lassign [pair] client server
+            set file [open $big rb]
+            set target [open [file join $folder target] wb]
+            set back [open [file join $folder back] wb]
+            fcopy $file $client -command {set ::sent}
+            fcopy $client $back -command {set ::received}
+            check "the output is busy" [catch {fcopy $file $client -command done} message] 1
+            check "its text" $message "channel \"$file\" is busy"
+            set other [open $big rb]
+            check "the output is busy" [catch {fcopy $other $client -command done} message] 1
+            check "its text" $message "channel \"$client\" is busy"
+            check "the input is busy" [catch {fcopy $client $target -command done} message] 1
+            check "its text" $message "channel \"$client\" is busy"
+            fcopy $server $target -command done
+            fcopy $other $server -size 2000000 -command {set ::answered}
+            check "sent" [result_of sent] 6000000
+            check "answered" [result_of answered] 2000000
+            close $client write
+            close $server write
+            check "done" [result_of done] 6000000
+            check "received" [result_of received] 2000000
+            close $client
+            close $server
+            foreach channel {file target back other} { close [set $channel] }
+            check "the bytes" [expr {[contents [file join $folder target]] eq [contents $big]}] 1
+            check "the bytes back" [expr {[contents [file join $folder back]] eq
+                [string range [contents $big] 0 1999999]}] 1
+        }
+        check "by the system" [expr {[direct] - $before > 15900000}] 1
+        # A socket goes to another one, by the core, while it receives a file.
+        lassign [pair] client server
+        lassign [pair] next peer
+        set file [open $big rb]
+        fcopy $file $server -command {set ::sent}
+        fcopy $server $next -size 4 -command done
+        puts -nonewline $client abcd
+        flush $client
+        check "to another socket" [result_of done] 4
+        set ::collected ""
+        fileevent $client readable [list collect $client]
+        check "sent" [result_of sent] 6000000
     "#);
 }

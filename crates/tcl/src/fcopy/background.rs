@@ -5,6 +5,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::ptr;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -19,6 +20,7 @@ struct BackgroundCopy {
     input: Channel,
     output: Channel,
     stream: Rc<Stream>,
+    direction: CopyDirection,
     /// Borrowed during a step. A script that a step runs may end the copy, but not step it.
     copy: RefCell<DirectCopy>,
     interp: Interp,
@@ -32,7 +34,7 @@ struct BackgroundCopy {
 }
 
 /// The side of a copy that a channel is on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum CopySide {
     Input,
     Output,
@@ -40,7 +42,16 @@ pub(super) enum CopySide {
 
 #[derive(Default)]
 struct CopyTable {
-    copies: RefCell<HashMap<u64, Rc<BackgroundCopy>>>,
+    copies: RefCell<CopyIndex>,
+}
+
+/// The copies of a thread, to be found without a scan.
+#[derive(Default)]
+struct CopyIndex {
+    by_number: HashMap<u64, Rc<BackgroundCopy>>,
+    by_channel: HashMap<(Channel, CopySide), u64>,
+    /// By the address of the socket, which the copy owns, too.
+    by_stream: HashMap<(*const Stream, CopyDirection), u64>,
 }
 
 /// The number of the next copy. It is never used again, since a channel that has moved to another thread still has it.
@@ -54,10 +65,7 @@ thread_local! {
 pub(super) fn is_busy(channel: Channel, side: CopySide) -> bool {
     COPIES.with(|table| {
         let copies = table.copies.borrow();
-        copies.values().any(|entry| match side {
-            CopySide::Input => entry.input == channel,
-            CopySide::Output => entry.output == channel,
-        })
+        copies.by_channel.contains_key(&(channel, side))
     })
 }
 
@@ -84,6 +92,7 @@ pub(super) fn start(copy: DirectCopy, interp: Interp, command: Value) {
         input,
         output,
         stream: Rc::clone(&copy.stream),
+        direction: copy.direction,
         copy: RefCell::new(copy),
         interp,
         command,
@@ -102,17 +111,20 @@ pub(super) fn start(copy: DirectCopy, interp: Interp, command: Value) {
 pub(crate) fn end_copies_of(stream: &Stream) {
     // The table does not exist any more when the thread ends.
     let _ = COPIES.try_with(|table| {
-        let copies = table.copies.borrow();
-        let of_stream = copies.iter().filter(|(_, entry)| std::ptr::eq(&*entry.stream, stream));
-        let numbers: Vec<u64> = of_stream.map(|(number, _)| *number).collect();
-        drop(copies);
-        for number in numbers {
-            CopyTable::end(number);
+        for direction in [CopyDirection::ToSocket, CopyDirection::FromSocket] {
+            let number = table.copies.borrow().by_stream.get(&(ptr::from_ref(stream), direction)).copied();
+            if let Some(number) = number {
+                CopyTable::end(number);
+            }
         }
     });
 }
 
 impl BackgroundCopy {
+    fn ends(&self) -> [(Channel, CopySide); 2] {
+        [(self.input, CopySide::Input), (self.output, CopySide::Output)]
+    }
+
     /// Removes every trace from the channels. Returns the guard of the interpreter, which ends with it.
     fn stop(&self, number: u64) -> Option<DeleteGuard> {
         self.release(self.input, number);
@@ -179,13 +191,35 @@ impl BackgroundCopy {
     }
 }
 
+impl CopyIndex {
+    fn insert(&mut self, number: u64, entry: Rc<BackgroundCopy>) {
+        for end in entry.ends() {
+            self.by_channel.insert(end, number);
+        }
+        self.by_stream.insert((Rc::as_ptr(&entry.stream), entry.direction), number);
+        self.by_number.insert(number, entry);
+    }
+
+    fn remove(&mut self, number: u64) -> Option<Rc<BackgroundCopy>> {
+        let entry = self.by_number.remove(&number)?;
+        for end in entry.ends() {
+            // A file that has moved to another thread and closed there leaves its address to another channel.
+            if self.by_channel.get(&end) == Some(&number) {
+                self.by_channel.remove(&end);
+            }
+        }
+        self.by_stream.remove(&(Rc::as_ptr(&entry.stream), entry.direction));
+        Some(entry)
+    }
+}
+
 impl CopyTable {
     fn take(number: u64) -> Option<Rc<BackgroundCopy>> {
-        COPIES.try_with(|table| table.copies.borrow_mut().remove(&number)).ok().flatten()
+        COPIES.try_with(|table| table.copies.borrow_mut().remove(number)).ok().flatten()
     }
 
     fn get(number: u64) -> Option<Rc<BackgroundCopy>> {
-        COPIES.try_with(|table| table.copies.borrow().get(&number).cloned()).ok().flatten()
+        COPIES.try_with(|table| table.copies.borrow().by_number.get(&number).cloned()).ok().flatten()
     }
 
     /// Ends a copy without a callback.

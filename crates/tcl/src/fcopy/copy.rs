@@ -33,7 +33,7 @@ const FCOPY_BUFFER_SIZE: usize = 64 * 1024;
 /// Bytes of the pipe between a socket and a file; the system's default if it grants less.
 const FCOPY_PIPE_SIZE: usize = 1024 * 1024;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum CopyDirection {
     ToSocket,
     FromSocket,

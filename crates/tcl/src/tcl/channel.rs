@@ -149,7 +149,7 @@ impl ChannelType {
 }
 
 /// A channel of this thread. Valid until its driver's `close`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Channel(NonNull<RawChannel>);
 
 impl Channel {

@@ -13,7 +13,8 @@ use super::copy::{CopyDirection, CopyFailure, CopyStep, DirectCopy};
 use super::{blocks, failure_text};
 use crate::stream::Stream;
 use crate::tcl::{
-    Channel, ChannelObserver, DeleteGuard, EventFlags, EventSource, EventSourceGuard, Interest, Interp, Value,
+    self, Channel, ChannelObserver, DeleteGuard, EventFlags, EventSource, EventSourceGuard, Interest, Interp,
+    Value,
 };
 
 struct BackgroundCopy {
@@ -59,6 +60,7 @@ static NEXT: AtomicU64 = AtomicU64::new(1);
 
 thread_local! {
     static COPIES: Rc<CopyTable> = Rc::default();
+    static ENDS_WITH_THREAD: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Whether a channel is in use by a copy on this side. As in the core, its other direction is free for another copy.
@@ -71,6 +73,10 @@ pub(super) fn is_busy(channel: Channel, side: CopySide) -> bool {
 
 /// Starts a copy, whose first step is an event.
 pub(super) fn start(copy: DirectCopy, interp: Interp, command: Value) {
+    if !ENDS_WITH_THREAD.replace(true) {
+        // Tcl closes channels later; the commands can only be released before.
+        tcl::on_thread_exit(CopyTable::end_all);
+    }
     let table = COPIES.with(Rc::clone);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let (input, output) = (copy.input, copy.output);
@@ -220,6 +226,14 @@ impl CopyTable {
 
     fn get(number: u64) -> Option<Rc<BackgroundCopy>> {
         COPIES.try_with(|table| table.copies.borrow().by_number.get(&number).cloned()).ok().flatten()
+    }
+
+    /// Ends the thread's copies without callbacks.
+    fn end_all() {
+        let any = || COPIES.with(|table| table.copies.borrow().by_number.keys().next().copied());
+        while let Some(number) = any() {
+            Self::end(number);
+        }
     }
 
     /// Ends a copy without a callback.

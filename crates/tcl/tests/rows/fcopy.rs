@@ -1,6 +1,6 @@
 //! Row 3.33: `stilling::fcopy`, beside the core's `fcopy`.
 
-use crate::harness::run_on_all;
+use crate::harness::{DRIVERS, run_on_all, run_wrapped};
 
 /// A pair of connected sockets, a file with 6 MB of bytes that differ, and `direct`: the bytes that the system copied.
 const TOOLS: &str = r#"
@@ -673,4 +673,40 @@ fn a_socket_is_copied_in_both_directions_at_once() {
         fileevent $client readable [list collect $client]
         check "sent" [result_of sent] 6000000
     "#);
+}
+
+/// The end of the process or of a thread ends the copies while Tcl can still release their values.
+#[test]
+fn an_exit_ends_the_copies() {
+    let script = format!(
+        "{TOOLS}\n{}",
+        r#"
+        package require Thread
+        set start {
+            set listener [socket2 -server {apply {{channel args} { set ::accepted $channel }}} -myaddr 127.0.0.1 0]
+            for {set i 0} {$i < 10} {incr i} {
+                set client [socket2 127.0.0.1 [lindex [fconfigure $listener -sockname] 2]]
+                vwait ::accepted
+                fconfigure $client -translation binary
+                fconfigure $::accepted -translation binary
+                set file [open $::big rb]
+                set target [open $::big.copy$i wb]
+                stilling::fcopy $file $client -command [list error "a command: $i" [dict create a $i]]
+                stilling::fcopy $client $target -command [list error "another command: $i"]
+            }
+            update
+        }
+        set worker [thread::create -joinable]
+        thread::send $worker [list load $::library Stilling]
+        thread::send $worker [list set ::big $big]
+        thread::send $worker $start
+        thread::release $worker
+        thread::join $worker
+        eval $start
+    "#
+    );
+    for driver in DRIVERS {
+        run_wrapped(driver, &["env", "-u", "TCL_FINALIZE_ON_EXIT"], &script);
+        run_wrapped(driver, &["env", "TCL_FINALIZE_ON_EXIT=1"], &script);
+    }
 }

@@ -430,9 +430,11 @@ impl DatagramSocket {
             return;
         }
         // Without its socket the channel reports an error to reads and writes.
-        if let Ok(sockets) = ThreadSockets::get()
-            && self.enter(&sockets).is_ok()
-        {
+        let Ok(sockets) = ThreadSockets::get() else {
+            self.state.replace(DatagramState::Closed);
+            return;
+        };
+        if self.enter(&sockets).is_ok() {
             self.trace(TraceEvent::Enter, String::new);
             self.interest_changed();
         }

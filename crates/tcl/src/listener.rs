@@ -271,12 +271,22 @@ impl Listener {
         self.watched.replace(watched);
     }
 
+    /// No effect if the thread could not take over the listener.
     fn leave(&self) {
+        let Some(key) = self.key.take() else { return };
         let sockets = self.sockets();
         sockets.close_listeners(&self.listening.take());
-        if let Some(key) = self.key.take() {
-            sockets.remove(key);
+        sockets.remove(key);
+        crate::stats::socket_closed();
+    }
+
+    /// Closes the connections that wait for their script.
+    fn close_accepted(&self) {
+        for connection in self.accepted.take() {
             crate::stats::socket_closed();
+            if let AcceptedConnection::InShard(socket) = connection {
+                self.sockets().close(socket);
+            }
         }
     }
 
@@ -396,13 +406,7 @@ impl ChannelDriver for Listener {
         });
         drop(self.watched.take());
         self.leave();
-        let sockets = self.sockets();
-        for connection in self.accepted.take() {
-            crate::stats::socket_closed();
-            if let AcceptedConnection::InShard(socket) = connection {
-                sockets.close(socket);
-            }
-        }
+        self.close_accepted();
         self.channel.set(None);
         self.accept_script.take();
         Ok(())
@@ -497,6 +501,10 @@ impl Listener {
     }
 
     fn leave_thread(&self) {
+        if self.key.get().is_none() {
+            // The thread could not take over the sockets.
+            return;
+        }
         let sockets = self.sockets();
         self.moving.replace(self.duplicate_sockets());
         sockets.close_listeners(&self.listening.take());

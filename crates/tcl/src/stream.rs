@@ -538,7 +538,8 @@ impl ChannelDriver for Stream {
     }
 
     fn descriptor(&self) -> Option<RawFd> {
-        let (sockets, socket) = (self.sockets(), self.socket().ok()?);
+        let socket = self.socket().ok()?;
+        let sockets = self.sockets();
         let found = sockets.with_descriptor(socket, |descriptor| {
             // Another program expects the mode that the script has chosen; the driver's own calls never wait.
             let _ = rustix::io::ioctl_fionbio(descriptor, !self.is_blocking.get());

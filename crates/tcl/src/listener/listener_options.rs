@@ -20,10 +20,9 @@ use crate::trace::TraceEvent;
 
 impl Listener {
     fn addresses(&self) -> Result<Vec<SocketAddr>, i32> {
-        let sockets = self.sockets();
         let mut addresses = Vec::new();
         for &listening in self.listening.borrow().iter() {
-            let with = sockets.with_listener(listening, &mut |descriptor| {
+            let with = self.sockets().with_listener(listening, &mut |descriptor| {
                 addresses
                     .extend(SockRef::from(&descriptor).local_addr().ok().and_then(|local| local.as_socket()));
             });
@@ -197,10 +196,9 @@ impl Listener {
         mut act: impl FnMut(BorrowedFd<'_>) -> std::io::Result<()>,
     ) -> Result<(), OptionError> {
         let failed = |error: &std::io::Error| OptionError::System("", system_error(error));
-        let sockets = self.sockets();
         for &listening in self.listening.borrow().iter() {
             let mut outcome = Ok(());
-            let found = sockets.with_listener(listening, &mut |descriptor| outcome = act(descriptor));
+            let found = self.sockets().with_listener(listening, &mut |descriptor| outcome = act(descriptor));
             found.and(outcome).map_err(|error| failed(&error))?;
         }
         Ok(())

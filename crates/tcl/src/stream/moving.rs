@@ -11,6 +11,10 @@ impl Stream {
     pub(super) fn leave_thread(&self) {
         crate::fcopy::end_copies_of(self);
         self.trace(TraceEvent::Leave, String::new);
+        if self.readiness.key().is_none() {
+            // The thread could not take over the socket.
+            return;
+        }
         let sockets = self.sockets();
         if self.is_connecting() {
             sockets.turn_until_done();

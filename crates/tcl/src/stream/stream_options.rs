@@ -9,8 +9,8 @@ use crate::options::{
     SocketOption, get_switch, parse_count, parse_receive_mode, parse_switch, set_switch, unsent_bytes,
 };
 use crate::read_ahead::ReceiveMode;
-use crate::tcl::{Channel, Interp, OptionError, OptionList};
-use crate::thread_sockets::ShardSocket;
+use crate::tcl::{Channel, EventSource, Interp, OptionError, OptionList};
+use crate::thread_sockets::{ShardSocket, ThreadSockets};
 
 impl Stream {
     /// The pending error of the socket; reading it clears it.
@@ -39,7 +39,8 @@ impl Stream {
     }
 
     fn address(&self, is_peer: bool) -> Result<SocketAddr, i32> {
-        let (sockets, socket) = (self.sockets(), self.socket()?);
+        let socket = self.socket()?;
+        let sockets = self.sockets();
         let address = if is_peer { sockets.peer_address(socket) } else { sockets.local_address(socket) };
         address.map_err(|error| system_error(&error))
     }
@@ -167,10 +168,11 @@ impl Stream {
     }
 
     fn receive_mode_elements(&self) -> Vec<String> {
-        let now = self.sockets().now();
+        // `None`: the thread has no sockets, and has lost that of this channel.
+        let now = ThreadSockets::current().map(|sockets| sockets.now());
         self.with_read_ahead(|read_ahead| {
             let Some(ahead) = read_ahead else { return vec!["zero-byte".into()] };
-            match ahead.burst_state(now) {
+            match now.and_then(|now| ahead.burst_state(now)) {
                 Some(state) => {
                     let numbers = [state.cap, state.in_use, state.buffers_max, state.pending];
                     let numbers = numbers.iter().map(ToString::to_string);

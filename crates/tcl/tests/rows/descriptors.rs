@@ -167,3 +167,62 @@ fn a_thread_without_descriptors_has_an_error() {
         "#,
     );
 }
+
+/// Channels that move to a thread without descriptors for its sockets are lost; every use of them is an error, and
+/// another thread can have them closed.
+#[test]
+fn channels_moved_to_a_thread_without_descriptors_report_errors() {
+    run_limited(
+        r#"
+        package require Thread
+        set listener [socket2 -server {lappend ::accepted} -myaddr 127.0.0.1 0]
+        foreach name {client ahead} {
+            set $name [socket2 127.0.0.1 [port_of $listener]]
+            vwait accepted
+        }
+        fconfigure $ahead -recvmode {burst-detection 4 8}
+        set datagrams [socket2 -udp]
+        set channels [list $client $ahead $listener $datagrams]
+        set worker [thread::create]
+        thread::send $worker [list load $library Stilling]
+        thread::send $worker {
+            proc use {channel} {
+                set texts {}
+                foreach option {-error -peername -sockname -recvmode -sendcap -backlog -keepalive -remote} {
+                    catch {fconfigure $channel $option}
+                }
+                catch {fconfigure $channel}
+                foreach {option value} {-keepalive 1 -sendcap 3 -recvmode zero-byte -backlog 300 -ttl 3} {
+                    catch {fconfigure $channel $option $value}
+                }
+                catch {fconfigure $channel -blocking 0}
+                catch {fileevent $channel readable {set ready 1}}
+                update
+                foreach command {{read $channel 1} {puts -nonewline $channel x; flush $channel}} {
+                    lappend texts [catch $command]
+                }
+                catch {close $channel w}
+                return $texts
+            }
+        }
+        while {![catch {open /dev/null} file]} { lappend files $file }
+        foreach channel $channels { thread::transfer $worker $channel }
+        foreach channel $channels { check "$channel" [thread::send $worker [list use $channel]] {1 1} }
+        check "the client's end" [read [lindex $accepted 0]] {}
+        # On to another thread, where it is closed.
+        thread::send -async $worker [list thread::transfer [thread::id] $client]
+        while {$client ni [file channels]} { after 1; update }
+        check "its peer" [catch {fconfigure $client -peername} text] 1
+        check "why" $text {can't get peername: socket is not connected}
+        close $client
+        foreach channel [list $ahead $datagrams] { thread::send $worker [list catch [list close $channel]] }
+        # The thread's end closes the listener.
+        thread::send $worker list
+        thread::release $worker
+        foreach file $files { close $file }
+        foreach {channel host port} $accepted { close $channel }
+        for {set i 0} {$i < 2000 && [lindex [iocp_stats] 2] != 0} {incr i} { after 2 }
+        check "sockets" [lindex [iocp_stats] 2] 0
+        "#,
+    );
+}

@@ -104,18 +104,61 @@ impl<D: Driver, V: Service> Shard<D, V> {
     /// closed. Its number is unused again when the driver has closed it, in one of the next turns. The caller must run a
     /// turn afterwards. No effect on a datagram socket or a closed listener.
     pub fn close_listener(&mut self, listener: u32) {
+        if !self.begin_close_of_listener(listener) {
+            return;
+        }
+        self.listeners[listener].drops_accepted = true;
+        self.driver.close(self.listeners.token(listener));
+        self.refuse_waiting(listener);
+    }
+
+    /// Stops accepting from a listener, and releases its socket in one of the next turns, for
+    /// [`take_detached_listener`](Self::take_detached_listener). It needs no descriptor. Connections in its backlog stay
+    /// there; those that the driver has accepted already still arrive before. Returns false, without an effect, for a
+    /// datagram socket or a closed listener. The caller must run a turn afterwards. The registration of
+    /// [`keep_watched`](Self::keep_watched) is dropped.
+    pub fn detach_listener(&mut self, listener: u32) -> bool {
+        if !self.begin_close_of_listener(listener) {
+            return false;
+        }
+        let token = self.listeners.token(listener);
+        self.driver.pause_accept(token);
+        self.driver.detach(token);
+        true
+    }
+
+    /// The socket of a listener that was [detached](Self::detach_listener), once the driver has released it. The number
+    /// is unused then, so the owner must take the socket before it adds another listener.
+    pub fn take_detached_listener(&mut self, listener: u32) -> Option<D::Socket> {
+        let at = self.detached_listeners.iter().position(|(number, _)| *number == listener)?;
+        Some(self.detached_listeners.swap_remove(at).1)
+    }
+
+    /// The driver has released a listening socket. Connections that it has accepted and that have no slot are closed,
+    /// because its number may be reused.
+    pub(super) fn on_listener_detached(&mut self, token: Token, socket: io::Result<D::Socket>) {
+        let Some(number) = self.listeners.number_of(token) else { return };
+        self.refuse_waiting(number);
+        self.listeners.set_state(number, ListenerState::Closed);
+        // Listening sockets have ordinary descriptors, so none had to be created.
+        self.detached_listeners.extend(socket.ok().map(|socket| (number, socket)));
+    }
+
+    /// Returns false if it is a datagram socket, or is closed or closing.
+    fn begin_close_of_listener(&mut self, listener: u32) -> bool {
         let is_open = self.listeners.get(listener).is_some_and(|listener| {
             let is_closing = matches!(listener.state(), ListenerState::Closing | ListenerState::Closed);
             !is_closing && !listener.is_datagram_socket
         });
-        if !is_open {
-            return;
+        if is_open {
+            self.begin_owner_call();
+            self.listeners.set_state(listener, ListenerState::Closing);
+            self.wheel.clear(listener);
         }
-        self.begin_owner_call();
-        self.listeners[listener].drops_accepted = true;
-        self.listeners.set_state(listener, ListenerState::Closing);
-        self.wheel.clear(listener);
-        self.driver.close(self.listeners.token(listener));
+        is_open
+    }
+
+    fn refuse_waiting(&mut self, listener: u32) {
         let before = self.waiting.len();
         self.waiting.retain(|(accepted_by, _)| *accepted_by != listener);
         self.counters.refused_full.add((before - self.waiting.len()) as u64);

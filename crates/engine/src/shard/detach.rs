@@ -15,6 +15,7 @@ use super::session::{Service, Session};
 use crate::close_reason::CloseReason;
 use crate::detached::{AdoptError, AdoptErrorKind, Detached};
 use crate::driver::{Driver, SourceKind};
+use crate::limits::LISTENERS_MAX;
 use crate::store::Stash;
 use crate::token::Token;
 
@@ -126,6 +127,9 @@ impl<D: Driver, V: Service> Shard<D, V> {
     }
 
     pub(super) fn on_detached_event(&mut self, token: Token, socket: io::Result<D::Socket>) {
+        if token.index() < LISTENERS_MAX {
+            return self.on_listener_detached(token, socket);
+        }
         let Some(slot) = self.slots.get(token) else { return };
         let connection = &mut slot.connection;
         if connection.finish == CloseIntent::Abort {

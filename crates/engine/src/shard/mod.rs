@@ -165,6 +165,8 @@ pub struct Shard<D: Driver, V: Service> {
     /// Accepted connections without a free slot.
     waiting: VecDeque<(u32, D::Accepted)>,
     detach_handler: Option<DetachHandler<V, D::Socket>>,
+    /// Released listening sockets with their former numbers, until the owner takes them.
+    detached_listeners: Vec<(u32, D::Socket)>,
     /// Sockets to adopt, in the order of their commands.
     adopted: VecDeque<D::Socket>,
     /// Latest time of the service's next turn.
@@ -227,6 +229,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
             recheck_until: now,
             waiting: VecDeque::new(),
             detach_handler: None,
+            detached_listeners: Vec::new(),
             adopted: VecDeque::new(),
             service_deadline: None,
             drain_notify_from: None,

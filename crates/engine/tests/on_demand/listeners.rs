@@ -96,6 +96,38 @@ pub(crate) fn a_number_is_reused_and_not_confused<S: SystemDriver>() {
     assert!(owner.shard.service().accepted_by.iter().all(|listener| Some(*listener) == number));
 }
 
+/// A listener that is detached arrives with its backlog, and with a connection that was accepted before, in another
+/// place, where clients do not notice.
+pub(crate) fn a_detached_listener_loses_no_connection<S: SystemDriver>() {
+    let mut owner = OwnerLoop::<S>::new();
+    let (mut socket, address) = listening_socket();
+    let mut clients = Vec::new();
+    for _ in 0..20 {
+        let listener = owner.shard.listen(socket, false).expect("there is room");
+        owner.settle();
+        // These are accepted with the stop, or stay in the backlog.
+        clients.extend((0..3).map(|_| client_of(address)));
+        assert!(owner.shard.detach_listener(listener));
+        assert!(!owner.shard.detach_listener(listener));
+        let mut detached = None;
+        owner.run_until(|owner| {
+            detached = owner.shard.take_detached_listener(listener);
+            detached.is_some()
+        });
+        socket = detached.expect("it was awaited");
+        assert!(owner.shard.listener_descriptor(listener).is_err());
+        assert!(owner.shard.take_detached_listener(listener).is_none());
+        clients.push(client_of(address));
+    }
+    owner.shard.listen(socket, false).expect("there is room");
+    for client in &mut clients {
+        let Call::Opened(_) = owner.next_call() else { panic!("a connection waits") };
+        assert!(!is_ended_now(client));
+    }
+    owner.expect_silence();
+    assert_eq!(owner.shard.open_connections() as usize, clients.len());
+}
+
 /// Row 3.8: neither descriptors nor numbers are used up.
 pub(crate) fn ten_thousand_listeners_leave_nothing<S: SystemDriver>() {
     let mut owner = OwnerLoop::<S>::new();

@@ -70,6 +70,7 @@ on_every_driver! {
     listeners::a_closed_listener_refuses_connections,
     listeners::connections_without_a_slot_are_closed_with_their_listener,
     listeners::a_number_is_reused_and_not_confused,
+    listeners::a_detached_listener_loses_no_connection,
     listeners::ten_thousand_listeners_leave_nothing,
     listeners::addresses_and_descriptors_are_available,
 }

@@ -182,6 +182,8 @@ pub(crate) struct Listener {
     /// It does not accept, because too many connections wait for their script.
     is_paused: Cell<bool>,
     backlog: Cell<i32>,
+    /// The error of a move to another thread, until `-error` reports it.
+    error: Cell<i32>,
     /// Options of its connections.
     receive_mode: Cell<ReceiveMode>,
     send_cap: Cell<u16>,
@@ -211,6 +213,7 @@ impl Listener {
             is_closing: Cell::new(false),
             is_traced: trace::may_trace_new_channel(),
             is_paused: Cell::new(false),
+            error: Cell::new(0),
             backlog: Cell::new(options.backlog.unwrap_or(libc::SOMAXCONN)),
             receive_mode: Cell::default(),
             send_cap: Cell::new(dialect.send_cap()),
@@ -467,17 +470,6 @@ impl ChannelDriver for Listener {
 }
 
 impl Listener {
-    /// Duplicates of the listening sockets; those that cannot be duplicated are left out.
-    fn duplicate_sockets(&self) -> Vec<OwnedFd> {
-        let (sockets, mut duplicates) = (self.sockets(), Vec::new());
-        for &listening in self.listening.borrow().iter() {
-            let _ = sockets.with_listener(listening, &mut |descriptor| {
-                duplicates.extend(descriptor.try_clone_to_owned().ok());
-            });
-        }
-        duplicates
-    }
-
     /// Moves the listening sockets to the shard that takes new sockets. The queue of connections is that of the sockets,
     /// not of their descriptors, so none is lost.
     pub(crate) fn change_shard(&self) {
@@ -506,8 +498,9 @@ impl Listener {
             return;
         }
         let sockets = self.sockets();
-        self.moving.replace(self.duplicate_sockets());
-        sockets.close_listeners(&self.listening.take());
+        let listening = self.listening.take();
+        let descriptors = listening.into_iter().filter_map(|each| sockets.detach_listener(each).ok());
+        self.moving.replace(descriptors.collect());
         // A detach runs turns, but no more connections arrive.
         let mut accepted = VecDeque::new();
         while let Some(connection) = self.next_accepted() {
@@ -533,12 +526,22 @@ impl Listener {
             // A new channel.
             return;
         }
-        let Ok(sockets) = ThreadSockets::get() else { return };
         self.is_event_queued.set(false);
-        // Without its sockets the listener accepts nothing, which `-sockname` reports.
-        let _ = self.enter(&sockets);
-        if self.key.get().is_some() {
-            self.queue_event();
+        match ThreadSockets::get().and_then(|sockets| self.enter(&sockets)) {
+            Ok(()) => self.queue_event(),
+            Err(error) => self.on_lost(system_error(&error)),
         }
+    }
+
+    /// The sockets could not be moved to another thread: `-error` and `-sockname` report that. Clients are not left
+    /// waiting in the backlog.
+    fn on_lost(&self, error: i32) {
+        drop(self.watched.take());
+        drop(self.moving.take());
+        self.close_accepted();
+        self.trace(TraceEvent::Error, || {
+            format!("cannot enter the thread: {}", crate::tcl::error_text(error))
+        });
+        self.error.set(error);
     }
 }

@@ -151,6 +151,9 @@ pub(crate) trait SocketShard {
     fn wake_handle(&mut self) -> WakeHandle;
     fn listen(&mut self, socket: OwnedFd) -> io::Result<u32>;
     fn close_listener(&mut self, listener: u32);
+    /// Releases a listening socket in one of the next turns, for `take_detached_listener`. Returns false if it is closed.
+    fn detach_listener(&mut self, listener: u32) -> bool;
+    fn take_detached_listener(&mut self, listener: u32) -> Option<OwnedFd>;
     fn pause_listener(&mut self, listener: u32);
     fn resume_listener(&mut self, listener: u32);
     fn connect(&mut self, to: &Destination, socket: SlabKey) -> io::Result<Token>;
@@ -217,6 +220,14 @@ impl<D: Driver<Socket = OwnedFd>> SocketShard for Shard<D, SocketService> {
 
     fn close_listener(&mut self, listener: u32) {
         Shard::close_listener(self, listener);
+    }
+
+    fn detach_listener(&mut self, listener: u32) -> bool {
+        Shard::detach_listener(self, listener)
+    }
+
+    fn take_detached_listener(&mut self, listener: u32) -> Option<OwnedFd> {
+        Shard::take_detached_listener(self, listener)
     }
 
     fn pause_listener(&mut self, listener: u32) {

@@ -309,6 +309,25 @@ impl ThreadSockets {
         self.turn_until_done();
     }
 
+    /// Takes a listening socket out of its shard, without a new descriptor. Connections that the shard has accepted
+    /// reach the listener before; one whose event is not dispatched yet still finds it by its key.
+    pub(crate) fn detach_listener(&self, listener: ShardListener) -> io::Result<OwnedFd> {
+        let in_shard = |act: &mut dyn FnMut(&mut dyn SocketShard)| {
+            act(self.shards.borrow_mut()[listener.shard as usize].shard.as_mut());
+        };
+        let (mut is_open, mut descriptor) = (false, None);
+        in_shard(&mut |shard| is_open = shard.detach_listener(listener.number));
+        while is_open {
+            self.turn_until_done();
+            in_shard(&mut |shard| descriptor = shard.take_detached_listener(listener.number));
+            if let Some(descriptor) = descriptor.take() {
+                return Ok(descriptor);
+            }
+            self.wait_for_event();
+        }
+        Err(io::ErrorKind::NotConnected.into())
+    }
+
     /// Stops accepting; connections wait in the backlogs.
     pub(crate) fn pause_listeners(&self, listeners: &[ShardListener]) {
         for listener in listeners {

@@ -61,7 +61,7 @@ impl Listener {
     }
 
     fn take_error(&self) -> i32 {
-        let Some(&first) = self.listening.borrow().first() else { return 0 };
+        let Some(&first) = self.listening.borrow().first() else { return self.error.take() };
         let mut error = 0;
         // A listener that cannot be asked has no error to report.
         let _ = self.sockets().with_listener(first, &mut |descriptor| {

@@ -205,8 +205,11 @@ fn channels_moved_to_a_thread_without_descriptors_report_errors() {
                 return $texts
             }
         }
-        while {![catch {open /dev/null} file]} { lappend files $file }
-        foreach channel $channels { thread::transfer $worker $channel }
+        foreach channel $channels {
+            # A lost socket leaves its descriptor.
+            while {![catch {open /dev/null} file]} { lappend files $file }
+            thread::transfer $worker $channel
+        }
         foreach channel $channels { check "$channel" [thread::send $worker [list use $channel]] {1 1} }
         check "the client's end" [read [lindex $accepted 0]] {}
         # On to another thread, where it is closed.
@@ -223,6 +226,52 @@ fn channels_moved_to_a_thread_without_descriptors_report_errors() {
         foreach {channel host port} $accepted { close $channel }
         for {set i 0} {$i < 2000 && [lindex [iocp_stats] 2] != 0} {incr i} { after 2 }
         check "sockets" [lindex [iocp_stats] 2] 0
+        "#,
+    );
+}
+
+/// A listener moves without a descriptor, and accepts in its new thread when there are some again. A thread that cannot
+/// take it over closes it, and reports that: clients do not wait for ever.
+#[test]
+fn a_listener_moves_without_descriptors() {
+    run_limited(
+        r#"
+        package require Thread
+        proc exhaust {} { while {![catch {open /dev/null} file]} { lappend ::files $file } }
+        proc relax {} { foreach file $::files { close $file }; set ::files {} }
+        proc start_worker {} {
+            set worker [thread::create]
+            thread::send $worker [list load $::library Stilling]
+            thread::send $worker {proc accept {channel host port} { puts $channel hello; close $channel }}
+            return $worker
+        }
+        set able [start_worker]
+        thread::send $able {close [socket2 -server list -myaddr 127.0.0.1 0]}
+        set unable [start_worker]
+        set first [socket2 -server accept -myaddr 127.0.0.1 0]
+        set second [socket2 -server accept -myaddr 127.0.0.1 0]
+        set first_port [port_of $first]
+        set second_port [port_of $second]
+        peer connect waiting $second_port
+        exhaust
+        thread::transfer $able $first
+        peer connect early $first_port
+        thread::transfer $unable $second
+        check "a client in the queue" [peer drain waiting] 0
+        check "the address" [thread::send $unable [list catch [list fconfigure $second -sockname]]] 1
+        check "the reason" [lindex [thread::send $unable [list fconfigure $second -error]] 1] EMFILE
+        check "reported once" [thread::send $unable [list fconfigure $second -error]] {}
+        relax
+        peer connect late $first_port
+        check "served: one of two" [expr {[peer drain early] in {0 7}}] 1
+        check "served" [peer drain late] 7
+        check "refused" [catch {socket2 127.0.0.1 $second_port} text] 1
+        check "text" $text "couldn't open socket: connection refused"
+        thread::send $able [list close $first]
+        thread::send $unable [list close $second]
+        check "sockets" [lindex [iocp_stats] 2] 0
+        thread::release $able
+        thread::release $unable
         "#,
     );
 }

@@ -471,25 +471,20 @@ impl ChannelDriver for Listener {
 
 impl Listener {
     /// Moves the listening sockets to the shard that takes new sockets. The queue of connections is that of the sockets,
-    /// not of their descriptors, so none is lost.
+    /// so none is lost.
     pub(crate) fn change_shard(&self) {
-        let (sockets, former) = (self.sockets(), self.listening.take());
-        let mut current = Vec::new();
-        for listening in former {
-            let mut duplicate = None;
-            let _ = sockets.with_listener(listening, &mut |descriptor| {
-                duplicate = descriptor.try_clone_to_owned().ok();
-            });
-            match duplicate.and_then(|duplicate| sockets.listen(duplicate, self.key()).ok()) {
-                Some(moved) => {
-                    sockets.close_listeners(&[listening]);
-                    current.push(moved);
-                }
-                // It stays where it is.
-                None => current.push(listening),
+        let sockets = self.sockets();
+        for listening in self.listening.take() {
+            // A new shard has room for the few listeners of a former one.
+            let moved = sockets.detach_listener(listening);
+            match moved.and_then(|descriptor| sockets.listen(descriptor, self.key())) {
+                Ok(moved) => self.listening.borrow_mut().push(moved),
+                Err(error) => self.trace_lost(system_error(&error)),
             }
         }
-        self.listening.replace(current);
+        if self.is_paused.get() {
+            sockets.pause_listeners(&self.listening.borrow());
+        }
     }
 
     fn leave_thread(&self) {
@@ -533,15 +528,17 @@ impl Listener {
         }
     }
 
+    fn trace_lost(&self, error: i32) {
+        self.trace(TraceEvent::Error, || format!("a socket was lost: {}", crate::tcl::error_text(error)));
+    }
+
     /// The sockets could not be moved to another thread: `-error` and `-sockname` report that. Clients are not left
     /// waiting in the backlog.
     fn on_lost(&self, error: i32) {
         drop(self.watched.take());
         drop(self.moving.take());
         self.close_accepted();
-        self.trace(TraceEvent::Error, || {
-            format!("cannot enter the thread: {}", crate::tcl::error_text(error))
-        });
+        self.trace_lost(error);
         self.error.set(error);
     }
 }

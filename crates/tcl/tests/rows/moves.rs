@@ -227,6 +227,43 @@ fn a_listener_moves_with_waiting_connections() {
     );
 }
 
+/// Connections that a ring has accepted during reads and writes of a script, which dispatch no event, move with their
+/// listener.
+#[test]
+fn connections_accepted_during_a_read_move_with_their_listener() {
+    run_with_peer(
+        r#"
+        proc accept {channel host port} { set ::accepted $channel }
+        set listener [socket2 -server accept -myaddr 127.0.0.1 0]
+        set port [port_of $listener]
+        set client [socket2 127.0.0.1 $port]
+        vwait accepted
+        fconfigure $accepted -blocking 0
+        fconfigure $client -buffering none
+        set worker [worker {
+            proc accept {channel host port} { puts $channel hello; close $channel; incr ::count }
+            set count 0
+        }]
+        for {set round 1} {$round <= 20} {incr round} {
+            foreach name {a b c d} {
+                peer connect $name $port
+                puts -nonewline $client x
+                read $accepted
+            }
+            move_to $worker $listener
+            thread::send $worker "while {\$::count < 4 * $round} { vwait ::count }"
+            foreach name {a b c d} { check "$name in round $round" [peer drain $name] 7; peer close $name }
+            thread::send -async $worker [list thread::transfer [thread::id] $listener]
+            while {$listener ni [file channels]} { after 1; update }
+            thread::send $worker list
+        }
+        foreach channel [list $listener $client $accepted] { close $channel }
+        check "sockets" [lindex [iocp_stats] 2] 0
+        thread::release $worker
+        "#,
+    );
+}
+
 /// A channel that is between threads, or in one that ends, costs the process nothing.
 #[test]
 fn a_thread_may_end_with_moved_channels() {

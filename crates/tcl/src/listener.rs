@@ -29,7 +29,8 @@ use crate::thread_sockets::{AcceptedConnection, ShardListener, SocketChannel, Th
 use crate::trace::{self, TraceEvent};
 
 /// Connections of one listener that wait for their script. More wait in the backlog: the listener stops accepting until
-/// half of them are gone.
+/// half of them are gone. A ring accepts all of its backlog before it stops, so on `uring` and `direct` those come in
+/// addition, once per stop: at most as many as `-backlog` permits and as arrive during the stop.
 const ACCEPTED_WAITING_MAX: usize = 512;
 
 /// Attempts to find a port that is free in all address families.

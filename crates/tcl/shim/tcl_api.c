@@ -195,6 +195,9 @@ Tcl_Channel stcl_find_channel(Tcl_Interp *interp, const char *name, int *mask) {
     return Tcl_GetChannel(interp, name, mask);
 }
 
+/* Whether the thread has a channel of this name, in any interpreter. */
+int stcl_is_channel_existing(const char *name) { return Tcl_IsChannelExisting(name); }
+
 /* Whether the channel has a transform, or is one. */
 int stcl_is_stacked(Tcl_Channel channel) {
     return Tcl_GetTopChannel(channel) != channel || Tcl_GetStackedChannel(channel) != NULL;

@@ -4,10 +4,11 @@
 //! without a callback. Here a channel that moves to another thread does so, too.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ptr;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::copy::{CopyDirection, CopyFailure, CopyStep, DirectCopy};
 use super::{blocks, failure_text};
@@ -28,7 +29,7 @@ struct BackgroundCopy {
     command: Value,
     delete_guard: Cell<Option<DeleteGuard>>,
     file: Channel,
-    /// The name of the file's channel, by which a step finds it again.
+    /// The name of the file's channel, by which a step finds it again: it may have moved to another thread.
     file_name: String,
     /// Channels that block again when the copy ends.
     blocking: RefCell<Vec<Channel>>,
@@ -57,6 +58,13 @@ struct CopyIndex {
 
 /// The number of the next copy. It is never used again, since a channel that has moved to another thread still has it.
 static NEXT: AtomicU64 = AtomicU64::new(1);
+
+/// The copies of all threads, without those whose file has closed in another thread.
+static OPEN_COPIES: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
+
+fn open_copies() -> MutexGuard<'static, BTreeSet<u64>> {
+    OPEN_COPIES.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 thread_local! {
     static COPIES: Rc<CopyTable> = Rc::default();
@@ -108,6 +116,7 @@ pub(super) fn start(copy: DirectCopy, interp: Interp, command: Value) {
         blocking: RefCell::default(),
     };
     entry.stop_blocking();
+    open_copies().insert(number);
     table.copies.borrow_mut().insert(number, Rc::new(entry));
     // The callback must not run within the command.
     EventSourceGuard::<CopyTable>::queue(number);
@@ -133,8 +142,14 @@ impl BackgroundCopy {
 
     /// Removes every trace from the channels. Returns the guard of the interpreter, which ends with it.
     fn stop(&self, number: u64) -> Option<DeleteGuard> {
-        self.release(self.input, number);
-        self.release(self.output, number);
+        let has_file = self.has_file(number);
+        for channel in [self.input, self.output] {
+            // Without the copy, the observation of a file in another thread does nothing.
+            if channel != self.file || has_file {
+                self.release(channel, number);
+            }
+        }
+        open_copies().remove(&number);
         self.delete_guard.take()
     }
 
@@ -155,11 +170,19 @@ impl BackgroundCopy {
         }
     }
 
-    /// Whether the file is still one of the interpreter; else it may have moved to another thread. (A socket that does
-    /// ends its copies.)
-    fn has_file(&self) -> bool {
-        let found = Channel::find(self.interp, &self.file_name);
-        found.is_some_and(|(channel, _)| channel == self.file)
+    /// Whether the file's channel is still one of this thread. It must not be used otherwise. (A socket that moves to
+    /// another thread ends its copies.)
+    fn has_file(&self, number: u64) -> bool {
+        if !open_copies().contains(&number) {
+            // Its name and its address may be those of another channel now.
+            return false;
+        }
+        let is_in_interp = || {
+            let found = Channel::find(self.interp, &self.file_name);
+            found.is_some_and(|(channel, _)| channel == self.file)
+        };
+        // Another interpreter of the thread may have it.
+        (!self.interp.is_deleted() && is_in_interp()) || Channel::exists(&self.file_name)
     }
 
     /// Makes a step. The scripts of transforms may end the copy; both channels stay open until the end of the step.
@@ -247,10 +270,9 @@ impl CopyTable {
         let Some(entry) = Self::get(number) else { return };
         // A script of a step runs the event loop.
         let Ok(mut copy) = entry.copy.try_borrow_mut() else { return };
-        if !entry.has_file() {
-            // The file's channel must not be used; its part of the observation does nothing without the copy.
-            Self::take(number);
-            return entry.release(copy.socket_channel(), number);
+        if !entry.has_file(number) {
+            drop(copy);
+            return Self::end(number);
         }
         let outcome = entry.step(&mut copy);
         drop(copy);
@@ -273,6 +295,8 @@ impl ChannelObserver for CopyTable {
 
     fn closing(number: u64) {
         Self::end(number);
+        // For a file that has moved: the thread of the copy must not use it any more.
+        open_copies().remove(&number);
     }
 }
 

@@ -117,13 +117,6 @@ impl DirectCopy {
         }
     }
 
-    pub(super) fn socket_channel(&self) -> Channel {
-        match self.direction {
-            CopyDirection::ToSocket => self.output,
-            CopyDirection::FromSocket => self.input,
-        }
-    }
-
     /// Bytes written so far.
     pub(super) fn total(&self) -> u64 {
         self.total

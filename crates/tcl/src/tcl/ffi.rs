@@ -141,6 +141,7 @@ unsafe extern "C" {
         name: *const c_char,
         mask: *mut c_int,
     ) -> *mut RawChannel;
+    pub(super) fn stcl_is_channel_existing(name: *const c_char) -> c_int;
     pub(super) fn stcl_is_stacked(channel: *mut RawChannel) -> c_int;
     pub(super) fn stcl_channel_type_name(channel: *mut RawChannel) -> *const c_char;
     pub(super) fn stcl_instance_of(

@@ -123,6 +123,12 @@ impl Interp {
         unsafe { ffi::stcl_evaluate_in_background(self.0.as_ptr(), script.as_raw()) == ffi::OK }
     }
 
+    /// Whether the interpreter is being deleted.
+    pub(crate) fn is_deleted(self) -> bool {
+        // SAFETY: a live interpreter (see the type).
+        unsafe { ffi::stcl_is_deleted(self.0.as_ptr()) != 0 }
+    }
+
     /// Runs `action` when the interpreter is deleted, unless the returned guard is dropped before.
     pub(crate) fn on_delete(self, action: impl FnOnce() + 'static) -> DeleteGuard {
         let action: Box<Box<dyn FnOnce()>> = Box::new(Box::new(action));

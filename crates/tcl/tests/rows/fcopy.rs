@@ -710,3 +710,54 @@ fn an_exit_ends_the_copies() {
         run_wrapped(driver, &["env", "TCL_FINALIZE_ON_EXIT=1"], &script);
     }
 }
+
+/// A file that another interpreter of the thread gets is copied on, and the channels block again at the end.
+#[test]
+fn a_copy_goes_on_when_another_interpreter_gets_the_file() {
+    run(r#"
+        foreach copy {fcopy stilling::fcopy} {
+            interp create other
+            lassign [pair] client server
+            set file [open $big rb]
+            fconfigure $client -blocking 1
+            $copy $file $client -command done
+            for {set i 0} {$i < 10} {incr i} { after 1; update }
+            interp transfer {} $file other
+            set ::collected ""
+            fileevent $server readable [list collect $server]
+            check "$copy: to a socket" [wait done] 6000000
+            check "$copy: it blocks again" [fconfigure $client -blocking] 1
+            check "$copy: the file blocks again" [other eval [list fconfigure $file -blocking]] 1
+            close $client
+            wait ended
+            check "$copy: the bytes" [expr {$::collected eq [contents $big]}] 1
+            other eval [list close $file]
+
+            lassign [pair] client server
+            set target [open [file join $folder target] wb]
+            $copy $server $target -command done
+            puts -nonewline $client abc
+            flush $client
+            for {set i 0} {$i < 10} {incr i} { after 1; update }
+            interp transfer {} $target other
+            puts -nonewline $client def
+            close $client
+            check "$copy: from a socket" [wait done] 6
+            close $server
+            other eval [list close $target]
+            check "$copy: the bytes" [contents [file join $folder target]] abcdef
+
+            lassign [pair] client server
+            fconfigure $client -blocking 1
+            set file [open $big rb]
+            $copy $file $client -command {error never}
+            interp transfer {} $file other
+            update
+            interp delete other
+            check "$copy: a close in the other one" [fconfigure $client -blocking] 1
+            # The core has bytes in its buffers, whose flush would wait for the peer.
+            close $server
+            catch {close $client}
+        }
+    "#);
+}

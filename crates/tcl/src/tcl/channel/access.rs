@@ -43,6 +43,12 @@ impl Channel {
         }
     }
 
+    /// Whether this thread has a channel of this name, in any interpreter. Compares the names of all its channels.
+    pub(crate) fn exists(name: &str) -> bool {
+        // SAFETY: the name is read during the call.
+        unsafe { ffi::stcl_is_channel_existing(c_string(name).as_ptr()) != 0 }
+    }
+
     /// Whether the channel has a transform, or is one.
     pub(crate) fn is_stacked(self) -> bool {
         // SAFETY: a live channel (see the type).

@@ -761,3 +761,84 @@ fn a_copy_goes_on_when_another_interpreter_gets_the_file() {
         }
     "#);
 }
+
+/// A file for which the system refuses to copy is read or written by the extension, with the same result.
+#[test]
+fn a_refused_file_is_copied_through_memory() {
+    run(r#"
+        set before [direct]
+        # procfs has no splice for these two.
+        set environment [contents /proc/self/environ]
+        foreach background {0 1} {
+            lassign [pair] client server
+            fconfigure $client -blocking 1
+            set file [open /proc/self/environ rb]
+            if {$background} {
+                stilling::fcopy $file $client -command done
+                set total [wait done]
+            } else {
+                set total [stilling::fcopy $file $client]
+            }
+            check "from procfs" $total [string length $environment]
+            check "the end" [eof $file] 1
+            close $file
+            close $client
+            set ::collected ""
+            fileevent $server readable [list collect $server]
+            wait ended
+            check "the bytes" [expr {$::collected eq $environment}] 1
+        }
+        lassign [pair] client server
+        set file [open /proc/self/comm wb]
+        stilling::fcopy $server $file -command done
+        foreach name {first-name another-name} {
+            puts -nonewline $client $name
+            flush $client
+            for {set i 0} {$i < 1000 && [contents /proc/self/comm] ne "$name\n"} {incr i} { after 1; update }
+            check "to procfs" [contents /proc/self/comm] "$name\n"
+        }
+        close $client
+        check "done" [wait done] 22
+        check "nothing by the system" [direct] $before
+    "#);
+}
+
+/// Files in memory and devices: the former are copied by the system, the latter by the core.
+#[test]
+fn files_in_memory_and_devices_are_copied() {
+    run(r#"
+        set before [direct]
+        lassign [pair] client server
+        set name /dev/shm/stilling-[pid]
+        set target [open $name w+b]
+        file delete $name
+        set source [open $big rb]
+        stilling::fcopy $server $target -command done
+        stilling::fcopy $source $client -command {set ::sent}
+        check "sent" [wait sent] 6000000
+        close $client
+        check "to a file in memory" [result_of done] 6000000
+        check "by the system" [expr {[direct] - $before >= 11900000}] 1
+        seek $target 0
+        lassign [pair] client server
+        set ::collected ""
+        fileevent $server readable [list collect $server]
+        stilling::fcopy $target $client -command done
+        check "from a file in memory" [wait done] 6000000
+        close $client
+        wait ended
+        check "the bytes" [expr {$::collected eq [contents $big]}] 1
+
+        set before [direct]
+        lassign [pair] client server
+        set zero [open /dev/zero rb]
+        set ::collected ""
+        fileevent $server readable [list collect $server]
+        stilling::fcopy $zero $client -size 100000 -command done
+        check "from a device" [wait done] 100000
+        close $client
+        wait ended
+        check "its bytes" [expr {$::collected eq [string repeat \0 100000]}] 1
+        check "by the core" [direct] $before
+    "#);
+}

@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
 
-use socket2::{Domain, SockRef, Socket, Type};
+use socket2::{Domain, Socket, Type};
 
 use crate::addresses::{Family, host_number, look_up};
 use crate::dialect::Dialect;
@@ -315,23 +315,41 @@ impl Listener {
     pub(crate) fn next_channel(&self) -> Option<AcceptedChannel> {
         self.is_event_queued.set(false);
         let connection = self.next_accepted()?;
-        crate::stats::socket_closed();
         let sockets = self.sockets();
+        let peer = match &connection {
+            &AcceptedConnection::InShard(socket) => match sockets.peer_address(socket) {
+                // With direct descriptors the query needs an ordinary one.
+                Err(error) if matches!(system_error(&error), libc::EMFILE | libc::ENFILE) => {
+                    self.accepted.borrow_mut().push_front(connection);
+                    sockets.retry_later(self.key(), socket);
+                    return None;
+                }
+                outcome => outcome,
+            },
+            AcceptedConnection::Detached(descriptor) => stilling_engine::net::peer_addr(descriptor),
+        };
+        crate::stats::socket_closed();
         // The next one follows in the next cycle of the event loop, so timers and other sources take turns with it.
         sockets.interest_changed(self.key());
-        let (stream, peer) = match connection {
-            AcceptedConnection::InShard(socket) => {
-                let Ok(peer) = sockets.peer_address(socket) else {
-                    // The peer has gone already: the script never learns of it.
-                    self.trace(TraceEvent::AcceptDropped, || "the peer has gone".into());
-                    sockets.close(socket);
-                    return None;
-                };
-                (Stream::accepted(self.dialect, &sockets, socket), peer)
+        let Ok(peer) = peer else {
+            // The peer has gone already: the script never learns of it.
+            self.trace(TraceEvent::AcceptDropped, || "the peer has gone".into());
+            if let AcceptedConnection::InShard(socket) = connection {
+                sockets.close(socket);
             }
+            return None;
+        };
+        let stream = match connection {
+            AcceptedConnection::InShard(socket) => Stream::accepted(self.dialect, &sockets, socket),
             AcceptedConnection::Detached(descriptor) => {
-                let peer = SockRef::from(&descriptor).peer_addr().ok().and_then(|peer| peer.as_socket())?;
-                (Stream::from_descriptor(self.dialect, &sockets, descriptor).ok()?, peer)
+                match Stream::from_descriptor(self.dialect, &sockets, descriptor) {
+                    Ok(stream) => stream,
+                    Err(error) => {
+                        let text = crate::tcl::error_text(system_error(&error));
+                        self.trace(TraceEvent::AcceptDropped, || format!("from {peer}: {text}"));
+                        return None;
+                    }
+                }
             }
         };
         stream.inherit(self.receive_mode.get(), self.send_cap.get(), self.is_traced);

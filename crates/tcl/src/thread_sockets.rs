@@ -10,6 +10,7 @@
 //! Nothing here is borrowed while Tcl runs a script, since the script may call any function again.
 
 mod accept_trace;
+mod delayed;
 mod entries;
 
 use std::cell::{Cell, OnceCell, RefCell};
@@ -27,6 +28,7 @@ use stilling_engine::{Clock, Time, Token};
 pub(crate) use self::entries::{AcceptedConnection, ShardListener, ShardSocket, SocketChannel};
 
 use self::accept_trace::AcceptCounts;
+use self::delayed::DelayedListeners;
 use self::entries::ChannelEvent;
 use crate::driver_choice;
 use crate::lookup::LookupInbox;
@@ -61,6 +63,7 @@ pub(crate) struct ThreadSockets {
     channels: RefCell<Slab<SocketChannel>>,
     /// Channels whose interest may have changed, without duplicates.
     changed: RefCell<Vec<SlabKey>>,
+    delayed: DelayedListeners,
     /// The outcome of [`detach`](Self::detach), when it is known.
     detached: RefCell<Option<Option<OwnedFd>>>,
     /// Taken and returned by [`turn`](Self::turn).
@@ -92,6 +95,7 @@ impl ThreadSockets {
             open_shard: Cell::new(0),
             channels: RefCell::default(),
             changed: RefCell::default(),
+            delayed: DelayedListeners::default(),
             detached: RefCell::default(),
             events: RefCell::default(),
             lookups: OnceCell::new(),
@@ -212,6 +216,12 @@ impl ThreadSockets {
         self.changed.borrow_mut().push(key);
     }
 
+    /// Has a listener try again in a while, because descriptors have run out, which is counted.
+    pub(crate) fn retry_later(&self, key: SlabKey, socket: ShardSocket) {
+        self.with_shard(socket, |shard| shard.counters().accept_errors.add(1));
+        self.delayed.add(key, self.clock.now());
+    }
+
     /// Queues a channel's event behind all other events of this thread.
     pub(crate) fn queue_event(&self, key: SlabKey) {
         self.queued.set(self.queued.get() + 1);
@@ -312,20 +322,18 @@ impl ThreadSockets {
     /// Takes a listening socket out of its shard, without a new descriptor. Connections that the shard has accepted
     /// reach the listener before; one whose event is not dispatched yet still finds it by its key.
     pub(crate) fn detach_listener(&self, listener: ShardListener) -> io::Result<OwnedFd> {
-        let in_shard = |act: &mut dyn FnMut(&mut dyn SocketShard)| {
-            act(self.shards.borrow_mut()[listener.shard as usize].shard.as_mut());
-        };
-        let (mut is_open, mut descriptor) = (false, None);
-        in_shard(&mut |shard| is_open = shard.detach_listener(listener.number));
-        while is_open {
+        let entry = || RefMut::map(self.shards.borrow_mut(), |shards| &mut shards[listener.shard as usize]);
+        if !entry().shard.detach_listener(listener.number) {
+            return Err(io::ErrorKind::NotConnected.into());
+        }
+        loop {
             self.turn_until_done();
-            in_shard(&mut |shard| descriptor = shard.take_detached_listener(listener.number));
-            if let Some(descriptor) = descriptor.take() {
+            let descriptor = entry().shard.take_detached_listener(listener.number);
+            if let Some(descriptor) = descriptor {
                 return Ok(descriptor);
             }
             self.wait_for_event();
         }
-        Err(io::ErrorKind::NotConnected.into())
     }
 
     /// Stops accepting; connections wait in the backlogs.
@@ -606,6 +614,7 @@ impl EventSource for ThreadSockets {
             return;
         }
         self.poll_policy.begin_cycle();
+        let mut earliest = self.delayed.resume(self.clock.now(), &mut self.changed.borrow_mut());
         self.arm_changed();
         self.turn_until_event();
         self.leave_crowded_shard();
@@ -617,7 +626,7 @@ impl EventSource for ThreadSockets {
         if self.queued.get() > 0 {
             return self.poll_policy.end_wait(self.clock.now());
         }
-        let mut earliest: Option<Duration> = return_in;
+        earliest = earliest.into_iter().chain(return_in).min();
         let mut shards = self.shards.borrow_mut();
         for entry in shards.iter_mut() {
             if let Wait::Until(at) = entry.shard.prepare_to_wait() {

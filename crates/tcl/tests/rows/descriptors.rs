@@ -275,3 +275,33 @@ fn a_listener_moves_without_descriptors() {
         "#,
     );
 }
+
+/// With direct descriptors a connection needs an ordinary one for the query of its peer's address: it waits for that.
+#[test]
+fn an_accepted_connection_waits_for_a_descriptor() {
+    let peer = ScriptedPeer::start();
+    let script = r#"
+        proc accept {channel host port} { puts $channel hello; close $channel; incr ::count }
+        proc failed {} { dict get [stilling::stats] accept_errors }
+        set count 0
+        set listener [socket2 -server accept -myaddr 127.0.0.1 0]
+        set port [port_of $listener]
+        while {![catch {open /dev/null} file]} { lappend files $file }
+        foreach name {a b c} { peer connect $name $port }
+        while {[failed] < 2} { after 1 {set ::waited 1}; vwait waited }
+        set turns [dict get [stilling::stats] turns]
+        set before [failed]
+        after 200 {set ::waited 1}
+        wait waited
+        set turns [expr {[dict get [stilling::stats] turns] - $turns}]
+        check "no busy loop: $turns turns" [expr {$turns < ([package vsatisfies [info patchlevel] 9] ? 2000 : 200)}] 1
+        check "it tries again" [expr {[failed] > $before}] 1
+        check "none without an address" $count 0
+        foreach file $files { close $file }
+        while {$count < 3} { vwait count }
+        foreach name {a b c} { check $name [peer drain $name] 7 }
+        check "sockets" [lindex [iocp_stats] 2] 1
+    "#;
+    run_wrapped("direct", &WITH_LIMIT, &format!("{}{script}", peer.prelude));
+    peer.join();
+}

@@ -8,6 +8,7 @@ mod descriptors;
 mod ends;
 mod examples;
 mod fcopy;
+mod fcopy_scripts;
 mod floods;
 mod harness;
 mod leaks;

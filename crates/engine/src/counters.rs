@@ -79,10 +79,13 @@ pub struct EngineCounters {
     /// Connections closed at once because the queue before the accept gate was full, or because all
     /// connections were being aborted.
     pub refused_full: Counter,
-    /// Pauses of accepting because the capacity was reached, or because waiting connections have all descriptors.
+    /// Pauses of accepting because the capacity was reached, or because waiting connections have all descriptors, or by
+    /// the owner of the listener.
     pub gate_closed: Counter,
     /// Pauses of accepting, or of receiving datagrams, after an error such as missing descriptors.
     pub accept_errors: Counter,
+    /// Those of `accept_errors` for lack of descriptors.
+    pub accept_errors_descriptors: Counter,
     /// Datagrams received.
     pub datagrams_received: Counter,
     /// Datagrams that the system dropped before they were received: full receive buffer, or a wrong checksum.

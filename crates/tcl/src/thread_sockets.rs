@@ -218,7 +218,10 @@ impl ThreadSockets {
 
     /// Has a listener try again in a while, because descriptors have run out, which is counted.
     pub(crate) fn retry_later(&self, key: SlabKey, socket: ShardSocket) {
-        self.with_shard(socket, |shard| shard.counters().accept_errors.add(1));
+        self.with_shard(socket, |shard| {
+            shard.counters().accept_errors.add(1);
+            shard.counters().accept_errors_descriptors.add(1);
+        });
         self.delayed.add(key, self.clock.now());
     }
 

@@ -171,6 +171,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         self.begin_owner_call();
         self.listeners[listener].is_held = true;
         if state == ListenerState::Accepting {
+            self.counters.gate_closed.add(1);
             self.listeners.set_state(listener, ListenerState::Paused);
             self.driver.pause_accept(self.listeners.token(listener));
         }

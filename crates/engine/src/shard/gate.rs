@@ -181,8 +181,10 @@ impl<D: Driver, V: Service> Shard<D, V> {
                 }
                 Some(error) => {
                     self.listeners.set_state(number, ListenerState::Paused);
+                    let is_shortage = AcceptFailure::is_descriptor_shortage(error);
+                    self.counters.accept_errors_descriptors.add(u64::from(is_shortage));
                     // One waiting client is refused, unless the driver has already done so.
-                    if refused == 0 && AcceptFailure::is_descriptor_shortage(error) {
+                    if refused == 0 && is_shortage {
                         let refused = self.driver.refuse_one(self.listeners.token(number));
                         self.counters.refused_descriptors.add(u64::from(refused));
                     }

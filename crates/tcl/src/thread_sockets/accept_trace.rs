@@ -11,6 +11,8 @@ use crate::trace::{self, TraceEvent};
 pub(super) struct AcceptCounts {
     pauses_full: u64,
     pauses_failed: u64,
+    /// Those of `pauses_failed` for lack of descriptors.
+    pauses_descriptors: u64,
     dropped_full: u64,
     dropped_descriptors: u64,
 }
@@ -20,6 +22,7 @@ impl AcceptCounts {
         AcceptCounts {
             pauses_full: counters.gate_closed.get(),
             pauses_failed: counters.accept_errors.get(),
+            pauses_descriptors: counters.accept_errors_descriptors.get(),
             dropped_full: counters.refused_full.get(),
             dropped_descriptors: counters.refused_descriptors.get(),
         }
@@ -46,19 +49,15 @@ impl ThreadSockets {
         if former == counts {
             return;
         }
+        let of_descriptors = counts.pauses_descriptors - former.pauses_descriptors;
+        let other_failures = counts.pauses_failed - former.pauses_failed - of_descriptors;
+        let dropped_descriptors = counts.dropped_descriptors - former.dropped_descriptors;
         for (event, count, reason) in [
             (TraceEvent::AcceptPaused, counts.pauses_full - former.pauses_full, "no room for connections"),
-            (
-                TraceEvent::AcceptPaused,
-                counts.pauses_failed - former.pauses_failed,
-                "accepting failed: no descriptors",
-            ),
+            (TraceEvent::AcceptPaused, of_descriptors, "accepting failed: no descriptors"),
+            (TraceEvent::AcceptPaused, other_failures, "accepting failed"),
             (TraceEvent::AcceptDropped, counts.dropped_full - former.dropped_full, "no room for connections"),
-            (
-                TraceEvent::AcceptDropped,
-                counts.dropped_descriptors - former.dropped_descriptors,
-                "no descriptors",
-            ),
+            (TraceEvent::AcceptDropped, dropped_descriptors, "no descriptors"),
         ] {
             if count > 0 {
                 trace::record(event, None, || format!("{count} times: {reason}"));

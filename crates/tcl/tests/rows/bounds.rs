@@ -111,7 +111,15 @@ fn connections_accepted_ahead_are_bounded() {
             }
             set listener [socket2 -server accept -myaddr 127.0.0.1 0]
             pause [port_of $listener]
-            vwait count
+            stilling::trace {apply {{line} {
+                if {[string match *accept-paused* $line]} { lappend ::lines $line }
+            }}}
+            while {![info exists lines]} { vwait count }
+            stilling::trace off
+            # The pause itself is counted; the trace has it, too.
+            check "pauses" [dict get [stilling::stats] accept_pauses] 1
+            check "lines" [lsearch -inline $lines "*accept-paused - 1 times: no room*"] [lindex $lines 0]
+            check "a line" [llength $lines] 1
             pause "accepted ahead: [dict get [stilling::stats] accepted]"
             while {$::count < 100} { vwait count }
             pause "accepted later: [dict get [stilling::stats] accepted]"

@@ -120,7 +120,10 @@ impl DatagramSocket {
             is_closing: Cell::new(false),
             is_traced: trace::may_trace_new_channel(),
         });
-        socket.enter(sockets).map_err(|error| DatagramOpenError::System(system_error(&error)))?;
+        if let Err(error) = socket.enter(sockets) {
+            socket.leave();
+            return Err(DatagramOpenError::System(system_error(&error)));
+        }
         let channel = Rc::clone(&socket).into_channel();
         socket.trace(TraceEvent::Open, || socket.address_text());
         Ok(channel)
@@ -139,20 +142,15 @@ impl DatagramSocket {
         channel
     }
 
-    /// Adds the socket to this thread's shard.
+    /// Adds the socket to this thread's shard. After an error the channel is in the thread without a socket.
     fn enter(self: &Rc<Self>, sockets: &Rc<ThreadSockets>) -> io::Result<()> {
         let key = sockets.insert(SocketChannel::Datagram(Rc::clone(self)));
         self.readiness.enter(key);
         crate::stats::socket_opened();
         let state = self.state.replace(DatagramState::Closed);
         if let DatagramState::Moving(descriptor) = state {
-            match sockets.attach_datagram_socket(descriptor, key) {
-                Ok(socket) => self.state.replace(DatagramState::Open(socket)),
-                Err(error) => {
-                    self.leave();
-                    return Err(error);
-                }
-            };
+            let socket = sockets.attach_datagram_socket(descriptor, key)?;
+            self.state.replace(DatagramState::Open(socket));
         }
         Ok(())
     }
@@ -385,7 +383,10 @@ impl ChannelDriver for DatagramSocket {
         }
     }
 
-    fn watch(&self, interest: Interest) {
+    fn watch(self: Rc<Self>, interest: Interest) {
+        if !interest.is_none() {
+            self.enter_when_lost();
+        }
         // A read is over; the next one gets the next datagram, unless a script has left bytes of this one.
         if self.channel.get().is_none_or(|channel| !channel.has_buffered_input()) {
             self.ends_read.set(false);
@@ -430,13 +431,25 @@ impl DatagramSocket {
             return;
         }
         // Without its socket the channel reports an error to reads and writes.
-        let Ok(sockets) = ThreadSockets::get() else {
-            self.state.replace(DatagramState::Closed);
-            return;
-        };
-        if self.enter(&sockets).is_ok() {
-            self.trace(TraceEvent::Enter, String::new);
-            self.interest_changed();
+        match ThreadSockets::get().and_then(|sockets| self.enter(&sockets)) {
+            Ok(()) => self.trace(TraceEvent::Enter, String::new),
+            Err(_) => {
+                self.state.replace(DatagramState::Closed);
+                self.trace(TraceEvent::Error, || "lost in the move to another thread".into());
+            }
+        }
+        self.interest_changed();
+    }
+
+    /// Makes a lost channel known to the thread, if that could not have sockets before, so that its scripts run.
+    fn enter_when_lost(self: &Rc<Self>) {
+        let is_lost = self.readiness.key().is_none() && matches!(*self.state.borrow(), DatagramState::Closed);
+        if is_lost
+            && !self.is_closing.get()
+            && let Ok(sockets) = ThreadSockets::get()
+        {
+            // It has no socket that could fail to enter.
+            let _ = self.enter(&sockets);
         }
     }
 }

@@ -463,7 +463,7 @@ impl ChannelDriver for Listener {
     }
 
     /// A listener is neither readable nor writable for scripts.
-    fn watch(&self, _: Interest) {}
+    fn watch(self: Rc<Self>, _: Interest) {}
 
     fn descriptor(&self) -> Option<RawFd> {
         let first = *self.listening.borrow().first()?;
@@ -524,7 +524,10 @@ impl Listener {
             };
             match descriptor {
                 Some(descriptor) => accepted.push_back(AcceptedConnection::Detached(descriptor)),
-                None => crate::stats::socket_closed(),
+                None => {
+                    self.trace(TraceEvent::AcceptDropped, || "lost in the move to another thread".into());
+                    crate::stats::socket_closed();
+                }
             }
         }
         self.accepted.replace(accepted);

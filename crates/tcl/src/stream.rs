@@ -533,7 +533,10 @@ impl ChannelDriver for Stream {
         }
     }
 
-    fn watch(&self, interest: Interest) {
+    fn watch(self: Rc<Self>, interest: Interest) {
+        if !interest.is_none() {
+            self.enter_when_lost();
+        }
         self.readiness.watch(interest);
     }
 

@@ -64,8 +64,21 @@ impl Stream {
         self.interest_changed();
     }
 
-    /// The socket could not be moved to another thread.
+    /// The socket could not be moved to another thread: reads and writes report that.
     fn on_lost(&self) {
+        self.trace(TraceEvent::Error, || "lost in the move to another thread".into());
         self.state.replace(StreamState::Closed);
+    }
+
+    /// Makes a lost channel known to the thread, if that could not have sockets before, so that its scripts run.
+    pub(super) fn enter_when_lost(self: &Rc<Self>) {
+        let is_lost = self.readiness.key().is_none() && matches!(*self.state.borrow(), StreamState::Closed);
+        if is_lost
+            && !self.is_closing.get()
+            && let Ok(sockets) = ThreadSockets::get()
+        {
+            self.readiness.enter(sockets.insert(SocketChannel::Stream(Rc::clone(self))));
+            crate::stats::socket_opened();
+        }
     }
 }

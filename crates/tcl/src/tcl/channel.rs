@@ -109,7 +109,7 @@ pub(crate) trait ChannelDriver: Sized {
     ) -> Result<(), OptionError>;
 
     /// Sets the events that are to be reported by [`Channel::notify`].
-    fn watch(&self, interest: Interest);
+    fn watch(self: Rc<Self>, interest: Interest);
 
     /// The descriptor, which stays the driver's.
     fn descriptor(&self) -> Option<RawFd>;

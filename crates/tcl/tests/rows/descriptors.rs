@@ -305,3 +305,47 @@ fn an_accepted_connection_waits_for_a_descriptor() {
     run_wrapped("direct", &WITH_LIMIT, &format!("{}{script}", peer.prelude));
     peer.join();
 }
+
+/// A channel that lost its socket in a move is readable and writable in its new thread, where a read reports why.
+#[test]
+fn a_lost_channel_is_reported_to_scripts() {
+    run_limited(
+        r#"
+        package require Thread
+        set listener [socket2 -server {lappend ::accepted} -myaddr 127.0.0.1 0]
+        set client [socket2 127.0.0.1 [port_of $listener]]
+        vwait accepted
+        set datagrams [socket2 -udp]
+        set worker [thread::create]
+        thread::send $worker [list load $library Stilling]
+        thread::send $worker {
+            proc use {channel} {
+                set ::code {}
+                fconfigure $channel -blocking 0
+                fileevent $channel readable [list failed $channel]
+                set timer [after 20000 {set ::code late}]
+                vwait ::code
+                after cancel $timer
+                catch {close $channel}
+                return $::code
+            }
+            proc failed {channel} {
+                catch {read $channel 1} text options
+                set ::code [lrange [dict get $options -errorcode] 0 1]
+            }
+        }
+        foreach channel [list $client $datagrams] {
+            while {![catch {open /dev/null} file]} { lappend files $file }
+            thread::transfer $worker $channel
+        }
+        foreach file $files { close $file }
+        foreach channel [list $client $datagrams] {
+            check "$channel" [thread::send $worker [list use $channel]] {POSIX ENOTCONN}
+        }
+        thread::release $worker
+        close [lindex $accepted 0]
+        close $listener
+        check "sockets" [lindex [iocp_stats] 2] 0
+        "#,
+    );
+}

@@ -39,7 +39,7 @@ impl TclBench {
     }
 
     pub(super) fn file_source(&self) -> XtaskResult<PageSection> {
-        let path = self.programs.folder.join("bulk");
+        let path = self.programs.folder.join("bulk.data");
         let block: Vec<u8> = (0..=u8::MAX).cycle().take(1024 * 1024).collect();
         let mut file = File::create(&path)?;
         for _ in 0..FILE_SIZE / block.len() {

@@ -423,8 +423,8 @@ pub trait Driver: Sized {
     /// Closes a source of any kind and cancels its armed operations. Yields one `Closed`.
     fn close(&mut self, token: Token);
 
-    /// Releases a stream or a listener with its socket open and cancels its armed operations. Yields one `Detached`. All its output
-    /// must have been sent in earlier turns, and no other intent is allowed for it any more, not even `close`.
+    /// Releases a stream or a listener with its socket open and cancels its armed operations. Yields one `Detached`. All
+    /// its output must have been sent in earlier turns, and no other intent is allowed for it any more, not even `close`.
     /// A listener, which only drivers of the system release, must have been paused; connections that are accepted already
     /// are reported before.
     fn detach(&mut self, token: Token);

@@ -155,8 +155,15 @@ impl BackgroundCopy {
 
     fn release(&self, channel: Channel, number: u64) {
         channel.end_observation::<CopyTable>(number);
-        if self.blocking.borrow().contains(&channel) {
-            channel.set_option(c"-blocking", c"1");
+        if !self.blocking.borrow().contains(&channel) {
+            return;
+        }
+        // A copy in the other direction still must not block.
+        match CopyTable::other_copy(channel, number) {
+            Some(other) => other.blocking.borrow_mut().push(channel),
+            None => {
+                channel.set_option(c"-blocking", c"1");
+            }
         }
     }
 
@@ -249,6 +256,16 @@ impl CopyTable {
 
     fn get(number: u64) -> Option<Rc<BackgroundCopy>> {
         COPIES.try_with(|table| table.copies.borrow().by_number.get(&number).cloned()).ok().flatten()
+    }
+
+    /// Another copy of a channel.
+    fn other_copy(channel: Channel, number: u64) -> Option<Rc<BackgroundCopy>> {
+        let numbers = COPIES.try_with(|table| {
+            let copies = table.copies.borrow();
+            let number = |side| copies.by_channel.get(&(channel, side)).copied();
+            [number(CopySide::Input), number(CopySide::Output)]
+        });
+        numbers.ok()?.into_iter().flatten().find(|other| *other != number).and_then(Self::get)
     }
 
     /// Ends the thread's copies without callbacks.

@@ -210,6 +210,26 @@ fn a_socket_is_copied_in_both_directions_at_once() {
     "#);
 }
 
+/// The last copy of a channel restores its blocking mode.
+#[test]
+fn a_channel_blocks_again_after_its_last_copy() {
+    run(r#"
+        lassign [pair] client server
+        fconfigure $client -blocking 1
+        set file [open $big rb]
+        set back [open [file join $folder back] wb]
+        stilling::fcopy $file $client -size 10 -command {set ::sent}
+        stilling::fcopy $client $back -command {set ::received}
+        check "sent" [result_of sent] 10
+        check "beside the other copy" [fconfigure $client -blocking] 0
+        fconfigure $server -blocking 1
+        check "the server has all" [string length [read $server 10]] 10
+        close $server
+        check "received" [result_of received] 0
+        check "after both" [fconfigure $client -blocking] 1
+    "#);
+}
+
 /// The end of the process or of a thread ends the copies while Tcl can still release their values.
 #[test]
 fn an_exit_ends_the_copies() {

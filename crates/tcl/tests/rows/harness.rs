@@ -11,8 +11,8 @@ pub(crate) const DRIVERS: [&str; 3] = ["poll", "uring", "direct"];
 /// Seconds until a script that hangs is ended.
 const SCRIPT_SECONDS: &str = "60";
 
-/// Defined for every script, beside `library`, the file of the extension: `check` ends it with a message unless two values are equal; `wait` runs the event loop
-/// until a global variable is set, and fails after 20 s.
+/// Defined for every script, beside `library`, the file of the extension: `check` ends it with a message unless two
+/// values are equal; `wait` runs the event loop until a global variable is set, and fails after 20 s.
 const PRELUDE: &str = r#"
 proc check {what actual expected} {
     if {$actual ne $expected} {

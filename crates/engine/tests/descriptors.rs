@@ -8,6 +8,8 @@ use std::sync::Arc;
 
 use rustix::process::{Resource, Rlimit, setrlimit};
 use stilling_engine::driver::{Driver, DriverEvent, SourceKind, poll::Poll, uring::Uring};
+use stilling_engine::limits::COMPLETION_QUEUE_SIZE;
+use stilling_engine::net::raise_descriptor_limit;
 use stilling_engine::{CloseReason, Io, Service, Session, Shard, ShardConfig};
 use stilling_ring::{Clock, Wake};
 use stilling_simulation::suite::system::{DirectUring, SystemDriver, SystemRig};
@@ -122,6 +124,58 @@ impl SystemDriver for SmallTable {
 #[test]
 fn a_full_table_of_direct_descriptors_is_survived() {
     survives_exhaustion::<SmallTable>(libc::ENFILE, || {});
+}
+
+/// `uring` with room for as many sockets as one multishot accept can take in a turn, and a few more.
+struct LargeTable;
+
+/// Slots beyond those.
+const SLOTS_BEFORE: u32 = 10;
+
+impl SystemDriver for LargeTable {
+    type Driver = Uring;
+
+    fn start() -> std::io::Result<Uring> {
+        raise_descriptor_limit();
+        Uring::with_direct_descriptors(COMPLETION_QUEUE_SIZE + SLOTS_BEFORE)
+    }
+}
+
+/// Lets clients connect in bursts; returns how many of them each turn accepted.
+fn accepted_per_turn<D: SystemDriver>(bursts: [usize; 2]) -> [Vec<usize>; 2] {
+    let mut fixture = DriverFixture::<SystemRig<D>>::new();
+    let (listener, destination) = fixture.listen(AddressKind::V4);
+    let (mut clients, mut held) = (Vec::new(), Vec::new());
+    bursts.map(|burst| {
+        clients.extend((0..burst).map(|_| fixture.rig.dial(&destination)));
+        let until = held.len() + burst;
+        let mut counts = Vec::new();
+        while held.len() < until {
+            fixture.idle_turn();
+            let events = std::mem::take(&mut fixture.events);
+            counts.push(events.len());
+            for event in events {
+                match event {
+                    DriverEvent::Accepted { listener: of, socket } if of == listener => held.push(socket),
+                    event => panic!("unexpected: {event:?}"),
+                }
+            }
+        }
+        counts
+    })
+}
+
+/// Row 3.11: a ring whose table is nearly full accepts one connection per turn, so its owner can stop it before the
+/// kernel closes connections for lack of a slot.
+#[test]
+fn a_nearly_full_table_is_filled_one_connection_per_turn() {
+    for counts in accepted_per_turn::<SmallTable>([5, 5]) {
+        assert!(counts.iter().all(|count| *count <= 1), "{counts:?}");
+    }
+    // The first burst crosses the threshold in one turn; the accept is limited after that.
+    let [first, second] = accepted_per_turn::<LargeTable>([SLOTS_BEFORE as usize + 5, 20]);
+    assert!(first.iter().any(|count| *count > 1), "{first:?}");
+    assert!(second.iter().all(|count| *count <= 1), "{second:?}");
 }
 
 /// Row 0.2: a connect without a free slot fails, and succeeds when there is one again.

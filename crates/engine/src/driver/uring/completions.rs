@@ -6,14 +6,11 @@ use std::os::fd::OwnedFd;
 
 use io_uring::cqueue;
 use io_uring::types::RecvMsgOut;
-use rustix::io::Errno;
 use socket2::{SockAddr, SockAddrStorage};
 
-use super::direct_table::DirectTable;
 use super::queue::{Completion, UringOp};
-use super::source::{AcceptRequest, ArmedOps};
+use super::source::ArmedOps;
 use super::{AcceptedSocket, Uring};
-use crate::driver::accept::AcceptFailure;
 use crate::driver::pktinfo::{self, CONTROL_SIZE};
 use crate::driver::role::SourceRole;
 use crate::driver::{BufferId, Datagram, DriverEvent, IncompleteSend};
@@ -202,45 +199,9 @@ impl Uring {
             events.push(DriverEvent::ReceiveCancelled { token });
         }
     }
-
-    fn complete_accept(&mut self, listener: Token, completion: Completion, events: &mut UringEvents) {
-        let result = completion.result;
-        let socket = (result >= 0).then(|| self.accepted_socket(result));
-        let ended = !cqueue::more(completion.flags);
-        let alive = match self.sources.get_mut(listener) {
-            Some(source) if !ended => !source.closing,
-            _ => self.finish_operation(listener, ArmedOps::ACCEPT, events),
-        };
-        if !alive {
-            return;
-        }
-        if let Some(socket) = socket {
-            events.push(DriverEvent::Accepted { listener, socket });
-        }
-        if !ended {
-            return;
-        }
-        // A multishot accept also ends without an error, when completions overflow.
-        let failed = result < 0
-            && result != -libc::ECANCELED
-            && AcceptFailure::of(Errno::from_raw_os_error(-result)) != AcceptFailure::Transient;
-        // The kernel accepted the connection and closed it, because the table had no free slot.
-        let slotless = result == -libc::ENFILE && self.table.as_ref().is_some_and(DirectTable::is_full);
-        let source = self.sources.get_mut(listener).expect("it is alive");
-        let was = source.accepting;
-        source.accepting =
-            if failed || was == AcceptRequest::No { AcceptRequest::No } else { AcceptRequest::Yes };
-        if failed || was != AcceptRequest::Yes {
-            let error = failed.then(|| error(result));
-            events.push(DriverEvent::AcceptStopped { listener, error, refused: u32::from(slotless) });
-        }
-        if !failed && was != AcceptRequest::No {
-            self.arm_accept(listener);
-        }
-    }
 }
 
-fn error(result: i32) -> io::Error {
+pub(super) fn error(result: i32) -> io::Error {
     io::Error::from_raw_os_error(-result)
 }
 

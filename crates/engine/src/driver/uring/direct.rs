@@ -49,13 +49,15 @@ pub(super) struct PendingConnect {
 impl Uring {
     /// A ring with its own descriptor table for the sockets that it accepts and connects, with `size` slots: at most
     /// the process's limit of open files, and [`DIRECT_DESCRIPTORS_MAX`]. These sockets use no descriptor of the
-    /// process, so the limit applies to each ring's table separately. Full: connects fail, and accepting stops as when
-    /// descriptors run out, with `ENFILE`; the kernel has then closed one connection.
+    /// process, so the limit applies to each ring's table separately. Nearly full (fewer
+    /// free slots than [`COMPLETION_QUEUE_SIZE`]): one connection is accepted per listener and turn. Full: connects fail,
+    /// and accepting stops as when descriptors run out, with `ENFILE`; the kernel has then closed one connection.
     ///
     /// # Errors
     /// `InvalidInput`, `EMFILE`: the table is too large; else as [`Uring::new`].
     ///
     /// [`DIRECT_DESCRIPTORS_MAX`]: crate::limits::DIRECT_DESCRIPTORS_MAX
+    /// [`COMPLETION_QUEUE_SIZE`]: crate::limits::COMPLETION_QUEUE_SIZE
     pub fn with_direct_descriptors(size: u32) -> io::Result<Self> {
         let mut driver = Uring::new()?;
         driver.table = Some(DirectTable::register(&mut driver.queue, size)?);

@@ -4,6 +4,9 @@
 //! again when its close has completed. An accepted connection that is dropped before it is attached adds its slot to a
 //! list, which the driver closes in its next turn.
 //!
+//! The kernel accepts a connection before it looks for a slot, and closes it if there is none. So a ring whose table is
+//! nearly full accepts one connection per listener and turn, and its owner has time to react.
+//!
 //! Requires Linux 6.13. Earlier kernels release a direct descriptor only when all operations of the ring that began
 //! before its close have completed, so one idle connection delays all later closes. [`DirectTable::check`] detects such
 //! kernels.
@@ -19,7 +22,7 @@ use stilling_ring::Time;
 
 use super::queue::{UringOp, UringQueue};
 use crate::driver::Wait;
-use crate::limits::{DIRECT_DESCRIPTORS_MAX, TURN_LIST_CAPACITY};
+use crate::limits::{COMPLETION_QUEUE_SIZE, DIRECT_DESCRIPTORS_MAX, TURN_LIST_CAPACITY};
 
 /// A connection that is not attached: in the process's descriptor table or in a ring's. Dropping it closes it.
 #[derive(Debug)]
@@ -85,6 +88,11 @@ impl DirectTable {
 
     pub(super) fn is_full(&self) -> bool {
         self.used == self.size
+    }
+
+    /// Whether a multishot accept can fill the table in one turn: it ends when the completion queue is full.
+    pub(super) fn is_nearly_full(&self) -> bool {
+        self.size - self.used <= COMPLETION_QUEUE_SIZE
     }
 
     /// The owner of a slot from a completion.

@@ -21,6 +21,7 @@
 //! Requires Linux 6.1 (`DEFER_TASKRUN`); [`Uring::probe`] checks whether this system permits it.
 #![allow(unsafe_code)]
 
+mod accepting;
 mod buffers;
 mod completions;
 mod direct;
@@ -35,6 +36,7 @@ mod wakeup;
 use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
@@ -53,7 +55,7 @@ use self::queue::{Completion, UringOp, UringQueue};
 use self::source::{AcceptRequest, ArmedOps, UringSources};
 use self::wakeup::Wakeup;
 use super::accept::{ReserveDescriptor, accept_now};
-use super::descriptor_floor::DescriptorFloor;
+use super::descriptor_gap::DescriptorGap;
 use super::immediate_datagram::{recv_from, send_to};
 use super::message_headers::MessageHeaders;
 use super::peer::{has_hung_up, has_no_unread_bytes, is_readable};
@@ -118,7 +120,7 @@ pub struct Uring {
     recvmsg_layouts: [RecvmsgLayout; 2],
     /// Reserved so that one connection can be refused when descriptors run out.
     reserve: ReserveDescriptor,
-    descriptor_floor: DescriptorFloor,
+    descriptor_gap: DescriptorGap,
     /// Turns that sent datagrams.
     datagram_turns: u64,
     counters: DriverCounters,
@@ -149,7 +151,7 @@ impl Uring {
             wake_count: Box::new(0),
             recvmsg_layouts: [RecvmsgLayout::new(0), RecvmsgLayout::new(CONTROL_SIZE)],
             reserve: ReserveDescriptor::new(),
-            descriptor_floor: DescriptorFloor::default(),
+            descriptor_gap: DescriptorGap::default(),
             datagram_turns: 0,
             counters: DriverCounters::default(),
         };
@@ -157,10 +159,10 @@ impl Uring {
         Ok(driver)
     }
 
-    /// Sockets get descriptors of the process of at least this number where the limit of open files permits.
+    /// Sockets leave these descriptors of the process to other files where the limit of open files permits.
     #[must_use]
-    pub fn with_descriptors_from(mut self, first: RawFd) -> Self {
-        self.descriptor_floor = DescriptorFloor(first);
+    pub fn with_descriptor_gap(mut self, gap: Range<RawFd>) -> Self {
+        self.descriptor_gap = DescriptorGap(gap);
         self
     }
 
@@ -236,18 +238,6 @@ impl Uring {
         source.arm(armed);
         let entry = source.handle.entry(|fd| opcode::PollAdd::new(fd, interest as u32).build());
         self.submit(&entry.user_data(op.with(token)));
-    }
-
-    fn arm_accept(&mut self, listener: Token) {
-        let Some(source) = self.sources.get_mut(listener) else { return };
-        source.arm(ArmedOps::ACCEPT);
-        let direct = self.table.is_some();
-        // The kernel rejects the flag for a slot, which is never inherited.
-        let flags = if direct { 0 } else { libc::SOCK_CLOEXEC };
-        let entry = source
-            .handle
-            .entry(|fd| opcode::AcceptMulti::new(fd).allocate_file_index(direct).flags(flags).build());
-        self.submit(&entry.user_data(UringOp::Accept.with(listener)));
     }
 
     fn cancel(&mut self, op: UringOp, token: Token) {
@@ -339,7 +329,7 @@ impl Driver for Uring {
     fn listen(&mut self, token: Token, socket: OwnedFd) -> io::Result<()> {
         // The ring works either way, but `refuse_one` uses system calls.
         rustix::io::ioctl_fionbio(&socket, true)?;
-        let socket = self.descriptor_floor.raise(socket);
+        let socket = self.descriptor_gap.leave(socket);
         self.sources.insert(token, Handle::plain(socket.into_raw_fd()), SourceRole::Listener, true);
         Ok(())
     }
@@ -392,7 +382,7 @@ impl Driver for Uring {
                     SourceKind::Datagram => reports_local = sockopt::report_local_addresses_if_any(&socket)?,
                     SourceKind::Stream => {}
                 }
-                Handle::plain(self.descriptor_floor.raise(socket).into_raw_fd())
+                Handle::plain(self.descriptor_gap.leave(socket).into_raw_fd())
             }
             (AcceptedSocket::Direct(socket), Some(table)) if kind == SourceKind::Stream => {
                 Handle::direct(table.claim(socket).map_err(|_| io::ErrorKind::InvalidInput)?)
@@ -416,7 +406,7 @@ impl Driver for Uring {
         if self.queue.room() == 0 || self.addresses.len() == self.addresses.capacity() {
             self.flush();
         }
-        let handle = Handle::plain(self.descriptor_floor.raise(socket).into_raw_fd());
+        let handle = Handle::plain(self.descriptor_gap.leave(socket).into_raw_fd());
         self.sources.insert(token, handle, SourceRole::Stream, false);
         self.sources.get_mut(token).expect("just inserted").arm(ArmedOps::CONNECT);
         self.push_connect(token, handle, address);

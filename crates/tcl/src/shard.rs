@@ -3,6 +3,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -330,19 +331,18 @@ impl<D: Driver<Socket = OwnedFd>> SocketShard for Shard<D, SocketService> {
 /// Creates this thread's shard.
 pub(crate) fn create(kind: DriverKind, clock: Clock) -> io::Result<Box<dyn SocketShard>> {
     Ok(match kind {
-        DriverKind::Poll => new_shard(Poll::new()?.with_descriptors_from(descriptors_from()), clock),
-        DriverKind::Uring => new_shard(Uring::new()?.with_descriptors_from(descriptors_from()), clock),
+        DriverKind::Poll => new_shard(Poll::new()?.with_descriptor_gap(descriptor_gap()), clock),
+        DriverKind::Uring => new_shard(Uring::new()?.with_descriptor_gap(descriptor_gap()), clock),
         DriverKind::UringDirect => new_shard(Uring::with_direct_descriptors(direct_descriptors())?, clock),
     })
 }
 
-/// `FD_SETSIZE`: `select`(2) watches the descriptors below it.
-const SELECT_DESCRIPTORS: RawFd = 1024;
+/// Descriptors that `select`(2) can watch, and that sockets leave to the channels of Tcl 8.6: it ends the process when
+/// it must watch another one. Sockets take the lower half of them, because moving each socket costs two system calls.
+const SELECT_DESCRIPTORS: Range<RawFd> = 512..1024;
 
-/// The first descriptor of sockets. Tcl 8.6 ends the process when one of its own channels has a descriptor that `select`
-/// cannot watch.
-fn descriptors_from() -> RawFd {
-    if crate::tcl::is_tcl_9() { 0 } else { SELECT_DESCRIPTORS }
+fn descriptor_gap() -> Range<RawFd> {
+    if crate::tcl::is_tcl_9() { 0..0 } else { SELECT_DESCRIPTORS }
 }
 
 /// Slots in the table of a ring: the limit of open files, which is raised as far as possible, bounds it, too.

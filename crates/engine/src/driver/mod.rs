@@ -42,7 +42,7 @@
 pub(crate) mod accept;
 pub mod allocator;
 pub mod choice;
-mod descriptor_floor;
+mod descriptor_gap;
 mod gather;
 #[cfg(target_os = "linux")]
 mod immediate_datagram;
@@ -425,8 +425,7 @@ pub trait Driver: Sized {
 
     /// Releases a stream or a listener with its socket open and cancels its armed operations. Yields one `Detached`. All
     /// its output must have been sent in earlier turns, and no other intent is allowed for it any more, not even `close`.
-    /// A listener, which only drivers of the system release, must have been paused; connections that are accepted already
-    /// are reported before.
+    /// A listener must have been paused; connections that are accepted already are reported before.
     fn detach(&mut self, token: Token);
 
     /// The bytes of a lent receive buffer, from its start to its capacity.

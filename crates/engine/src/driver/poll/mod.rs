@@ -26,6 +26,7 @@ mod turn;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
@@ -38,7 +39,7 @@ use self::buffers::PollBuffers;
 use self::datagrams::DatagramHeaders;
 use self::source::{PollSource, PollSources, ReadInterest, SourceFlags};
 use super::accept::{ReserveDescriptor, accept_now};
-use super::descriptor_floor::DescriptorFloor;
+use super::descriptor_gap::DescriptorGap;
 use super::message_headers::MessageHeaders;
 use super::peer::{has_hung_up, has_no_unread_bytes};
 use super::role::SourceRole;
@@ -76,7 +77,7 @@ pub struct Poll {
     failed_connects: Vec<(Token, io::Error)>,
     /// Reserved so that one connection can be refused when descriptors run out.
     reserve: ReserveDescriptor,
-    descriptor_floor: DescriptorFloor,
+    descriptor_gap: DescriptorGap,
     counters: DriverCounters,
 }
 
@@ -103,15 +104,15 @@ impl Poll {
             starved: Vec::with_capacity(TURN_LIST_CAPACITY),
             failed_connects: Vec::new(),
             reserve: ReserveDescriptor::new(),
-            descriptor_floor: DescriptorFloor::default(),
+            descriptor_gap: DescriptorGap::default(),
             counters: DriverCounters::default(),
         })
     }
 
-    /// Sockets get descriptors of at least this number where the limit of open files permits.
+    /// Sockets leave these descriptors to other files where the limit of open files permits.
     #[must_use]
-    pub fn with_descriptors_from(mut self, first: RawFd) -> Self {
-        self.descriptor_floor = DescriptorFloor(first);
+    pub fn with_descriptor_gap(mut self, gap: Range<RawFd>) -> Self {
+        self.descriptor_gap = DescriptorGap(gap);
         self
     }
 
@@ -153,7 +154,7 @@ impl Driver for Poll {
 
     fn listen(&mut self, token: Token, socket: OwnedFd) -> io::Result<()> {
         rustix::io::ioctl_fionbio(&socket, true)?;
-        self.sources.insert(token, self.descriptor_floor.raise(socket), SourceRole::Listener)?;
+        self.sources.insert(token, self.descriptor_gap.leave(socket), SourceRole::Listener)?;
         Ok(())
     }
 
@@ -191,7 +192,7 @@ impl Driver for Poll {
         }
         let connected = kind == SourceKind::Datagram && SockRef::from(&socket).peer_addr().is_ok();
         let reports_local = kind == SourceKind::Datagram && sockopt::report_local_addresses_if_any(&socket)?;
-        let source = self.sources.insert(token, self.descriptor_floor.raise(socket), kind.into())?;
+        let source = self.sources.insert(token, self.descriptor_gap.leave(socket), kind.into())?;
         if readable_now {
             source.source_flags.set(SourceFlags::READABLE);
         }
@@ -215,7 +216,7 @@ impl Driver for Poll {
 
     fn connect(&mut self, token: Token, to: &Destination) -> io::Result<()> {
         let (socket, address) = net::outgoing_socket(to)?;
-        let socket = self.descriptor_floor.raise(socket);
+        let socket = self.descriptor_gap.leave(socket);
         // One call for the socket, one to connect it.
         self.counters.system_calls += 2;
         let outcome = SockRef::from(&socket).connect(&address);

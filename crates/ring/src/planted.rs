@@ -9,6 +9,7 @@
 //! | `lost wake` | `Wake::notify` | every eighth needed wake is dropped |
 //! | `lost job` | worker pool | a worker pops a job and drops it |
 //! | `double answer` | worker pool | a worker returns its result twice |
+//! | `accepts dropped at detach` | a shard's detach | connections accepted before a listener is released are refused |
 //! | `lost unread` | a shard's detach | the unconsumed input of a detached connection is lost |
 //! | `lost readable` | a shard's session | a wait that was ignored and is requested again causes no call |
 //! | `early reuse` | shared blocks | a block is reset although a part of it is still referenced |

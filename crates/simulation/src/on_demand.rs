@@ -1,6 +1,7 @@
 //! A small world of on-demand connections: the owner of a shard echoes. It waits for readiness, ignores waits
-//! and requests them again, receives without a wait, and moves connections, at random. Every requested call must come,
-//! no other may, and a reported connection has something to receive. Clients verify every echoed byte.
+//! and requests them again, receives without a wait, and moves connections and the listener, at random. Every requested
+//! call must come, no other may, and a reported connection has something to receive. Clients verify every echoed byte;
+//! none may be refused.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -24,9 +25,6 @@ use crate::{SimDriver, SplitMix64};
 /// Bytes that the owner holds of a connection before it stops receiving.
 const HELD_MAX: usize = 4096;
 
-/// The world's only listener.
-const LISTENER: u32 = 0;
-
 /// Result of a world without failures.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OnDemandReport {
@@ -40,6 +38,8 @@ pub struct OnDemandReport {
     pub requested_again: u64,
     /// Connections that were detached and adopted.
     pub moved: u64,
+    /// Times that the listener was detached and added again.
+    pub listener_moved: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,10 +157,21 @@ impl OwnedConnection {
 
 type OwnedShard = Shard<SimDriver, OwnerService>;
 
+/// The world's only listener, as the owner sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OwnedListener {
+    Accepting(u32),
+    /// It is detached, to be added again when the shard has released it.
+    Moving(u32),
+}
+
 struct OnDemandWorld {
     network: Network,
     random: SplitMix64,
     shard: OwnedShard,
+    listener: OwnedListener,
+    /// A full shard refuses accepted connections that have no slot when it releases the listener.
+    moves_listener: bool,
     connections: BTreeMap<u32, OwnedConnection>,
     /// The owner does only what it is called for.
     is_calm: bool,
@@ -176,7 +187,8 @@ impl OnDemandWorld {
             faults,
         };
         let network = Network::new(random.bits(), options);
-        let capacity = random.between(1, CLIENTS as u64) as u32;
+        let moves_listener = random.chance(500);
+        let capacity = if moves_listener { CLIENTS as u64 } else { random.between(1, CLIENTS as u64) } as u32;
         let config = ShardConfig { capacity, ..ShardConfig::default() };
         let (wake, counters) = (Arc::new(Wake::new(|| ())), Arc::new(EngineCounters::default()));
         let driver = SimDriver::with_buffers(&network, 1);
@@ -184,10 +196,18 @@ impl OnDemandWorld {
         shard.on_detached(|service: &mut OwnerService, connection| service.detached.push(connection));
         let listener = network.listen(Address::Tcp("10.0.0.1:80".parse().expect("an address")), 5, None);
         let address = listener.listening_at().expect("it listens");
-        assert_eq!(shard.listen(listener, false).expect("the first listener"), LISTENER);
-        let report = OnDemandReport::default();
-        let connections = BTreeMap::new();
-        (OnDemandWorld { network, random, shard, connections, is_calm: false, report }, address)
+        let listener = OwnedListener::Accepting(shard.listen(listener, false).expect("the first listener"));
+        let world = OnDemandWorld {
+            network,
+            random,
+            shard,
+            listener,
+            moves_listener,
+            connections: BTreeMap::new(),
+            is_calm: false,
+            report: OnDemandReport::default(),
+        };
+        (world, address)
     }
 
     /// Turns as a foreign loop does, until the shard may wait.
@@ -197,6 +217,7 @@ impl OnDemandWorld {
             self.shard.audit()?;
             self.record_calls()?;
             self.adopt()?;
+            self.move_listener()?;
             self.act()?;
             if self.shard.prepare_to_wait() != Wait::No && !self.shard.driver().has_pending_events() {
                 return Ok(());
@@ -243,6 +264,27 @@ impl OnDemandWorld {
             }
         }
         self.record_calls()
+    }
+
+    fn move_listener(&mut self) -> Result<(), String> {
+        match self.listener {
+            OwnedListener::Accepting(number) => {
+                if self.moves_listener && !self.is_calm && self.random.chance(50) {
+                    if !self.shard.detach_listener(number) {
+                        return Err("the listener is not detached".to_owned());
+                    }
+                    self.listener = OwnedListener::Moving(number);
+                }
+            }
+            OwnedListener::Moving(number) => {
+                if let Some(socket) = self.shard.take_detached_listener(number) {
+                    let number = self.shard.listen(socket, false).map_err(|error| error.to_string())?;
+                    self.listener = OwnedListener::Accepting(number);
+                    self.report.listener_moved += 1;
+                }
+            }
+        }
+        Ok(())
     }
 
     fn act(&mut self) -> Result<(), String> {
@@ -405,7 +447,13 @@ fn play(seed: u64, faults: FaultRates) -> Result<OnDemandReport, String> {
         }
     }
     world.network.stop_faults();
-    world.shard.close_listener(LISTENER);
+    world.is_calm = true;
+    while let OwnedListener::Moving(_) = world.listener {
+        world.wait();
+        world.run_until_idle()?;
+    }
+    let OwnedListener::Accepting(listener) = world.listener else { unreachable!("it has moved") };
+    world.shard.close_listener(listener);
     for _ in 0..10 {
         world.wait();
         world.run_until_idle()?;

@@ -11,15 +11,16 @@ fn drawn(seed: u64) -> OnDemandReport {
 /// Row 3.32: every requested call comes once, no other does, and nothing is lost, whatever the network does.
 #[test]
 fn requested_calls_come_under_every_fault() {
-    let (mut readable, mut writable, mut requested_again, mut moved) = (0, 0, 0, 0);
+    let (mut readable, mut writable, mut requested_again, mut moved, mut listener_moved) = (0, 0, 0, 0, 0);
     for seed in 0..500 {
         let report = drawn(seed);
         readable += report.readable;
         writable += report.writable;
         requested_again += report.requested_again;
         moved += report.moved;
+        listener_moved += report.listener_moved;
     }
-    let counts = [readable, writable, requested_again, moved];
+    let counts = [readable, writable, requested_again, moved, listener_moved];
     assert!(counts.iter().all(|count| *count > 500), "{counts:?}");
 }
 

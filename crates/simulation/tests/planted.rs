@@ -30,9 +30,10 @@ const IN_THE_DRIVER: [&str; 3] = ["stale generation", "double-freed buffer", "lo
 /// Bugs that show where connections migrate between shards, including those of the driver.
 const IN_MIGRATION: [&str; 4] = ["stale generation", "double-freed buffer", "lost completion", "lost unread"];
 
-/// Bugs that show where the owner of a shard waits for readiness, including those of the driver. (It uses no receive
+/// Bugs that show where the owner of a shard waits for readiness and moves its listener, including those of the driver. (It uses no receive
 /// buffers.)
-const ON_DEMAND: [&str; 3] = ["stale generation", "lost completion", "lost readable"];
+const ON_DEMAND: [&str; 4] =
+    ["stale generation", "lost completion", "lost readable", "accepts dropped at detach"];
 
 /// A bug that shows when unread output fills the store.
 const UNREAD: &str = "a full store closes the requesting connection";

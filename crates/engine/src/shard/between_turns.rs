@@ -3,6 +3,8 @@
 use std::io;
 use std::net::SocketAddr;
 
+use stilling_ring::planted;
+
 use super::Shard;
 use super::connection::ConnectionState;
 use super::io::Io;
@@ -120,6 +122,9 @@ impl<D: Driver, V: Service> Shard<D, V> {
     pub fn detach_listener(&mut self, listener: u32) -> bool {
         if !self.begin_close_of_listener(listener) {
             return false;
+        }
+        if planted!("accepts dropped at detach") {
+            self.listeners[listener].drops_accepted = true;
         }
         let token = self.listeners.token(listener);
         self.driver.pause_accept(token);

@@ -76,19 +76,44 @@ impl SimDriver {
 
     fn finish_detach(&mut self, token: Token, events: &mut SimEvents) {
         let Some(source) = self.sources.of(token).filter(|source| !source.is_released()) else { return };
-        let end = source.socket_kind().end();
-        let armed = std::mem::replace(&mut source.armed, ArmedRead::No);
-        source.writable = false;
-        // Cancels what is armed, possibly too late. A receive without a buffer is always cancelled in time.
-        let ready = armed == ArmedRead::Receive && self.network.state().is_readable(end);
-        if ready && self.network.state().random.chance(500) {
-            self.receive_from(token, end, true, events);
+        // Cancels what is armed, possibly too late.
+        match source.what {
+            SimSourceKind::Listener { .. } => self.cancel_accept(token, events),
+            _ => self.cancel_receive(token, events),
         }
         let Some(source) = self.sources.of(token).filter(|source| source.in_flight == 0) else { return };
         let last = source.last_armed;
         let Some(socket) = source.take_socket() else { return };
         self.add_stale_completion(token, last, false);
         self.complete(DriverEvent::Detached { token, socket: Ok(socket) }, events);
+    }
+
+    fn cancel_receive(&mut self, token: Token, events: &mut SimEvents) {
+        let Some(source) = self.sources.of(token) else { return };
+        let end = source.socket_kind().end();
+        let armed = std::mem::replace(&mut source.armed, ArmedRead::No);
+        source.writable = false;
+        // A receive without a buffer is always cancelled in time.
+        let ready = armed == ArmedRead::Receive && self.network.state().is_readable(end);
+        if ready && self.network.state().random.chance(500) {
+            self.receive_from(token, end, true, events);
+        }
+    }
+
+    fn cancel_accept(&mut self, token: Token, events: &mut SimEvents) {
+        let Some(source) = self.sources.of(token) else { return };
+        let listener = source.socket_kind().listener();
+        let SimSourceKind::Listener { stopping, .. } = &mut source.what else { return };
+        if !std::mem::take(stopping) {
+            return;
+        }
+        let is_late = self.network.state().random.chance(500);
+        let end = is_late.then(|| self.network.state().take_connection(listener)).flatten();
+        if let Some(end) = end {
+            let socket = self.network.socket_of(end);
+            self.complete(DriverEvent::Accepted { listener: token, socket }, events);
+        }
+        self.complete(DriverEvent::AcceptStopped { listener: token, error: None, refused: 0 }, events);
     }
 
     fn check_listener_source(

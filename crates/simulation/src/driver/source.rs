@@ -145,8 +145,15 @@ impl SimSource {
     }
 
     pub(super) fn begin_detach(&mut self) {
-        if !matches!(self.what, SimSourceKind::Stream { connecting: false }) {
-            contract_violation(self.token, "detach on a source that is not a connected stream");
+        let is_detachable = matches!(
+            self.what,
+            SimSourceKind::Stream { connecting: false } | SimSourceKind::Listener { accepting: false, .. }
+        );
+        if !is_detachable {
+            contract_violation(
+                self.token,
+                "detach on a source that is no connected stream or paused listener",
+            );
         }
         self.detaching = true;
     }

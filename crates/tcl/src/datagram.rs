@@ -190,12 +190,12 @@ impl DatagramSocket {
     }
 
     pub(crate) fn interest_changed(&self) {
-        self.readiness.look_again();
+        self.readiness.schedule_check();
     }
 
     /// The directions to request from the shard.
     pub(crate) fn next_interest(&self) -> Option<(ShardSocket, Interest)> {
-        self.readiness.begin_look();
+        self.readiness.begin_check();
         let Ok(socket) = self.socket() else {
             self.readiness.set_ready(Interest::BOTH);
             return None;
@@ -203,7 +203,7 @@ impl DatagramSocket {
         if !self.rest.borrow().bytes.is_empty() {
             self.readiness.set_ready(Interest::READABLE);
         }
-        let wanted = self.readiness.next_wait(Interest::NONE, Interest::NONE);
+        let wanted = self.readiness.take_requests(Interest::NONE, Interest::NONE);
         (!wanted.is_none()).then_some((socket, wanted))
     }
 

@@ -1,11 +1,11 @@
 //! What Tcl waits for on a channel, and how far that has got.
 //!
 //! ```text
-//!  Tcl: watch ─▶ interest ─▶ next_wait ─▶ awaited ─▶ the shard reports ─▶ ready ─▶ queued event ─▶ take_ready ─▶ Tcl
+//!  Tcl: watch ─▶ interest ─▶ take_requests ─▶ requested ─▶ the shard reports ─▶ ready ─▶ queued event ─▶ take_ready ─▶ Tcl
 //! ```
 //!
-//! A direction is awaited or ready at most once, so a channel has at most one event in Tcl's queue. After an event the
-//! interest is looked at again: what Tcl still waits for is requested anew, so readiness repeats until it is served.
+//! A direction is requested or ready at most once, so a channel has at most one event in Tcl's queue. After an event the
+//! interest is checked again: what Tcl still waits for is requested anew, so readiness repeats until it is served.
 
 use std::cell::Cell;
 
@@ -20,12 +20,12 @@ pub(crate) struct Readiness {
     /// What Tcl waits for.
     interest: Cell<Interest>,
     /// Directions of which the shard will report the readiness.
-    awaited: Cell<Interest>,
+    requested: Cell<Interest>,
     /// Directions that are ready and not reported to Tcl yet.
     ready: Cell<Interest>,
     is_event_queued: Cell<bool>,
-    /// The channel is in its thread's list of those to look at before the next wait.
-    is_changed: Cell<bool>,
+    /// The channel is in its thread's list of those to check before the next wait.
+    is_check_scheduled: Cell<bool>,
 }
 
 impl Readiness {
@@ -36,10 +36,10 @@ impl Readiness {
     /// The channel has entered a thread. The interest stays: Tcl does not repeat it.
     pub(crate) fn enter(&self, key: SlabKey) {
         self.key.set(Some(key));
-        self.awaited.set(Interest::NONE);
+        self.requested.set(Interest::NONE);
         self.ready.set(Interest::NONE);
         self.is_event_queued.set(false);
-        self.is_changed.set(false);
+        self.is_check_scheduled.set(false);
     }
 
     /// The channel leaves its thread; returns its entry there.
@@ -50,35 +50,35 @@ impl Readiness {
     /// Sets what Tcl waits for.
     pub(crate) fn watch(&self, interest: Interest) {
         if self.interest.replace(interest) != interest || !interest.is_none() {
-            self.look_again();
+            self.schedule_check();
         }
     }
 
-    /// Has the channel looked at before the thread's next wait.
-    pub(crate) fn look_again(&self) {
+    /// Has the interest of the channel checked before the thread's next wait.
+    pub(crate) fn schedule_check(&self) {
         if let Some(key) = self.key.get()
-            && !self.is_changed.replace(true)
+            && !self.is_check_scheduled.replace(true)
         {
             ThreadSockets::of_channel().interest_changed(key);
         }
     }
 
-    /// The channel is being looked at.
-    pub(crate) fn begin_look(&self) {
-        self.is_changed.set(false);
+    /// The check of the interest begins.
+    pub(crate) fn begin_check(&self) {
+        self.is_check_scheduled.set(false);
     }
 
     /// The directions to request from the shard, which will report each once: what Tcl waits for, without some, and more.
-    pub(crate) fn next_wait(&self, without: Interest, more: Interest) -> Interest {
+    pub(crate) fn take_requests(&self, without: Interest, more: Interest) -> Interest {
         let wanted = self.interest.get().without(without).with(more);
-        let wanted = wanted.without(self.awaited.get()).without(self.ready.get());
-        self.awaited.set(self.awaited.get().with(wanted));
+        let wanted = wanted.without(self.requested.get()).without(self.ready.get());
+        self.requested.set(self.requested.get().with(wanted));
         wanted
     }
 
     /// The shard has reported these directions.
     pub(crate) fn reported(&self, directions: Interest) {
-        self.awaited.set(self.awaited.get().without(directions));
+        self.requested.set(self.requested.get().without(directions));
     }
 
     /// These directions are ready: queues the channel's event if Tcl waits for one of them.
@@ -120,20 +120,20 @@ mod tests {
     #[test]
     fn a_direction_is_requested_once_until_it_is_reported() {
         let readiness = readiness(Interest::BOTH);
-        assert_eq!(readiness.next_wait(Interest::NONE, Interest::NONE), Interest::BOTH);
-        assert_eq!(readiness.next_wait(Interest::NONE, Interest::NONE), Interest::NONE);
+        assert_eq!(readiness.take_requests(Interest::NONE, Interest::NONE), Interest::BOTH);
+        assert_eq!(readiness.take_requests(Interest::NONE, Interest::NONE), Interest::NONE);
         readiness.reported(Interest::READABLE);
-        assert_eq!(readiness.next_wait(Interest::NONE, Interest::NONE), Interest::READABLE);
+        assert_eq!(readiness.take_requests(Interest::NONE, Interest::NONE), Interest::READABLE);
     }
 
     #[test]
     fn a_ready_direction_is_not_requested_before_tcl_knows_it() {
         let readiness = readiness(Interest::READABLE);
         readiness.set_ready(Interest::BOTH);
-        assert_eq!(readiness.next_wait(Interest::NONE, Interest::NONE), Interest::NONE);
+        assert_eq!(readiness.take_requests(Interest::NONE, Interest::NONE), Interest::NONE);
         assert_eq!(readiness.take_ready(), Interest::READABLE);
         assert_eq!(readiness.take_ready(), Interest::NONE);
-        assert_eq!(readiness.next_wait(Interest::NONE, Interest::NONE), Interest::READABLE);
+        assert_eq!(readiness.take_requests(Interest::NONE, Interest::NONE), Interest::READABLE);
     }
 
     #[test]
@@ -147,9 +147,9 @@ mod tests {
     #[test]
     fn receiving_ahead_waits_without_tcl() {
         let readiness = readiness(Interest::NONE);
-        assert_eq!(readiness.next_wait(Interest::NONE, Interest::READABLE), Interest::READABLE);
+        assert_eq!(readiness.take_requests(Interest::NONE, Interest::READABLE), Interest::READABLE);
         readiness.watch(Interest::READABLE);
         readiness.reported(Interest::READABLE);
-        assert_eq!(readiness.next_wait(Interest::READABLE, Interest::NONE), Interest::NONE);
+        assert_eq!(readiness.take_requests(Interest::READABLE, Interest::NONE), Interest::NONE);
     }
 }

@@ -10,7 +10,7 @@
 //! clock per stage cost an echo server of 64 bytes 2 % (8.0 -> 8.1 us of CPU per exchange), so they are off by default.
 
 use std::cell::{Cell, RefCell};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
@@ -45,7 +45,12 @@ impl Stage {
 
 type StageTimes = [StageTime; Stage::ALL.len()];
 
-static IS_ON: AtomicBool = AtomicBool::new(false);
+/// Changes whenever measuring starts or stops: odd while stages are measured.
+static PERIOD: AtomicU32 = AtomicU32::new(0);
+
+fn is_on() -> bool {
+    PERIOD.load(Ordering::Relaxed) % 2 == 1
+}
 
 static ALL_TIMES: Mutex<Vec<Weak<StageTimes>>> = Mutex::new(Vec::new());
 
@@ -53,11 +58,20 @@ fn all_times() -> MutexGuard<'static, Vec<Weak<StageTimes>>> {
     ALL_TIMES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The present stage of a thread.
+#[derive(Clone, Copy)]
+struct RunningStage {
+    stage: Stage,
+    /// Its begin, or the last return to it.
+    since: Instant,
+    /// A stage that lasts longer than the period is not measured.
+    period: u32,
+}
+
 /// The stages of one thread.
 struct StageClock {
     times: Arc<StageTimes>,
-    /// The present stage and its begin, or the last return to it.
-    current: Cell<Option<(Stage, Instant)>>,
+    current: Cell<Option<RunningStage>>,
     waiting: RefCell<Option<StageGuard>>,
 }
 
@@ -76,11 +90,12 @@ impl StageClock {
 
     /// Ends the present stage, for the moment or for good; begins or continues the next one.
     fn switch(&self, next: Option<Stage>) -> Option<Stage> {
-        let now = Instant::now();
-        let former = self.current.replace(next.map(|stage| (stage, now)));
-        let (stage, since) = former?;
-        self.times[stage as usize].add(now - since, 0);
-        Some(stage)
+        let (since, period) = (Instant::now(), PERIOD.load(Ordering::Relaxed));
+        let former = self.current.replace(next.map(|stage| RunningStage { stage, since, period }))?;
+        if former.period == period {
+            self.times[former.stage as usize].add(since - former.since, 0);
+        }
+        Some(former.stage)
     }
 }
 
@@ -103,13 +118,13 @@ impl Drop for StageGuard {
 /// Begins a stage, if stages are measured. A wait has no stages within it.
 #[inline]
 pub(crate) fn enter(stage: Stage) -> StageGuard {
-    if IS_ON.load(Ordering::Relaxed) { enter_measured(stage) } else { StageGuard { outer: None } }
+    if is_on() { enter_measured(stage) } else { StageGuard { outer: None } }
 }
 
 #[cold]
 fn enter_measured(stage: Stage) -> StageGuard {
     let outer = CLOCK.try_with(|clock| {
-        let is_waiting = clock.current.get().is_some_and(|(current, _)| current == Stage::Wait);
+        let is_waiting = clock.current.get().is_some_and(|running| running.stage == Stage::Wait);
         (!is_waiting).then(|| {
             clock.times[stage as usize].count.add(1);
             clock.switch(Some(stage))
@@ -121,32 +136,38 @@ fn enter_measured(stage: Stage) -> StageGuard {
 /// The thread begins to wait for events, until [`end_wait`].
 #[inline]
 pub(crate) fn begin_wait() {
-    if IS_ON.load(Ordering::Relaxed) {
+    end_wait();
+    if is_on() {
         let guard = enter_measured(Stage::Wait);
         let _ = CLOCK.try_with(|clock| clock.waiting.replace(Some(guard)));
     }
 }
 
+/// Ends the wait, if one was measured. Measuring may have stopped meanwhile.
 #[inline]
 pub(crate) fn end_wait() {
-    if IS_ON.load(Ordering::Relaxed) {
-        // Dropped after the borrow.
-        drop(CLOCK.try_with(|clock| clock.waiting.take()));
-    }
+    // Dropped after the borrow.
+    drop(CLOCK.try_with(|clock| clock.waiting.take()));
 }
 
-/// Starts or stops to measure stages, in all threads of the process.
-pub(crate) fn switch(is_on: bool) {
-    IS_ON.store(is_on, Ordering::Relaxed);
-    if !is_on {
-        drop(CLOCK.try_with(|clock| clock.waiting.take()));
+/// Starts or stops to measure stages, in all threads of the process. What other threads are doing when it stops is not
+/// counted.
+pub(crate) fn switch(turn_on: bool) {
+    let period = PERIOD.load(Ordering::Relaxed);
+    if turn_on == (period % 2 == 1) {
+        return;
     }
+    if !turn_on {
+        let _ = CLOCK.try_with(|clock| clock.switch(clock.current.get().map(|running| running.stage)));
+    }
+    // Fails if another thread has just done the same.
+    let _ = PERIOD.compare_exchange(period, period.wrapping_add(1), Ordering::Relaxed, Ordering::Relaxed);
 }
 
 /// The dictionary `stages` of `stilling::stats`: the sums of the threads that have not ended.
 pub(crate) fn stage_stats() -> Value {
     let times: Vec<Arc<StageTimes>> = all_times().iter().filter_map(Weak::upgrade).collect();
-    let is_on = Value::integer(i64::from(IS_ON.load(Ordering::Relaxed)));
+    let is_on = Value::integer(i64::from(is_on()));
     let stages = Stage::ALL.iter().map(|&(stage, name)| {
         let sum = |of: fn(&StageTime) -> u64| -> Value {
             Value::integer(times.iter().map(|times| of(&times[stage as usize])).sum::<u64>() as i64)
@@ -179,7 +200,7 @@ mod tests {
     fn each_moment_belongs_to_one_stage() {
         drop(enter(Stage::Script));
         assert_eq!(counts(), [0; 6]);
-        IS_ON.store(true, Ordering::Relaxed);
+        switch(true);
         let script = enter(Stage::Script);
         let begun = Instant::now();
         for _ in 0..3 {
@@ -203,12 +224,31 @@ mod tests {
         assert_eq!(counts(), [1, 0, 3, 0, 0, 1]);
         drop(enter(Stage::Turn));
         assert_eq!(counts(), [1, 1, 3, 0, 0, 1]);
-        // A guard outlives the switch; a wait does not.
+        // A guard outlives the switch; its time counts up to there.
         let script = enter(Stage::Script);
+        spin_until_the_clock_advances();
+        let before = nanos(Stage::Script);
         switch(false);
+        let counted = nanos(Stage::Script);
+        assert!(counted > before);
+        spin_until_the_clock_advances();
         drop(script);
+        assert_eq!(nanos(Stage::Script), counted);
         assert!(CLOCK.with(|clock| clock.current.get().is_none()));
         begin_wait();
         assert_eq!(counts(), [2, 1, 3, 0, 0, 1]);
+
+        // Another thread switches measuring off, or off and on, during a wait.
+        for periods in [1, 2] {
+            PERIOD.store(1, Ordering::Relaxed);
+            begin_wait();
+            let before = nanos(Stage::Wait);
+            PERIOD.fetch_add(periods, Ordering::Relaxed);
+            spin_until_the_clock_advances();
+            end_wait();
+            assert_eq!(nanos(Stage::Wait), before);
+            assert!(CLOCK.with(|clock| clock.current.get().is_none()));
+        }
+        PERIOD.store(0, Ordering::Relaxed);
     }
 }

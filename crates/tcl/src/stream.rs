@@ -362,12 +362,12 @@ impl Stream {
     }
 
     pub(crate) fn interest_changed(&self) {
-        self.readiness.look_again();
+        self.readiness.schedule_check();
     }
 
     /// The directions to request from the shard.
     pub(crate) fn next_interest(&self) -> Option<(ShardSocket, Interest)> {
-        self.readiness.begin_look();
+        self.readiness.begin_check();
         match *self.state.borrow() {
             StreamState::Connected(socket) => {
                 let (has_input, wants_more) = self.with_read_ahead(|read_ahead| {
@@ -381,7 +381,7 @@ impl Stream {
                     self.readiness.set_ready(Interest::READABLE);
                 }
                 let readable_if = |condition| if condition { Interest::READABLE } else { Interest::NONE };
-                let wanted = self.readiness.next_wait(readable_if(has_input), readable_if(wants_more));
+                let wanted = self.readiness.take_requests(readable_if(has_input), readable_if(wants_more));
                 (!wanted.is_none()).then_some((socket, wanted))
             }
             // A failure repeats until the script closes the channel.
@@ -396,7 +396,7 @@ impl Stream {
         }
     }
 
-    /// The readiness to report to Tcl. Afterwards the interest is to be looked at again, if the channel is still here:
+    /// The readiness to report to Tcl. Afterwards the caller has the interest checked again, if the channel is still here:
     /// its script may have closed it, or passed it to another thread.
     pub(crate) fn next_event(&self) -> Option<(Channel, Interest)> {
         let mut ready = self.readiness.take_ready();

@@ -51,26 +51,31 @@ pub(crate) enum TraceEvent {
     Lost,
 }
 
+impl TraceEvent {
+    /// The events with their names, in the order of their declaration.
+    const ALL: [(TraceEvent, &'static str); 16] = [
+        (TraceEvent::Open, "open"),
+        (TraceEvent::Connect, "connect"),
+        (TraceEvent::Connected, "connected"),
+        (TraceEvent::ConnectFailed, "connect-failed"),
+        (TraceEvent::LookUp, "look-up"),
+        (TraceEvent::LookedUp, "looked-up"),
+        (TraceEvent::Accept, "accept"),
+        (TraceEvent::AcceptDropped, "accept-dropped"),
+        (TraceEvent::AcceptPaused, "accept-paused"),
+        (TraceEvent::Backlog, "backlog"),
+        (TraceEvent::Flood, "flood"),
+        (TraceEvent::Error, "error"),
+        (TraceEvent::Leave, "leave"),
+        (TraceEvent::Enter, "enter"),
+        (TraceEvent::Close, "close"),
+        (TraceEvent::Lost, "lost"),
+    ];
+}
+
 impl fmt::Display for TraceEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            TraceEvent::Open => "open",
-            TraceEvent::Connect => "connect",
-            TraceEvent::Connected => "connected",
-            TraceEvent::ConnectFailed => "connect-failed",
-            TraceEvent::LookUp => "look-up",
-            TraceEvent::LookedUp => "looked-up",
-            TraceEvent::Accept => "accept",
-            TraceEvent::AcceptDropped => "accept-dropped",
-            TraceEvent::AcceptPaused => "accept-paused",
-            TraceEvent::Backlog => "backlog",
-            TraceEvent::Flood => "flood",
-            TraceEvent::Error => "error",
-            TraceEvent::Leave => "leave",
-            TraceEvent::Enter => "enter",
-            TraceEvent::Close => "close",
-            TraceEvent::Lost => "lost",
-        })
+        f.write_str(Self::ALL[*self as usize].1)
     }
 }
 
@@ -255,5 +260,22 @@ fn run_script(line: &str) {
     let word = Value::list([Value::text(line)]);
     if !interp.evaluate_in_background(&script.with_words(&[&word.to_text()])) {
         stop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_manual_names_every_event() {
+        let manual = include_str!("../../../docs/tcl/stilling.n");
+        let events =
+            manual.split_once(".SH TRACE").and_then(|(_, rest)| rest.split_once(".SH")).expect("a section").0;
+        for (at, (event, name)) in TraceEvent::ALL.into_iter().enumerate() {
+            assert_eq!(event as usize, at);
+            assert_eq!(event.to_string(), name);
+            assert!(events.replace("\\-", "-").contains(&format!("\\fB{name}\\fR")), "{name}");
+        }
     }
 }

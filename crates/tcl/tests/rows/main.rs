@@ -7,6 +7,7 @@ mod datagrams;
 mod descriptors;
 mod ends;
 mod examples;
+mod fair_turns;
 mod fcopy;
 mod fcopy_scripts;
 mod floods;

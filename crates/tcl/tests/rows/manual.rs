@@ -29,6 +29,8 @@ const NAMES: &str = r#"
     set stats [stilling::stats]
     puts [join [dict keys $stats] \n]
     puts [join [dict keys [dict get $stats floods]] \n]
+    puts [join [dict keys [dict get $stats stages]] \n]
+    puts [join [dict keys [dict get $stats stages wait]] \n]
     puts [join [dict keys [lindex [dict get $stats floods listeners] 0]] \n]
     foreach line [split [string trim [iocp_stats]] \n] { puts [string range $line 0 [string last : $line]] }
 "#;

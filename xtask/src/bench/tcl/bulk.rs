@@ -18,6 +18,8 @@ pub(super) const MEMORY: &str = "Bulk data from the server's memory";
 
 pub(super) const FILE: &str = "Bulk data from a file, by fcopy";
 
+pub(super) const SENDFILE: &str = "Bulk data from a file, by stilling::fcopy";
+
 const SCRIPT: &str = "xtask/src/bench/tcl/bulk.tcl";
 
 /// Least rate as a multiple of Tcl's own sockets.
@@ -39,13 +41,22 @@ impl TclBench {
     }
 
     pub(super) fn file_source(&self) -> XtaskResult<PageSection> {
+        self.copies_of_file(FILE, "file")
+    }
+
+    /// `socket` copies by the core's `fcopy`.
+    pub(super) fn sendfile_source(&self) -> XtaskResult<PageSection> {
+        self.copies_of_file(SENDFILE, "sendfile")
+    }
+
+    fn copies_of_file(&self, title: &'static str, mode: &str) -> XtaskResult<PageSection> {
         let path = self.programs.folder.join("bulk.data");
         let block: Vec<u8> = (0..=u8::MAX).cycle().take(1024 * 1024).collect();
         let mut file = File::create(&path)?;
         for _ in 0..FILE_SIZE / block.len() {
             file.write_all(&block)?;
         }
-        let section = self.bulk(FILE, "receive", &["file", &path.display().to_string()]);
+        let section = self.bulk(title, "receive", &[mode, &path.display().to_string()]);
         std::fs::remove_file(path)?;
         section
     }

@@ -1,7 +1,8 @@
 # A server for measurements of bulk data: tclsh bulk.tcl COMMAND MODE ?FILE?
 #
 # COMMAND is `socket` or `socket2`. MODE is `sink` (reads everything and answers with the number of bytes), `memory`
-# (writes one block again and again) or `file` (copies FILE again and again).
+# (writes one block again and again), `file` (copies FILE again and again) or `sendfile` (the same; `socket2` by
+# `stilling::fcopy`).
 
 proc accept {channel address port} {
     global mode received
@@ -12,7 +13,7 @@ proc accept {channel address port} {
             fileevent $channel readable [list receive $channel]
         }
         memory { fileevent $channel writable [list send $channel] }
-        file {
+        file - sendfile {
             set source [open $::file rb]
             fconfigure $source -buffersize 65536
             copy $channel $source
@@ -52,7 +53,10 @@ lassign $argv command mode file
 set bytes {}
 for {set byte 0} {$byte < 256} {incr byte} { append bytes [binary format c $byte] }
 set block [string repeat $bytes 256]
-if {$command eq "socket2"} { package require Iocpsock }
+if {$command eq "socket2"} {
+    package require Iocpsock
+    if {$mode eq "sendfile"} { stilling::install -fcopy }
+}
 set listener [$command -server accept -myaddr 127.0.0.1 0]
 puts "listening http://127.0.0.1:[lindex [fconfigure $listener -sockname] 2]"
 flush stdout

@@ -51,12 +51,13 @@ struct TclBench {
 /// A part of the section: its title, and the measurement.
 type Part = (&'static str, fn(&TclBench) -> XtaskResult<PageSection>);
 
-const PARTS: [Part; 18] = [
+const PARTS: [Part; 19] = [
     (exchanges::ONE_CLIENT, TclBench::one_client),
     (exchanges::MANY_CLIENTS, TclBench::many_clients),
     (bulk::SINK, TclBench::sink),
     (bulk::MEMORY, TclBench::memory_source),
     (bulk::FILE, TclBench::file_source),
+    (bulk::SENDFILE, TclBench::sendfile_source),
     (engine::TITLE, TclBench::engine_bulk),
     (link::TITLE, TclBench::slow_link),
     (idle::TITLE, TclBench::idle),

@@ -341,20 +341,50 @@ void stcl_limit_wait(uint64_t microseconds) {
 /* Makes this thread's coming wait return at once, without a look at other files. */
 void stcl_skip_wait(void) { Tcl_ThreadAlert(Tcl_GetCurrentThread()); }
 
-/* Starts the notifier, which Tcl 8.6 does with its first wait: it ends the process if it lacks descriptors then. */
-void stcl_start_notifier(void) { Tcl_SetServiceMode(Tcl_SetServiceMode(TCL_SERVICE_ALL)); }
+/* The function of the notifier's events for files; NULL if it is not known. The same for all threads. */
+static Tcl_EventProc *file_event_proc;
 
-static int find_other_event(Tcl_Event *event, void *found) {
-    /* The event that is being handled has no function. */
-    if (event->proc != NULL && event->proc != run_queued_event) *(int *) found = 1;
+static void ignore_file(void *data, int mask) {
+    (void) data;
+    (void) mask;
+}
+
+static int note_event(Tcl_Event *event, void *last) {
+    *(Tcl_EventProc **) last = event->proc;
     return 0;
 }
 
-/* Whether this thread's queue has events of other sources. */
-int stcl_has_other_events(void) {
-    int found = 0;
-    Tcl_DeleteEvents(find_other_event, &found);
-    return found;
+/* Starts the notifier, which Tcl 8.6 does with its first wait: it ends the process if it lacks descriptors then. With
+ * the descriptor of a readable file it learns how events for files can be told from others: the notifier queues such
+ * an event last. It does nothing when it is handled, since its handler is gone. */
+void stcl_start_notifier(int readable) {
+    Tcl_Time now = {0, 0};
+    Tcl_EventProc *last = NULL;
+    Tcl_SetServiceMode(Tcl_SetServiceMode(TCL_SERVICE_ALL));
+    Tcl_CreateFileHandler(readable, TCL_READABLE, ignore_file, NULL);
+    Tcl_WaitForEvent(&now);
+    Tcl_DeleteEvents(note_event, &last);
+    Tcl_DeleteFileHandler(readable);
+    if (last != NULL && last != run_queued_event) __atomic_store_n(&file_event_proc, last, __ATOMIC_RELAXED);
+}
+
+struct file_search {
+    Tcl_EventProc *proc;
+    int is_found;
+};
+
+static int find_file_event(Tcl_Event *event, void *data) {
+    struct file_search *search = data;
+    /* The event that is being handled has no function. */
+    if (event->proc != NULL && event->proc == search->proc) search->is_found = 1;
+    return 0;
+}
+
+/* Whether this thread's queue has events for files. */
+int stcl_has_file_events(void) {
+    struct file_search search = {__atomic_load_n(&file_event_proc, __ATOMIC_RELAXED), 0};
+    Tcl_DeleteEvents(find_file_event, &search);
+    return search.is_found;
 }
 
 void *stcl_current_thread(void) { return (void *) Tcl_GetCurrentThread(); }

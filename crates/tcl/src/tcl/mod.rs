@@ -10,6 +10,7 @@ mod value;
 
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::marker::PhantomData;
+use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 use std::rc::Rc;
 
@@ -241,14 +242,16 @@ pub(crate) fn skip_wait() {
 /// # Errors
 /// There are no descriptors for it.
 pub(crate) fn start_notifier() -> std::io::Result<()> {
-    drop(rustix::pipe::pipe()?);
-    ffi::stcl_start_notifier();
+    let (readable, writable) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+    // Its end makes it readable.
+    drop(writable);
+    ffi::stcl_start_notifier(readable.as_raw_fd());
     Ok(())
 }
 
-/// Whether this thread's queue has events of other sources than those of this extension.
-pub(crate) fn has_other_events() -> bool {
-    ffi::stcl_has_other_events() != 0
+/// Whether this thread's queue has events for files and pipes.
+pub(crate) fn has_file_events() -> bool {
+    ffi::stcl_has_file_events() != 0
 }
 
 /// Limits this thread's coming wait for events.

@@ -354,13 +354,14 @@ static int note_event(Tcl_Event *event, void *last) {
     return 0;
 }
 
-/* Starts the notifier, which Tcl 8.6 does with its first wait: it ends the process if it lacks descriptors then. With
- * the descriptor of a readable file it learns how events for files can be told from others: the notifier queues such
- * an event last. It does nothing when it is handled, since its handler is gone. */
-void stcl_start_notifier(int readable) {
+/* Starts the notifier, which Tcl 8.6 does with its first wait: it ends the process if it lacks descriptors then. */
+void stcl_start_notifier(void) { Tcl_SetServiceMode(Tcl_SetServiceMode(TCL_SERVICE_ALL)); }
+
+/* Learns how events for files can be told from others: the notifier queues one for this readable file, as the last
+ * event. It does nothing when it is handled, since its handler is gone. */
+void stcl_learn_file_events(int readable) {
     Tcl_Time now = {0, 0};
     Tcl_EventProc *last = NULL;
-    Tcl_SetServiceMode(Tcl_SetServiceMode(TCL_SERVICE_ALL));
     Tcl_CreateFileHandler(readable, TCL_READABLE, ignore_file, NULL);
     Tcl_WaitForEvent(&now);
     Tcl_DeleteEvents(note_event, &last);
@@ -376,11 +377,12 @@ struct file_search {
 static int find_file_event(Tcl_Event *event, void *data) {
     struct file_search *search = data;
     /* The event that is being handled has no function. */
-    if (event->proc != NULL && event->proc == search->proc) search->is_found = 1;
+    int is_other = event->proc != NULL && event->proc != run_queued_event;
+    if (is_other && (search->proc == NULL || event->proc == search->proc)) search->is_found = 1;
     return 0;
 }
 
-/* Whether this thread's queue has events for files. */
+/* Whether this thread's queue has events for files, or for any other source if they cannot be told apart. */
 int stcl_has_file_events(void) {
     struct file_search search = {__atomic_load_n(&file_event_proc, __ATOMIC_RELAXED), 0};
     Tcl_DeleteEvents(find_file_event, &search);

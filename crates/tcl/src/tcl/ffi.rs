@@ -190,7 +190,8 @@ unsafe extern "C" {
     pub(super) fn stcl_create_thread_exit_handler(call: ExitProc, data: *mut c_void);
     pub(super) safe fn stcl_limit_wait(microseconds: u64);
     pub(super) safe fn stcl_skip_wait();
-    pub(super) safe fn stcl_start_notifier(readable: c_int);
+    pub(super) safe fn stcl_start_notifier();
+    pub(super) safe fn stcl_learn_file_events(readable: c_int);
     pub(super) safe fn stcl_has_file_events() -> c_int;
     pub(super) safe fn stcl_current_thread() -> *mut c_void;
     pub(super) fn stcl_alert_thread(thread: *mut c_void);

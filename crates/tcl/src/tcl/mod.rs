@@ -10,7 +10,7 @@ mod value;
 
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::marker::PhantomData;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::rc::Rc;
 
@@ -242,11 +242,18 @@ pub(crate) fn skip_wait() {
 /// # Errors
 /// There are no descriptors for it.
 pub(crate) fn start_notifier() -> std::io::Result<()> {
-    let (readable, writable) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
-    // Its end makes it readable.
-    drop(writable);
-    ffi::stcl_start_notifier(readable.as_raw_fd());
+    drop(pipe()?);
+    ffi::stcl_start_notifier();
+    // The end of a pipe without a writer is readable.
+    if let Ok((readable, writable)) = pipe() {
+        drop(writable);
+        ffi::stcl_learn_file_events(readable.as_raw_fd());
+    }
     Ok(())
+}
+
+fn pipe() -> rustix::io::Result<(OwnedFd, OwnedFd)> {
+    rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
 }
 
 /// Whether this thread's queue has events for files and pipes.

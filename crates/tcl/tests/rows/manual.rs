@@ -45,6 +45,21 @@ fn the_manual_names_every_command_option_and_key() {
     assert!(missing.is_empty(), "the manual does not name {missing:?}");
 }
 
+/// The server of the section of examples starts, and its script accepts the words of a flood.
+#[test]
+fn the_example_of_the_manual_runs() {
+    let page = page().replace("\\-", "-");
+    let section = page.split_once(".SH EXAMPLES").expect("the section").1;
+    let example =
+        section.split_once(".nf\n").expect("the example").1.split_once("vwait forever").expect("its end").0;
+    assert!(example.contains("socket -server accept 5150"), "{example}");
+    let example = example.replace("5150", "-myaddr 127.0.0.1 0");
+    let script = format!(
+        "{example}\neval \"[stilling::onflood] began {{unanswered 64 cookies 1}}\"\nclose $listener\n"
+    );
+    assert_eq!(run_on("poll", &script), "SYN flood began: unanswered 64 cookies 1\n");
+}
+
 #[test]
 fn the_manual_renders_without_a_warning() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/tcl/stilling.n");

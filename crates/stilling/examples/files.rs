@@ -1,7 +1,7 @@
 //! A directory over HTTP, with ranges and conditional requests.
 //!
 //! ```sh
-//! cargo run --example files -- 127.0.0.1:9000 docs
+//! cargo run -p stilling --example files -- 127.0.0.1:9000 docs
 //! curl http://127.0.0.1:9000/limits.md
 //! curl -C - -O http://127.0.0.1:9000/limits.md     # resumes the download
 //! ```

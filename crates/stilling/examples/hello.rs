@@ -1,4 +1,4 @@
-//! The smallest server: `cargo run --example hello`, then `curl http://127.0.0.1:9000/hello/you`.
+//! The smallest server: `cargo run -p stilling --example hello`, then `curl http://127.0.0.1:9000/hello/you`.
 
 use std::error::Error;
 

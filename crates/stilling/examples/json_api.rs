@@ -1,7 +1,7 @@
 //! A JSON API over items in memory.
 //!
 //! ```sh
-//! cargo run --example json_api
+//! cargo run -p stilling --example json_api
 //! curl -i -d '{"name":"tea","price":250}' http://127.0.0.1:9000/items
 //! curl http://127.0.0.1:9000/items
 //! curl http://127.0.0.1:9000/items/1

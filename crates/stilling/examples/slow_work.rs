@@ -1,7 +1,7 @@
 //! Slow work in worker threads, and quick responses that do not wait for it.
 //!
 //! ```sh
-//! cargo run --example slow_work
+//! cargo run -p stilling --example slow_work
 //! curl -N http://127.0.0.1:9000/count/5            # a line at a time
 //! curl --data-binary @Cargo.lock http://127.0.0.1:9000/digest
 //! curl http://127.0.0.1:9000/quick                 # at once, however many clients count

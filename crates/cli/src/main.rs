@@ -40,7 +40,7 @@ struct StillingArguments {
 
 #[derive(Subcommand)]
 enum CliCommand {
-    /// Serve HTTP, NATS and syslog
+    /// Serve HTTP, NATS, CoAP and syslog
     Serve(Box<serve::ServeArguments>),
     /// Show what serve would open with these options and settings, with errors and warnings; opens nothing
     Check(Box<serve::ServeArguments>),

@@ -9,6 +9,8 @@ use crate::settings::{Diagnostic, SettingSources};
 
 /// The HTTP listener when no listener is named.
 const HTTP_DEFAULT: ([u8; 4], u16) = ([127, 0, 0, 1], 9000);
+/// The CoAP listener when no listener is named.
+pub(crate) const COAP_DEFAULT: ([u8; 4], u16) = ([127, 0, 0, 1], 5683);
 
 pub(crate) struct ResolvedSettings {
     pub(crate) config: ServeConfig,
@@ -23,8 +25,12 @@ pub(crate) struct ResolvedSettings {
 impl ResolvedSettings {
     /// Lines for protocols without a listener: one named listener closes all default ones.
     pub(crate) fn not_opened(&self) -> Vec<String> {
-        let ServeConfig { listen, hub, .. } = &self.config;
-        let defaults = [("http", listen, "listen", HTTP_DEFAULT), ("nats", &hub.nats, "nats", NATS_DEFAULT)];
+        let ServeConfig { listen, coap, hub, .. } = &self.config;
+        let defaults = [
+            ("http", listen, "listen", HTTP_DEFAULT),
+            ("nats", &hub.nats, "nats", NATS_DEFAULT),
+            ("coap", coap, "coap", COAP_DEFAULT),
+        ];
         defaults
             .iter()
             .filter(|(_, addresses, ..)| !self.opens_defaults && addresses.is_empty())

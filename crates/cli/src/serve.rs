@@ -20,15 +20,12 @@ use stilling_engine::DatagramDropPolicy;
 
 use crate::hub::HubArguments;
 use crate::reload;
-use crate::resolved::ResolvedSettings;
+use crate::resolved::{COAP_DEFAULT, ResolvedSettings};
 use crate::settings::render::{self, ComputedDefaults};
 use crate::settings::tables;
 use crate::settings::units::{address, bytes, read_seconds};
 use crate::settings::{Diagnostic, Diagnostics, SettingOrigin, SettingSources, SettingTable};
 use crate::warnings::warnings;
-
-/// The CoAP listener when no listener is named.
-const COAP_DEFAULT: ([u8; 4], u16) = ([127, 0, 0, 1], 5683);
 
 const SOURCES_HELP: &str = "\
 Each option is also a key of the file and a variable of the environment: max-queue and STILLING_MAX_QUEUE for --max-queue. \
@@ -57,9 +54,9 @@ pub(crate) struct ServeArguments {
     /// Receive CoAP requests on this address; repeatable [default: 127.0.0.1:5683, if no listener is named]
     #[arg(long, value_name = "ADDRESS", value_parser = address())]
     coap: Vec<SocketAddr>,
-    /// Take over from the server with this control socket without losing a connection, then listen there for the next
-    /// server. Each service needs its own path. With --daemonize the path is resolved before the server changes to /,
-    /// and a command of --app starts after that
+    /// Take over from the server with this control socket, without a refused connection or the loss of an acknowledged
+    /// message; then listen there for the next server. Each service needs its own path. With --daemonize the path is
+    /// resolved before the server changes to /, and a command of --app starts after that
     #[arg(long, value_name = "PATH")]
     take_over: Option<PathBuf>,
     /// Accept threads, each with its own listeners [default: number of cores]
@@ -225,9 +222,9 @@ impl ElasticArguments {
 #[derive(Args)]
 #[command(next_help_heading = "Worker processes")]
 struct AppArguments {
-    /// Start this command as worker processes that answer everything but /status, /metrics, /livez, /readyz, /publish/* and
-    /// /subscribe/*. It must serve HTTP/1.1 on the Unix socket at the path that replaces {socket} and is in STILLING_SOCKET, or speak
-    /// frames (--app-speaks). SIGHUP replaces the processes by new ones
+    /// Start this command as worker processes that answer everything but /status, /metrics, /livez, /readyz, /publish/*,
+    /// /subscribe/*, /nats and /auction. It must serve HTTP/1.1 on the Unix socket at the path that replaces {socket} and
+    /// is in STILLING_SOCKET, or speak frames (--app-speaks). SIGHUP replaces the processes by new ones
     #[arg(long, value_name = "COMMAND", conflicts_with_all = ["worker_threads", "demo", "accept_workers", "free_threshold"])]
     app: Option<String>,
     /// Protocol of the worker processes

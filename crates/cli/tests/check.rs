@@ -82,11 +82,14 @@ fn a_default_that_is_closed_is_named() {
         assert_eq!(actual.status, Some(0), "{}", actual.err);
         actual.out.lines().filter(|line| line.contains("not opened")).map(str::to_owned).collect::<Vec<_>>()
     };
+    let coap = "coap       not opened: add --coap 127.0.0.1:5683";
     assert_eq!(lines(""), [""; 0]);
-    assert_eq!(lines("-l 127.0.0.1:1"), ["nats       not opened: add --nats 127.0.0.1:4222"]);
-    assert_eq!(lines("--nats 127.0.0.1:1"), ["http       not opened: add --listen 127.0.0.1:9000"]);
-    assert_eq!(lines("--nats 127.0.0.1:1 -p 2"), [""; 0]);
-    assert_eq!(lines("--syslog-udp 127.0.0.1:1").len(), 2);
+    assert_eq!(lines("-l 127.0.0.1:1"), ["nats       not opened: add --nats 127.0.0.1:4222", coap]);
+    assert_eq!(lines("--nats 127.0.0.1:1"), ["http       not opened: add --listen 127.0.0.1:9000", coap]);
+    assert_eq!(lines("--nats 127.0.0.1:1 -p 2"), [coap]);
+    assert_eq!(lines("--nats 127.0.0.1:1 -p 2 --coap 127.0.0.1:3"), [""; 0]);
+    assert_eq!(lines("--coap 127.0.0.1:1").len(), 2);
+    assert_eq!(lines("--syslog-udp 127.0.0.1:1").len(), 3);
 }
 
 /// Expects no warning but the one of a test machine whose disk is smaller than the default streams.

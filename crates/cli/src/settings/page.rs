@@ -18,19 +18,19 @@ Every option of `stilling serve` is also a key of a file and a variable of the e
 | `--demo` | `STILLING_DEMO=true` | `demo = true` |
 | `--listen 127.0.0.1:9000 --listen '[::1]:9000'` | `STILLING_LISTEN=127.0.0.1:9000,[::1]:9000` | `listen = [\"127.0.0.1:9000\", \"[::1]:9000\"]` |
 
-The command line overrides the environment, the environment the file, the file the defaults. Lists are not merged: the source with the highest
-precedence that has the key replaces all others. The file is the one that `--config` or `STILLING_CONFIG` names, else `stilling.toml` in the
-current directory if there is one; it is TOML. Relative paths are resolved against the current directory. A switch that is on in the file is
-turned off by its variable.
+The command line overrides the environment, the environment the file, the file the defaults. Lists are not merged: the
+source with the highest precedence that has the key replaces all others. The file is the one that `--config` or
+`STILLING_CONFIG` names, else `stilling.toml` in the current directory if there is one; it is TOML. Relative paths are
+resolved against the current directory. A switch that is on in the file is turned off by its variable.
 
-An unknown key is an error that names the nearest one. An unknown variable is a warning, since scripts and
-Kubernetes (service links such as `STILLING_SERVICE_HOST`) use such names, too; an empty variable is not set. Sizes may have a unit (`64KiB`, `1MiB`, `10GiB`; `kB`, `MB`, `GB` are powers of ten),
-times too (`500ms`, `10s`, `5m`, `2h`, `1d`).
+An unknown key is an error that names the nearest one. An unknown variable is a warning, since scripts and Kubernetes
+(service links such as `STILLING_SERVICE_HOST`) use such names, too; an empty variable is not set. Sizes may have a unit
+(`64KiB`, `1MiB`, `10GiB`; `kB`, `MB`, `GB` are powers of ten), times too (`500ms`, `10s`, `5m`, `2h`, `1d`).
 
 `stilling check` takes the same options, reads everything, shows what `stilling serve` would open, with warnings about unwise
 settings, and opens nothing. All errors are reported at once. The exit status is 0 without errors, 64 for an error on the command
-line, and 1 for any other. This page is what `stilling options` prints; what
-happens at each limit is in [limits.md](limits.md).
+line, and 1 for any other. This page is what `stilling options` prints; what happens at each limit is in
+[limits.md](limits.md).
 ";
 
 const STREAMS: &str = "
@@ -72,21 +72,8 @@ subscribe = [\"_INBOX.>\"]
 const APPS: &str = "
 ## Pools of worker processes
 
-`--app` is one pool of worker processes for all paths. Several pools are tables of the file; `--app` replaces them all.
-Paths that no pool answers are not found. Each pool has a queue and counters of its own.
-
-```toml
-[[app]]
-name = \"shop\"
-match = \"/shop/*\"
-command = \"gunicorn --bind unix:{socket} shop:application\"
-processes = 4
-
-[[app]]
-name = \"site\"
-command = \"node server.js\"
-concurrency = 32
-```
+`--app` is one pool of worker processes for all paths. Several pools are `[[app]]` tables of the file; `--app` replaces
+them all. [workers.md](workers.md#several-pools) has an example and the rules.
 ";
 
 pub(crate) fn page() -> String {
@@ -162,17 +149,19 @@ mod tests {
     use super::*;
     use crate::settings::tests::resolve;
 
-    /// The examples of the page are valid, as a table and as the equivalent word.
+    /// The examples of the page, and of the one it refers to, are valid, as a table and as the equivalent word.
     #[test]
     fn the_examples_of_the_page_are_accepted_and_mean_the_same() {
         let table = |text: &str| {
             let from = text.split_once("```toml\n").expect("an example").1;
             from.split_once("```").expect("its end").0.to_owned()
         };
-        let file = table(STREAMS) + &table(USERS) + &table(APPS);
+        let workers = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/workers.md");
+        let workers = std::fs::read_to_string(workers).expect("the page exists");
+        let file = table(STREAMS) + &table(USERS) + &table(&workers);
         let config = resolve("serve", &[], &file).unwrap_or_else(|error| panic!("{error}")).config;
         let names: Vec<_> = config.apps.iter().map(|app| app.name.as_str()).collect();
-        assert_eq!(names, ["shop", "site"]);
+        assert_eq!(names, ["shop", "site", "sensors"]);
         let from_file = config.hub;
         let word = |text: &str, option: &str| {
             let from = text.split_once(&format!("`{option} '")).expect("the same as a word").1;

@@ -104,7 +104,7 @@ pub(super) const STREAM_KEYS: [TableKey<StreamDraft>; 12] = [
         name: "durability",
         value: "disk|memory|none",
         default: "disk",
-        description: "When a message is acknowledged: disk: when it is on disk; memory: when it is in memory; none: when it is sent to subscribers, without being stored",
+        description: "When a message is acknowledged: disk: when it is on disk; memory: when it is in memory; none: when it is numbered and sent to subscribers; it is not stored",
         set: |stream, entry| entry.one()?.parse().map(|durability| stream.durability = durability),
     },
     TableKey {

@@ -1,4 +1,4 @@
-//! Hot restart: a server takes over from another without losing a connection, by receiving its open listeners.
+//! Hot restart: a server takes over from another without refusing a connection, by receiving its open listeners.
 //!
 //! The accept queue belongs to the listener, and closing a listener resets the connections in its queue. So listeners
 //! are never closed and reopened: the successor receives the predecessor's descriptors over a Unix socket and accepts

@@ -137,6 +137,9 @@ int stcl_evaluate_in_background(Tcl_Interp *interp, Tcl_Obj *script) {
     return code;
 }
 
+void stcl_preserve_interp(Tcl_Interp *interp) { Tcl_Preserve(interp); }
+void stcl_release_interp(Tcl_Interp *interp) { Tcl_Release(interp); }
+
 /* ---- Channels ---- */
 
 /* A channel type that lasts as long as the process. */

@@ -405,8 +405,10 @@ impl AcceptedChannel {
         channel.register(None);
         let port = peer.port().to_string();
         let script = script.with_words(&[&channel.name(), &host_number(peer), &port]);
+        // The script may close the listener, which then does not learn that the interpreter is deleted.
+        let _preserved = interp.preserve();
         let succeeded = interp.evaluate_in_background(&script);
-        if !succeeded && live.get().is_some() {
+        if !succeeded && !interp.is_deleted() {
             channel.unregister(Some(interp));
         }
         channel.unregister(None);

@@ -284,21 +284,21 @@ impl ThreadSockets {
     }
 
     /// With direct descriptors: when the shard that takes new sockets is nearly full, selects another one, or adds one,
-    /// and moves all listeners there.
-    fn leave_crowded_shard(&self) {
+    /// and moves all listeners there. Returns whether it did; turns must follow.
+    fn leave_crowded_shard(&self) -> bool {
         if !self.has_direct_descriptors() {
-            return;
+            return false;
         }
         let is_crowded = |entry: &ThreadShard| entry.shard.is_crowded();
         if !is_crowded(&self.shards.borrow()[self.open_shard.get()]) {
-            return;
+            return false;
         }
         let with_room = self.shards.borrow().iter().position(|entry| !is_crowded(entry));
         let open_shard = match with_room {
             Some(shard) => shard,
             None if self.add_shard().is_ok() => self.shards.borrow().len() - 1,
             // The shard fills up, and then accepting pauses.
-            None => return,
+            None => return false,
         };
         self.open_shard.set(open_shard);
         let channels: Vec<_> = self.channels.borrow().values().cloned().collect();
@@ -307,6 +307,7 @@ impl ThreadSockets {
                 listener.change_shard();
             }
         }
+        true
     }
 
     /// Closes listening sockets at once.

@@ -113,6 +113,8 @@ unsafe extern "C" {
         data: *mut c_void,
     );
     pub(super) fn stcl_evaluate_in_background(interp: *mut RawInterp, script: *mut RawObj) -> c_int;
+    pub(super) fn stcl_preserve_interp(interp: *mut RawInterp);
+    pub(super) fn stcl_release_interp(interp: *mut RawInterp);
 
     pub(super) fn stcl_channel_type(name: *const c_char, procs: *const ChannelProcs)
     -> *const RawChannelType;

@@ -124,7 +124,14 @@ impl Interp {
         unsafe { ffi::stcl_evaluate_in_background(self.0.as_ptr(), script.as_raw()) == ffi::OK }
     }
 
-    /// Whether the interpreter is being deleted.
+    /// Keeps the interpreter's memory while the guard exists, also if a script deletes the interpreter.
+    pub(crate) fn preserve(self) -> PreservedInterp {
+        // SAFETY: a live interpreter (see the type).
+        unsafe { ffi::stcl_preserve_interp(self.0.as_ptr()) };
+        PreservedInterp(self)
+    }
+
+    /// Whether the interpreter is being deleted, or has been.
     pub(crate) fn is_deleted(self) -> bool {
         // SAFETY: a live interpreter (see the type).
         unsafe { ffi::stcl_is_deleted(self.0.as_ptr()) != 0 }
@@ -229,6 +236,17 @@ impl ThreadId {
     pub(crate) unsafe fn alert(self) {
         // SAFETY: the caller's promise; this is the one function for other threads.
         unsafe { ffi::stcl_alert_thread(self.0 as *mut c_void) };
+    }
+}
+
+/// An interpreter that may be used although it is deleted. Dropping this releases it.
+#[derive(Debug)]
+pub(crate) struct PreservedInterp(Interp);
+
+impl Drop for PreservedInterp {
+    fn drop(&mut self) {
+        // SAFETY: it was preserved, so its memory exists.
+        unsafe { ffi::stcl_release_interp(self.0.0.as_ptr()) };
     }
 }
 

@@ -22,7 +22,10 @@ impl ThreadSockets {
     fn collect_events(&self) {
         self.arm_changed();
         self.turn_until_event();
-        self.leave_crowded_shard();
+        if self.leave_crowded_shard() {
+            // The new shard must begin to accept before the thread waits.
+            self.turn_until_event();
+        }
     }
 
     /// Waits a short time for events of sockets alone.
@@ -97,10 +100,12 @@ impl EventSource for ThreadSockets {
         earliest = earliest.into_iter().chain(return_in).min();
         let mut shards = self.shards.borrow_mut();
         for entry in shards.iter_mut() {
-            if let Wait::Until(at) = entry.shard.prepare_to_wait() {
-                let span = at.since(self.clock.now());
-                earliest = Some(earliest.map_or(span, |other| other.min(span)));
-            }
+            let span = match entry.shard.prepare_to_wait() {
+                Wait::No => Some(Duration::ZERO),
+                Wait::Until(at) => Some(at.since(self.clock.now())),
+                Wait::Forever => None,
+            };
+            earliest = earliest.into_iter().chain(span).min();
             let armed = entry.wait.as_ref().map(WaitRegistration::arm);
             if !matches!(armed, Some(Ok(()))) {
                 // Without the waiter the thread asks for events itself, every few milliseconds.

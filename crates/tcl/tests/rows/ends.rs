@@ -218,6 +218,16 @@ fn an_interpreter_may_be_deleted_by_its_own_scripts() {
         check "after an accept" [lindex [iocp_stats] 2] 0
         create
         other eval {
+            proc fail {args} { close $::listener; leave; error "after the end of its listener and interpreter" }
+            set listener [socket2 -server fail -myaddr 127.0.0.1 0]
+            set client [socket2 127.0.0.1 [lindex [fconfigure $listener -sockname] 2]]
+        }
+        unset left
+        wait left
+        update
+        check "after an accept that closed its listener" [lindex [iocp_stats] 2] 0
+        create
+        other eval {
             set listener [socket2 -server list -myaddr 127.0.0.1 0]
             set client [socket2 127.0.0.1 [lindex [fconfigure $listener -sockname] 2]]
             fileevent $client writable leave

@@ -108,3 +108,30 @@ fn the_order_is_kept_with_several_rings_of_one_thread() {
         ),
     );
 }
+
+/// Row 3.11: outgoing connections fill the table of a ring, so the listener changes to another one and accepts there,
+/// although the thread has nothing else to do.
+#[test]
+fn a_listener_that_changes_its_ring_accepts_there() {
+    let peer = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = peer.local_addr().expect("it is bound").port();
+    run_wrapped(
+        "direct",
+        &["prlimit", "--nofile=64"],
+        &format!(
+            r#"
+            proc accept {{channel host port}} {{ puts $channel hello; close $channel }}
+            set listener [socket2 -server accept -myaddr 127.0.0.1 0]
+            set most [open |[list [info nameofexecutable]] r+]
+            fconfigure $most -blocking 0
+            # Seven eighths of the table.
+            for {{set i 0}} {{$i < 56}} {{incr i}} {{ lappend clients [socket2 127.0.0.1 {port}] }}
+            fileevent $most readable {{ gets $most ::line }}
+            puts $most "after 300; puts \[gets \[socket 127.0.0.1 [port_of $listener]\]\]; exit"
+            flush $most
+            wait line
+            check "from the listener" $line hello
+            "#
+        ),
+    );
+}

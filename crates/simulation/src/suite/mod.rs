@@ -174,6 +174,7 @@ macro_rules! contract_tests {
             both_waits_complete_independently,
             a_check_for_input_consumes_nothing,
             a_peer_that_never_reads_stops_the_send,
+            a_peer_that_has_ended_and_never_reads_stops_the_send,
             closing_with_the_send_waits_for_all_bytes,
             an_empty_send_with_close_closes,
             many_sources_in_one_turn,

@@ -7,8 +7,21 @@ use super::{AddressKind, DriverFixture, DriverRig, ObservedEvent, Peer, pattern}
 
 /// Row 4.36: a send stops short, `await_writable` completes when the peer reads, all bytes arrive in order.
 pub fn a_peer_that_never_reads_stops_the_send<R: DriverRig>() {
+    a_full_socket_stops_the_send::<R>(|_, _, _| {});
+}
+
+/// Row 4.36: the same after the peer has ended its direction: the wait completes only when there is room.
+pub fn a_peer_that_has_ended_and_never_reads_stops_the_send<R: DriverRig>() {
+    a_full_socket_stops_the_send::<R>(|fixture, token, peer| {
+        peer.shutdown();
+        assert_eq!(fixture.receive(token), ObservedEvent::Ended(token));
+    });
+}
+
+fn a_full_socket_stops_the_send<R: DriverRig>(prepare: fn(&mut DriverFixture<R>, Token, &mut R::Peer)) {
     let mut fixture = DriverFixture::<R>::new();
     let (token, mut peer) = fixture.connection();
+    prepare(&mut fixture, token, &mut peer);
     let (mut sent, mut read) = (0, 0);
     for _ in 0..3 {
         sent = fixture.fill_up(token, sent);

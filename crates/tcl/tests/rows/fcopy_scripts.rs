@@ -316,3 +316,26 @@ fn a_copy_goes_on_when_another_interpreter_gets_the_file() {
         }
     "#);
 }
+
+/// A socket that is closed with unsent output ends its copy without a callback, also before the output is sent.
+#[test]
+fn a_close_with_unsent_output_ends_the_copy() {
+    run(r#"
+        lassign [pair] client server
+        puts -nonewline $server [string repeat x 20000000]
+        set target [open [file join $folder target] wb]
+        stilling::fcopy $server $target -command done
+        close $server
+        puts -nonewline $client hello
+        chan close $client write
+        for {set i 0} {$i < 50} {incr i} { after 2; update }
+        check "a callback before the end" [info exists ::done] 0
+        set ::collected ""
+        fileevent $client readable [list collect $client]
+        wait ended
+        check "the output" [string length $::collected] 20000000
+        update
+        check "a callback" [info exists ::done] 0
+        close $target
+    "#);
+}

@@ -59,11 +59,7 @@ impl Uring {
                     });
                 }
             }
-            UringOp::Writable => {
-                if self.finish_operation(token, ArmedOps::WRITABLE, events) {
-                    events.push(DriverEvent::Writable { token });
-                }
-            }
+            UringOp::Writable => self.complete_writable(token, completion, events),
             UringOp::Connect => {
                 if self.finish_operation(token, ArmedOps::CONNECT, events) {
                     events.push(match result {

@@ -32,6 +32,7 @@ mod sending;
 mod source;
 mod starved;
 mod wakeup;
+mod writability;
 
 use std::collections::VecDeque;
 use std::io;

@@ -22,6 +22,8 @@ impl ArmedOps {
     pub(super) const SHUTDOWN: ArmedOps = ArmedOps(128);
     /// The creation of an ordinary descriptor for a slot that is detached.
     pub(super) const INSTALL: ArmedOps = ArmedOps(256);
+    /// Not an operation: the multishot poll for writability has found room, and is being cancelled.
+    pub(super) const WAIT_ENDS: ArmedOps = ArmedOps(1 << 10);
     /// Not an operation: the armed accept is for one connection, or is being cancelled to be replaced by such a one.
     pub(super) const ONE_ACCEPT: ArmedOps = ArmedOps(1 << 11);
     /// Not an operation: its datagrams report their local address.

@@ -25,12 +25,23 @@ impl<D: Driver, V: Service> Shard<D, V> {
     /// # Errors
     /// There are [`LISTENERS_MAX`] listeners and datagram sockets, or the driver cannot use the socket.
     pub fn listen(&mut self, socket: D::Socket, defer_accept: bool) -> io::Result<u32> {
-        let token = self.next_listener()?;
-        self.driver.listen(token, socket)?;
-        self.listeners.insert(token, ShardListener::of_streams(defer_accept));
+        let listener = self.listen_paused(socket, defer_accept)?;
+        self.listeners[listener].is_held = false;
         // The driver accepts with its next turn, which must not wait for another event.
         self.may_have_intents = true;
         self.resume_accepting();
+        Ok(listener)
+    }
+
+    /// As [`listen`](Self::listen), but accepts from [`resume_listener`](Self::resume_listener) on.
+    ///
+    /// # Errors
+    /// As for `listen`.
+    pub fn listen_paused(&mut self, socket: D::Socket, defer_accept: bool) -> io::Result<u32> {
+        let token = self.next_listener()?;
+        self.driver.listen(token, socket)?;
+        self.listeners.insert(token, ShardListener::of_streams(defer_accept));
+        self.listeners[token.index()].is_held = true;
         Ok(token.index())
     }
 

@@ -247,8 +247,9 @@ impl Listener {
         let key = sockets.insert(SocketChannel::Listener(Rc::clone(self)));
         self.key.set(Some(key));
         crate::stats::socket_opened();
+        self.is_paused.set(self.accepted.borrow().len() >= ACCEPTED_WAITING_MAX);
         for descriptor in self.moving.take() {
-            match sockets.listen(descriptor, key) {
+            match sockets.listen(descriptor, key, self.is_paused.get()) {
                 Ok(listening) => self.listening.borrow_mut().push(listening),
                 Err(error) => {
                     self.leave();
@@ -498,13 +499,11 @@ impl Listener {
         for listening in self.listening.take() {
             // A new shard has room for the few listeners of a former one.
             let moved = sockets.detach_listener(listening);
-            match moved.and_then(|descriptor| sockets.listen(descriptor, self.key())) {
+            // It may be paused by connections that arrive before the detach.
+            match moved.and_then(|descriptor| sockets.listen(descriptor, self.key(), self.is_paused.get())) {
                 Ok(moved) => self.listening.borrow_mut().push(moved),
                 Err(error) => self.trace_lost(system_error(&error)),
             }
-        }
-        if self.is_paused.get() {
-            sockets.pause_listeners(&self.listening.borrow());
         }
     }
 

@@ -151,6 +151,8 @@ pub(crate) trait SocketShard {
     /// Ends a wait for the shard, from any thread, also when the shard is gone.
     fn wake_handle(&mut self) -> WakeHandle;
     fn listen(&mut self, socket: OwnedFd) -> io::Result<u32>;
+    /// The same, but accepts from `resume_listener` on.
+    fn listen_paused(&mut self, socket: OwnedFd) -> io::Result<u32>;
     fn close_listener(&mut self, listener: u32);
     /// Releases a listening socket in one of the next turns, for `take_detached_listener`. Returns false if it is closed.
     fn detach_listener(&mut self, listener: u32) -> bool;
@@ -217,6 +219,10 @@ impl<D: Driver<Socket = OwnedFd>> SocketShard for Shard<D, SocketService> {
 
     fn listen(&mut self, socket: OwnedFd) -> io::Result<u32> {
         Shard::listen(self, socket, false)
+    }
+
+    fn listen_paused(&mut self, socket: OwnedFd) -> io::Result<u32> {
+        Shard::listen_paused(self, socket, false)
     }
 
     fn close_listener(&mut self, listener: u32) {

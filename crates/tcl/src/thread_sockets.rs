@@ -269,12 +269,18 @@ impl ThreadSockets {
         self.with_shard(socket, |shard| shard.assign(socket.token(), key));
     }
 
-    /// Adds a listening socket.
-    pub(crate) fn listen(&self, descriptor: OwnedFd, key: SlabKey) -> io::Result<ShardListener> {
+    /// Adds a listening socket; a paused one accepts after [`resume_listeners`](Self::resume_listeners).
+    pub(crate) fn listen(
+        &self,
+        descriptor: OwnedFd,
+        key: SlabKey,
+        is_paused: bool,
+    ) -> io::Result<ShardListener> {
         let shard = self.open_shard.get();
         let mut shards = self.shards.borrow_mut();
         let entry = &mut shards[shard];
-        let number = entry.shard.listen(descriptor)?;
+        let number =
+            if is_paused { entry.shard.listen_paused(descriptor) } else { entry.shard.listen(descriptor) }?;
         let index = number as usize;
         if index >= entry.listeners.len() {
             entry.listeners.resize(index + 1, None);

@@ -285,3 +285,33 @@ fn a_thread_may_end_with_moved_channels() {
         "#,
     );
 }
+
+/// A listener that has stopped accepting, because too many connections wait for its script, does not accept more when it
+/// moves; its new thread serves all.
+#[test]
+fn a_listener_with_many_waiting_connections_moves_without_accepting_more() {
+    run_on_all(&format!(
+        r#"{WORKER}
+        set worker [worker {{
+            proc accept {{channel host port}} {{ close $channel; incr ::served }}
+            proc serve {{count}} {{
+                while {{$::served < $count}} {{ vwait ::served }}
+                return $::served
+            }}
+            set served 0
+        }}]
+        proc accepted {{}} {{ dict get [stilling::stats] accepted }}
+        set listener [socket2 -server accept -myaddr 127.0.0.1 0]
+        fconfigure $listener -backlog 2000
+        for {{set i 0}} {{$i < 1000}} {{incr i}} {{ lappend clients [socket2 127.0.0.1 [port_of $listener]] }}
+        set before [accepted]
+        check "it has stopped: $before" [expr {{$before >= 512 && $before < 700}}] 1
+        move_to $worker $listener
+        check "not more" [accepted] $before
+        check "served" [thread::send $worker {{serve 1000}}] 1000
+        check "accepted" [accepted] 1000
+        thread::send $worker [list close $listener]
+        thread::release $worker
+        "#
+    ));
+}

@@ -75,6 +75,8 @@ pub(crate) struct Stream {
     channel: Cell<Option<Channel>>,
     is_blocking: Cell<bool>,
     is_closing: Cell<bool>,
+    /// Others may have its descriptor, for example a child process.
+    is_shared: Cell<bool>,
     /// The script of the trace did not open it.
     is_traced: Cell<bool>,
     /// The next event is one of writability, whatever Tcl waits for.
@@ -104,6 +106,7 @@ impl Stream {
             channel: Cell::new(None),
             is_blocking: Cell::new(true),
             is_closing: Cell::new(false),
+            is_shared: Cell::new(false),
             is_traced: Cell::new(trace::may_trace_new_channel()),
             resumes_flush: Cell::new(false),
             read_ahead: Cell::default(),
@@ -551,6 +554,7 @@ impl ChannelDriver for Stream {
         });
         let (raw, owned) = found.ok()?;
         let Some(owned) = owned else {
+            self.is_shared.set(true);
             sockets.share_descriptor(socket);
             return Some(raw);
         };

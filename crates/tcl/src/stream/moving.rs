@@ -45,6 +45,9 @@ impl Stream {
         match state {
             StreamState::Moving(Some(descriptor), _) => match sockets.attach(descriptor, self.key()) {
                 Ok(socket) => {
+                    if self.is_shared.get() {
+                        sockets.share_descriptor(socket);
+                    }
                     self.state.replace(StreamState::Connected(socket));
                 }
                 Err(_) => self.on_lost(),

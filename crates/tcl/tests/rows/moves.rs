@@ -315,3 +315,30 @@ fn a_listener_with_many_waiting_connections_moves_without_accepting_more() {
         "#
     ));
 }
+
+/// A child process that has a moved connection's descriptor keeps the socket open: what arrives for it after the close
+/// does not wake the thread.
+#[test]
+fn a_shared_connection_is_forgotten_after_its_move_and_close() {
+    run_with_peer(
+        r#"
+        set worker [worker {}]
+        set channel [socket2 127.0.0.1 $peer_port]
+        peer accept a
+        set child [exec sleep 100 <@$channel >/dev/null 2>/dev/null &]
+        move_to $worker $channel
+        thread::send $worker [list fileevent $channel readable list]
+        thread::send $worker update
+        thread::send $worker [list close $channel]
+        set before [dict get [stilling::stats] turns]
+        for {set i 0} {$i < 20} {incr i} {
+            peer write a 1
+            after 5
+        }
+        set turns [expr {[dict get [stilling::stats] turns] - $before}]
+        exec kill $child
+        check "turns: $turns" [expr {$turns < 3}] 1
+        thread::release $worker
+        "#,
+    );
+}

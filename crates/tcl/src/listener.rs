@@ -512,6 +512,7 @@ impl Listener {
             // The thread could not take over the sockets.
             return;
         }
+        self.trace(TraceEvent::Leave, String::new);
         let sockets = self.sockets();
         let listening = self.listening.take();
         let descriptors = listening.into_iter().filter_map(|each| sockets.detach_listener(each).ok());
@@ -546,7 +547,10 @@ impl Listener {
         }
         self.is_event_queued.set(false);
         match ThreadSockets::get().and_then(|sockets| self.enter(&sockets)) {
-            Ok(()) => self.queue_event(),
+            Ok(()) => {
+                self.trace(TraceEvent::Enter, String::new);
+                self.queue_event();
+            }
             Err(error) => self.on_lost(system_error(&error)),
         }
     }

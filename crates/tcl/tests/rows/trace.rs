@@ -160,6 +160,11 @@ fn lookups_and_moves_have_lines() {
         expect "leave $client"
         thread::send $worker {after 20 {set ::slept 1}; vwait ::slept}
         check "in the other thread" [string match "* enter $client" [lindex [thread::send $worker {set ::lines}] 0]] 1
+        thread::send $worker {set ::lines {}}
+        thread::transfer $worker $listener
+        expect "leave $listener"
+        thread::send $worker {after 20 {set ::slept 1}; vwait ::slept}
+        check "in the other thread" [string match "* enter $listener" [lindex [thread::send $worker {set ::lines}] 0]] 1
         thread::release $worker
         "#,
     );

@@ -189,6 +189,21 @@ void stcl_notify_channel(Tcl_Channel channel, int mask) { Tcl_NotifyChannel(chan
 int stcl_is_channel_registered(Tcl_Interp *interp, Tcl_Channel channel) {
     return Tcl_IsChannelRegistered(interp, channel);
 }
+
+/*
+ * Whether a script has closed the channel, whose output is still written in the background: writing is rejected although
+ * the channel has that direction. The first of two checks may return the unreported error of a background flush.
+ */
+int stcl_is_closed_by_script(Tcl_Channel channel) {
+    int check;
+    if (!(Tcl_GetChannelMode(channel) & TCL_WRITABLE)) return 0;
+    for (check = 0; check < 2; check++) {
+        if (Tcl_Write(channel, "", 0) == 0) return 0;
+        if (Tcl_GetErrno() == EACCES) return 1;
+    }
+    return 0;
+}
+
 int stcl_buffer_size(Tcl_Channel channel) { return Tcl_GetChannelBufferSize(channel); }
 
 /* ---- Channels of any type, for copies between them ---- */

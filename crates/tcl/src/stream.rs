@@ -573,6 +573,10 @@ impl ChannelDriver for Stream {
         match action {
             // Tcl takes a channel out of its thread before it closes it.
             ThreadAction::Remove if self.is_closing.get() => {}
+            ThreadAction::Remove if self.channel.get().is_some_and(Channel::is_closed_by_script) => {
+                // It has waited for its output, and runs no close handlers.
+                crate::fcopy::end_copies_of(&self);
+            }
             ThreadAction::Remove => self.leave_thread(),
             ThreadAction::Insert => self.enter_thread(),
         }

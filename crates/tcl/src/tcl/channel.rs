@@ -228,6 +228,12 @@ impl Channel {
         unsafe { ffi::stcl_output_buffered(self.0.as_ptr()) != 0 }
     }
 
+    /// Whether a script has closed the channel while its output is written in the background: Tcl rejects more output.
+    pub(crate) fn is_closed_by_script(self) -> bool {
+        // SAFETY: as above.
+        unsafe { ffi::stcl_is_closed_by_script(self.0.as_ptr()) != 0 }
+    }
+
     /// Size of the channel's buffers in bytes.
     pub(crate) fn buffer_size(self) -> usize {
         // SAFETY: as above.

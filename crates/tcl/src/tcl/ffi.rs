@@ -136,6 +136,7 @@ unsafe extern "C" {
     );
     pub(super) fn stcl_notify_channel(channel: *mut RawChannel, mask: c_int);
     pub(super) fn stcl_is_channel_registered(interp: *mut RawInterp, channel: *mut RawChannel) -> c_int;
+    pub(super) fn stcl_is_closed_by_script(channel: *mut RawChannel) -> c_int;
     pub(super) fn stcl_buffer_size(channel: *mut RawChannel) -> c_int;
 
     pub(super) fn stcl_find_channel(

@@ -170,6 +170,33 @@ fn lookups_and_moves_have_lines() {
     );
 }
 
+/// A channel that is closed while its output is written in the background has one line, at the end; it is closed like any
+/// other.
+#[test]
+fn a_close_with_unwritten_output_has_a_line() {
+    run_traced(
+        r#"
+        set listener [socket2 -server {lappend ::accepted} -myaddr 127.0.0.1 0]
+        set client [socket2 127.0.0.1 [port_of $listener]]
+        wait accepted
+        set channel [lindex $::accepted 0]
+        stilling::trace log
+        fconfigure $channel -blocking 0 -translation binary
+        puts -nonewline $channel [string repeat x 20000000]
+        close $channel
+        fconfigure $client -blocking 0 -translation binary
+        fileevent $client readable {
+            incr ::received [string length [read $client]]
+            if {[eof $client]} { set ::ended $::received }
+        }
+        check "bytes" [wait ended] 20000000
+        expect "close $channel by this side"
+        check "no other line" $::lines {}
+        check "detached" [dict get [stilling::stats] closed detached] 0
+        "#,
+    );
+}
+
 /// Row 3.33: a script that opens sockets is not called for them, and what waits for it is bounded.
 #[test]
 fn a_script_does_not_feed_itself() {

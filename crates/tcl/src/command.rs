@@ -1,5 +1,7 @@
 //! The commands: `socket2`, and `socket` as that of Tcl's core.
 
+use std::io;
+
 use crate::addresses::{Family, port_number};
 use crate::dialect::Dialect;
 use crate::listener::{ListenError, ListenOptions, Listener};
@@ -169,7 +171,7 @@ fn open_listener(
         reuse_address: switches.reuse_address.unwrap_or(true),
         reuse_port: switches.reuse_port.unwrap_or(false),
     };
-    let sockets = ThreadSockets::get().map_err(|error| open_error(interp, system_error(&error)))?;
+    let sockets = ThreadSockets::get().map_err(|error| io_failure(interp, "couldn't open socket", &error))?;
     let script = switches.script.expect("the caller checked it");
     Listener::open(dialect, &sockets, interp, script, &options).map_err(|error| match error {
         ListenError::Text(text) => interp.fail(&format!("couldn't open socket: {text}")),
@@ -202,14 +204,15 @@ fn connect(
     let cannot_open = |text: String| interp.fail(&format!("couldn't open socket: {text}"));
     // The core's form looks up at once, and reports the error as that of the command.
     if switches.in_background && dialect == Dialect::Iocpsock && !query.is_numeric() {
-        let sockets = ThreadSockets::get().map_err(|error| open_error(interp, system_error(&error)))?;
+        let sockets =
+            ThreadSockets::get().map_err(|error| io_failure(interp, "couldn't open socket", &error))?;
         let stream = Stream::look_up_and_connect(dialect, &sockets, query);
         let channel = stream.map_err(|refusal| cannot_open(refusal.text()))?.into_channel();
         trace::record(TraceEvent::Open, Some(channel), || "looking up its host".into());
         return Ok(channel);
     }
     let pairs = query.run().map_err(|error| cannot_open(error.text()))?;
-    let sockets = ThreadSockets::get().map_err(|error| open_error(interp, system_error(&error)))?;
+    let sockets = ThreadSockets::get().map_err(|error| io_failure(interp, "couldn't open socket", &error))?;
     let stream = Stream::connect(dialect, &sockets, pairs, switches.in_background)
         .map_err(|error| open_error(interp, error))?;
     let channel = stream.into_channel();
@@ -226,4 +229,13 @@ fn connect(
 fn open_error(interp: Interp, error: i32) -> CommandFailed {
     let text = interp.posix_error(error);
     interp.fail(&format!("couldn't open socket: {text}"))
+}
+
+/// Fails with the text of an error: its own, or that of its number, which then is in `errorCode`.
+pub(crate) fn io_failure(interp: Interp, what: &str, error: &io::Error) -> CommandFailed {
+    let text = match error.get_ref() {
+        Some(own) => own.to_string(),
+        None => interp.posix_error(system_error(error)),
+    };
+    interp.fail(&format!("{what}: {text}"))
 }

@@ -1,9 +1,8 @@
 //! The form of `socket2` that opens a UDP socket.
 
 use crate::addresses::{Family, service_port};
-use crate::command::bad_option;
+use crate::command::{bad_option, io_failure};
 use crate::datagram::{DatagramOpenError, DatagramOptions, DatagramSocket};
-use crate::stream::system_error;
 use crate::tcl::{CommandFailed, CommandResult, Interp, Value, Words};
 use crate::thread_sockets::ThreadSockets;
 
@@ -16,7 +15,7 @@ pub(crate) fn open(interp: Interp, words: &Words<'_>) -> CommandResult {
         let text = interp.posix_error(error);
         interp.fail(&format!("couldn't open socket: {text}"))
     };
-    let sockets = ThreadSockets::get().map_err(|error| failed(system_error(&error)))?;
+    let sockets = ThreadSockets::get().map_err(|error| io_failure(interp, "couldn't open socket", &error))?;
     let channel = DatagramSocket::open(&sockets, &options).map_err(|error| match error {
         DatagramOpenError::Lookup(error) => interp.fail(&format!("couldn't open socket: {}", error.text())),
         DatagramOpenError::System(error) => failed(error),

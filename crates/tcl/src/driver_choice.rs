@@ -9,17 +9,25 @@ use std::sync::OnceLock;
 
 use stilling_engine::driver::choice::{DriverChoice, DriverKind};
 
+const VARIABLE: &str = "STILLING_TCL_DRIVER";
+
 /// The selected driver; selected once. A failure may be temporary, such as a lack of descriptors.
 pub(crate) fn selected() -> io::Result<DriverKind> {
     static SELECTED: OnceLock<DriverKind> = OnceLock::new();
     if let Some(&selected) = SELECTED.get() {
         return Ok(selected);
     }
-    let selected = match std::env::var("STILLING_TCL_DRIVER").as_deref() {
-        Err(_) | Ok("" | "poll") => DriverKind::Poll,
-        Ok("uring") => DriverChoice::Uring.resolve()?.kind,
-        Ok("direct") => DriverChoice::Uring.resolve_direct()?.kind,
-        Ok(_) => return Err(io::ErrorKind::InvalidInput.into()),
+    let name = std::env::var_os(VARIABLE).unwrap_or_default();
+    let name = name.to_string_lossy();
+    let selected = match &*name {
+        "" | "poll" => Ok(DriverKind::Poll),
+        "uring" => DriverChoice::Uring.resolve().map(|driver| driver.kind),
+        "direct" => DriverChoice::Uring.resolve_direct().map(|driver| driver.kind),
+        _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "must be poll, uring or direct")),
     };
+    let selected = selected.map_err(|error| match error.raw_os_error() {
+        Some(libc::EMFILE | libc::ENFILE) => error,
+        _ => io::Error::new(error.kind(), format!("cannot use {VARIABLE}={name}: {error}")),
+    })?;
     Ok(*SELECTED.get_or_init(|| selected))
 }

@@ -5,10 +5,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::addresses::{Family, LookupError, host_number};
-use crate::command::bad_option;
+use crate::command::{bad_option, io_failure};
 use crate::lookup::{HostQuery, Lookup, LookupOutcome, outcome_text};
 use crate::slab::SlabKey;
-use crate::stream::{ConnectPair, system_error};
+use crate::stream::ConnectPair;
 use crate::tcl::{CommandFailed, CommandResult, DeleteGuard, EventSource, Interp, Value, Words};
 use crate::thread_sockets::{SocketChannel, ThreadSockets};
 use crate::trace::{self, TraceEvent};
@@ -87,10 +87,8 @@ pub(crate) struct ScriptLookup {
 
 impl ScriptLookup {
     fn start(interp: Interp, query: HostQuery, script: Value) -> CommandResult {
-        let sockets = ThreadSockets::get().map_err(|error| {
-            let text = interp.posix_error(system_error(&error));
-            interp.fail(&format!("couldn't look up \"{}\": {text}", query.host))
-        })?;
+        let sockets = ThreadSockets::get()
+            .map_err(|error| io_failure(interp, &format!("couldn't look up \"{}\"", query.host), &error))?;
         let waiting = Rc::new(ScriptLookup {
             script,
             interp: Cell::new(Some(interp)),

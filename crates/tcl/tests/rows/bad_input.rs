@@ -1,6 +1,6 @@
 //! Wrong arguments, options and values: results and error codes are those of the core's own `socket`.
 
-use crate::harness::{DRIVERS, IN_NAMESPACE, run_wrapped};
+use crate::harness::{DRIVERS, IN_NAMESPACE, run_on, run_wrapped};
 
 /// Two interpreters, `stock` with the core's command and `ours` with that of the extension. `compare` runs a script in
 /// both and collects differences; names of channels and numbers of ports do not count.
@@ -199,6 +199,24 @@ fn the_options_of_a_failed_socket_are_no_error() {
             check "$command: its text" $message "can't get peername: $reason is not connected"
             close $failed
         }
+        "#,
+    );
+}
+
+/// A driver that does not exist is named by the first socket or look-up.
+#[test]
+fn an_unknown_driver_is_named() {
+    run_on(
+        "pol",
+        r#"
+        set text "cannot use STILLING_TCL_DRIVER=pol: must be poll, uring or direct"
+        foreach arguments {{127.0.0.1 1} {-async localhost 1} {-server list 0} -udp} {
+            check $arguments [catch {socket2 {*}$arguments} message] 1
+            check $arguments $message "couldn't open socket: $text"
+        }
+        check "a look-up" [catch {socket2 -lookup localhost -command list} message] 1
+        check "a look-up" $message "couldn't look up \"localhost\": $text"
+        check "the statistics" [dict get [stilling::stats] driver] $text
         "#,
     );
 }

@@ -13,6 +13,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
 
 use socket2::{Domain, Socket, Type};
+use stilling_engine::limits::LISTENERS_MAX;
 
 use crate::addresses::{Family, host_number, look_up};
 use crate::dialect::Dialect;
@@ -68,6 +69,18 @@ fn bind_all(options: &ListenOptions) -> Result<Vec<OwnedFd>, ListenError> {
 pub(crate) enum ListenError {
     Text(String),
     System(i32),
+}
+
+impl ListenError {
+    /// The shard does not take the sockets.
+    fn of_shard(error: &io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::QuotaExceeded => {
+                ListenError::Text(format!("a thread has at most {LISTENERS_MAX} listening sockets"))
+            }
+            _ => ListenError::System(system_error(error)),
+        }
+    }
 }
 
 enum Refusal {
@@ -219,7 +232,7 @@ impl Listener {
             receive_mode: Cell::default(),
             send_cap: Cell::new(dialect.send_cap()),
         });
-        listener.enter(sockets).map_err(|error| ListenError::System(system_error(&error)))?;
+        listener.enter(sockets).map_err(|error| ListenError::of_shard(&error))?;
         listener.start_watch();
         let name = dialect.next_channel_name();
         let channel = Channel::create(dialect.listener_type(), &name, Rc::clone(&listener), Interest::NONE);

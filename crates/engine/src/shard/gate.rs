@@ -23,7 +23,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
     /// or that of a listener that is closed.
     ///
     /// # Errors
-    /// There are [`LISTENERS_MAX`] listeners and datagram sockets, or the driver cannot use the socket.
+    /// `QuotaExceeded`: there are [`LISTENERS_MAX`] listeners and datagram sockets. Others: the driver cannot use the socket.
     pub fn listen(&mut self, socket: D::Socket, defer_accept: bool) -> io::Result<u32> {
         let listener = self.listen_paused(socket, defer_accept)?;
         self.listeners[listener].is_held = false;
@@ -48,7 +48,8 @@ impl<D: Driver, V: Service> Shard<D, V> {
     /// The token of the next listener or datagram socket.
     pub(super) fn next_listener(&self) -> io::Result<Token> {
         self.listeners.next_token().ok_or_else(|| {
-            io::Error::other(format!("a shard has at most {LISTENERS_MAX} listeners and datagram sockets"))
+            let text = format!("a shard has at most {LISTENERS_MAX} listeners and datagram sockets");
+            io::Error::new(io::ErrorKind::QuotaExceeded, text)
         })
     }
 

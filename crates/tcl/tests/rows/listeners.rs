@@ -158,3 +158,17 @@ fn a_negative_backlog_is_the_maximum() {
         "#,
     );
 }
+
+/// The listening sockets of a thread are bounded; the error says so.
+#[test]
+fn the_listeners_of_a_thread_are_bounded() {
+    run_on_all(
+        r#"
+        while {![catch {socket2 -server list -myaddr 127.0.0.1 0} result]} { lappend listeners $result }
+        check "listeners" [llength $listeners] 1024
+        check "its text" $result "couldn't open socket: a thread has at most 1024 listening sockets"
+        close [lindex $listeners 0]
+        close [socket2 -server list -myaddr 127.0.0.1 0]
+        "#,
+    );
+}

@@ -76,7 +76,7 @@ impl Value {
         let mut script = self.bytes().to_vec();
         for word in words {
             script.push(b' ');
-            script.extend_from_slice(word.as_bytes());
+            script.extend_from_slice(&encoding::to_internal(word, is_tcl_9()));
         }
         Value::from_internal_bytes(&script)
     }

@@ -170,6 +170,24 @@ fn lookups_and_moves_have_lines() {
     );
 }
 
+/// Characters that Tcl encodes in its own way are so encoded in a line: it is equal to that of a script, byte by byte.
+#[test]
+fn lines_have_any_characters() {
+    run_traced(
+        r#"
+        stilling::trace {lappend ::raw}
+        # U+0000, and in Tcl 8.6 a character beyond U+FFFF, which is two there.
+        foreach name [list "a\u0000b" [expr {[package vsatisfies [info patchlevel] 9] ? "\U1f600" : "\ud83d\ude00"}]] {
+            set ::raw {}
+            socket2 -lookup $name -command list
+            while {[llength $::raw] < 2} { vwait ::raw }
+            set line [lindex $::raw 0]
+            check $line [string equal $line "[lindex [split $line] 0] look-up - $name"] 1
+        }
+        "#,
+    );
+}
+
 /// A channel that is closed while its output is written in the background has one line, at the end; it is closed like any
 /// other.
 #[test]

@@ -56,6 +56,22 @@ foreach procedure {accept answer} {
     }
 }
 
+# Deleted by an accept script that closes its listener first, and fails.
+proc failing_accept {args} {
+    close $::listener
+    delete_child
+    error "after the end"
+}
+for {set i 0} {$i < 50} {incr i} {
+    set child [child]
+    set deleted 0
+    interp alias $child delete_child {} delete_child
+    interp eval $child [list proc accept args [info body failing_accept]]
+    set client [socket2 127.0.0.1 [interp eval $child {set port}]]
+    while {!$deleted} { vwait deleted }
+    close $client
+}
+
 # A channel that two interpreters share, or that changes its interpreter.
 for {set i 0} {$i < 20} {incr i} {
     set child [child]

@@ -5,7 +5,6 @@
 //! received at once as bursts have needed lately, up to a cap; when bursts stop, the number falls back to one.
 
 use std::collections::VecDeque;
-use std::io;
 use std::time::Duration;
 
 use stilling_engine::Time;
@@ -110,12 +109,12 @@ impl ReadAhead {
         1 + above_one as u32
     }
 
-    /// Receives ahead until the socket is empty, or as much as the mode permits.
+    /// Receives ahead until the socket is empty, or as much as the mode permits. Errors are the system's numbers.
     pub(crate) fn fill(
         &mut self,
         now: Time,
         channel_buffer_size: usize,
-        mut receive: impl FnMut(&mut [u8]) -> io::Result<usize>,
+        mut receive: impl FnMut(&mut [u8]) -> Result<usize, i32>,
     ) {
         let (buffer_size, cap) = match self.mode {
             ReceiveMode::ZeroByte => return,
@@ -142,9 +141,9 @@ impl ReadAhead {
                         (self.burst_size, self.burst_at) = ((count + 1).min(cap), now);
                     }
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => self.end = Some(error.raw_os_error().unwrap_or(libc::EINVAL)),
+                Err(libc::EAGAIN) => break,
+                Err(libc::EINTR) => {}
+                Err(error) => self.end = Some(error),
             }
         }
     }
@@ -186,10 +185,10 @@ mod tests {
     }
 
     /// A socket with this many bytes.
-    fn socket(mut bytes: usize) -> impl FnMut(&mut [u8]) -> io::Result<usize> {
+    fn socket(mut bytes: usize) -> impl FnMut(&mut [u8]) -> Result<usize, i32> {
         move |into| {
             if bytes == 0 {
-                return Err(io::ErrorKind::WouldBlock.into());
+                return Err(libc::EAGAIN);
             }
             let count = bytes.min(into.len());
             bytes -= count;

@@ -344,7 +344,9 @@ impl Stream {
             let Some(ahead) = read_ahead else { return };
             let buffer_size = self.channel.get().map_or(BURST_BUFFER_SIZE, Channel::buffer_size);
             let sockets = self.sockets();
-            ahead.fill(sockets.now(), buffer_size, |into| sockets.receive(socket, into));
+            let receive =
+                |into: &mut [u8]| sockets.receive(socket, into).map_err(|error| system_error(&error));
+            ahead.fill(sockets.now(), buffer_size, receive);
         });
     }
 
@@ -474,13 +476,14 @@ impl ChannelDriver for Stream {
     }
 
     fn input(&self, into: &mut [u8]) -> Result<usize, i32> {
-        let socket = self.finish_connect()?;
+        // Also when the socket was lost since.
         let received_ahead =
             self.with_read_ahead(|read_ahead| read_ahead.as_mut().and_then(|ahead| ahead.read(into)));
         if let Some(outcome) = received_ahead {
             self.interest_changed();
             return outcome.or_else(|error| if error == libc::ECONNRESET { Ok(0) } else { Err(error) });
         }
+        let socket = self.finish_connect()?;
         loop {
             match self.sockets().receive(socket, into) {
                 Ok(count) => return Ok(count),

@@ -354,3 +354,27 @@ fn a_lost_channel_is_reported_to_scripts() {
         "#,
     );
 }
+
+/// What was received ahead of the script is read also when the channel loses its socket in a move.
+#[test]
+fn a_lost_channel_keeps_what_was_received_ahead() {
+    run_limited(
+        r#"
+        package require Thread
+        set channel [socket2 127.0.0.1 $peer_port]
+        fconfigure $channel -blocking 0 -recvmode {burst-detection 4 8}
+        peer accept a
+        peer write a 5
+        while {[lindex [split [iocp_stats] \n] 4 end] == 0} { after 1 {set ::waited 1}; vwait waited }
+        set worker [thread::create]
+        thread::send $worker [list load $library Stilling]
+        while {![catch {open /dev/null} file]} { lappend files $file }
+        thread::transfer $worker $channel
+        check "received ahead" [thread::send $worker [list read $channel 5]] xxxxx
+        check "then" [catch {thread::send $worker [list read $channel 5]}] 1
+        thread::send $worker [list close $channel]
+        foreach file $files { close $file }
+        thread::release $worker
+        "#,
+    );
+}

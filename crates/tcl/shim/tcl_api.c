@@ -90,11 +90,6 @@ void stcl_reset_result(Tcl_Interp *interp) { Tcl_ResetResult(interp); }
 void stcl_set_result(Tcl_Interp *interp, Tcl_Obj *value) { Tcl_SetObjResult(interp, value); }
 void stcl_set_error_code(Tcl_Interp *interp, Tcl_Obj *code) { Tcl_SetObjErrorCode(interp, code); }
 
-/* Adds a form of the command to the message "wrong # args". `another` is set for the second one of a command. */
-void stcl_wrong_arguments(Tcl_Interp *interp, int count, Tcl_Obj *const *words, const char *message) {
-    Tcl_WrongNumArgs(interp, count, words, message);
-}
-
 /* Sets errorCode from a system error and returns its text. */
 const char *stcl_posix_error(Tcl_Interp *interp, int error) {
     Tcl_SetErrno(error);

@@ -423,8 +423,7 @@ impl Stream {
         }
     }
 
-    fn take_attempts(attempts: Box<ConnectAttempts>) -> Box<ConnectAttempts> {
-        let mut attempts = attempts;
+    fn take_attempts(mut attempts: Box<ConnectAttempts>) -> Box<ConnectAttempts> {
         attempts.rest.extend(attempts.current.take());
         attempts
     }

@@ -35,7 +35,7 @@ pub(crate) enum SocketEvent {
     Ready { socket: SlabKey, directions: Interest },
     /// The driver cannot use the socket any more.
     Broken { socket: SlabKey },
-    /// The shard released a socket, or closed it because it could not; `None`.
+    /// The shard released a socket. `None`: no descriptor could be created, and the socket is closed.
     Detached { descriptor: Option<OwnedFd> },
 }
 

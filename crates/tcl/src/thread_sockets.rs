@@ -62,7 +62,8 @@ pub(crate) struct ThreadSockets {
     /// Channels whose interest may have changed, without duplicates.
     changed: RefCell<Vec<SlabKey>>,
     delayed: DelayedListeners,
-    /// The outcome of [`detach`](Self::detach), when it is known.
+    /// The outcome of [`detach`](Self::detach), when it is known. `Some(None)`: no descriptor could be created, and the
+    /// socket is closed.
     detached: RefCell<Option<Option<OwnedFd>>>,
     /// Taken and returned by [`turn`](Self::turn).
     events: RefCell<Vec<SocketEvent>>,

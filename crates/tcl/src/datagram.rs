@@ -388,7 +388,7 @@ impl ChannelDriver for DatagramSocket {
             self.enter_when_lost();
         }
         // A read is over; the next one gets the next datagram, unless a script has left bytes of this one.
-        if self.channel.get().is_none_or(|channel| !channel.has_buffered_input()) {
+        if self.channel.get().is_none_or(|channel| channel.input_buffered() == 0) {
             self.ends_read.set(false);
         }
         self.readiness.watch(interest);

@@ -3,7 +3,6 @@
 use std::rc::Rc;
 
 use super::{Stream, StreamState};
-use crate::tcl::Channel;
 use crate::thread_sockets::{SocketChannel, ThreadSockets};
 use crate::trace::TraceEvent;
 
@@ -59,7 +58,7 @@ impl Stream {
                 self.state.replace(other);
             }
         }
-        if self.channel.get().is_some_and(Channel::has_output) {
+        if self.channel.get().is_some_and(|channel| channel.output_buffered() > 0) {
             // Tcl does not go on with a flush in the background by itself: it has cleared its interest.
             self.resumes_flush.set(true);
             self.readiness.queue_event();

@@ -8,6 +8,7 @@ use std::ptr::NonNull;
 use std::rc::Rc;
 
 use super::ffi::{self, ChannelProcs, RawChannel, RawChannelType, RawInterp, RawOptionList};
+use super::value::raw_interp;
 use super::{Interp, c_string, encoding, text_of};
 
 pub(crate) use self::access::{ChannelObserver, MoveFailure};
@@ -179,13 +180,13 @@ impl Channel {
     /// Makes the channel known to an interpreter; `None`: keeps it open for the program.
     pub(crate) fn register(self, interp: Option<Interp>) {
         // SAFETY: a live channel (see the type) and interpreter.
-        unsafe { ffi::stcl_register_channel(raw(interp), self.0.as_ptr()) };
+        unsafe { ffi::stcl_register_channel(raw_interp(interp), self.0.as_ptr()) };
     }
 
     /// Reverts [`register`](Self::register); the last one closes the channel.
     pub(crate) fn unregister(self, interp: Option<Interp>) {
         // SAFETY: as above.
-        unsafe { ffi::stcl_unregister_channel(raw(interp), self.0.as_ptr()) };
+        unsafe { ffi::stcl_unregister_channel(raw_interp(interp), self.0.as_ptr()) };
     }
 
     /// Closes a channel that is not registered.
@@ -210,22 +211,10 @@ impl Channel {
         unsafe { ffi::stcl_notify_channel(self.0.as_ptr(), ready.to_mask()) };
     }
 
-    /// Whether the channel has input that no script has read yet.
-    pub(crate) fn has_buffered_input(self) -> bool {
-        // SAFETY: as above.
-        unsafe { ffi::stcl_input_buffered(self.0.as_ptr()) > 0 }
-    }
-
     /// Whether an interpreter knows the channel.
     pub(crate) fn is_registered(self, interp: Interp) -> bool {
         // SAFETY: as above.
-        unsafe { ffi::stcl_is_channel_registered(raw(Some(interp)), self.0.as_ptr()) != 0 }
-    }
-
-    /// Whether the channel has output that was not written.
-    pub(crate) fn has_output(self) -> bool {
-        // SAFETY: as above.
-        unsafe { ffi::stcl_output_buffered(self.0.as_ptr()) != 0 }
+        unsafe { ffi::stcl_is_channel_registered(raw_interp(Some(interp)), self.0.as_ptr()) != 0 }
     }
 
     /// Whether a script has closed the channel while its output is written in the background: Tcl rejects more output.
@@ -239,10 +228,6 @@ impl Channel {
         // SAFETY: as above.
         usize::try_from(unsafe { ffi::stcl_buffer_size(self.0.as_ptr()) }).unwrap_or(0)
     }
-}
-
-fn raw(interp: Option<Interp>) -> *mut RawInterp {
-    interp.map_or(std::ptr::null_mut(), |interp| interp.0.as_ptr())
 }
 
 /// The text that an option's value, or the list of all options, is appended to.
@@ -395,7 +380,9 @@ fn option_code(interp: Option<Interp>, name: &CStr, outcome: Result<(), OptionEr
         Ok(()) => return ffi::OK,
         Err(OptionError::Unknown(known)) => {
             // SAFETY: live strings; a null interpreter is permitted.
-            return unsafe { ffi::stcl_bad_channel_option(raw(interp), name.as_ptr(), known.as_ptr()) };
+            return unsafe {
+                ffi::stcl_bad_channel_option(raw_interp(interp), name.as_ptr(), known.as_ptr())
+            };
         }
         Err(OptionError::Message(message)) => {
             interp.map(|interp| interp.fail(&message));

@@ -123,7 +123,7 @@ impl Value {
     }
 }
 
-fn raw_interp(interp: Option<Interp>) -> *mut ffi::RawInterp {
+pub(super) fn raw_interp(interp: Option<Interp>) -> *mut ffi::RawInterp {
     interp.map_or(std::ptr::null_mut(), |interp| interp.0.as_ptr())
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -92,6 +92,11 @@ impl Connections {
             "reset" => {
                 let stream = self.by_name.remove(name).expect("a connection of this name");
                 SockRef::from(&stream).set_linger(Some(Duration::ZERO)).expect("a socket takes options");
+                let ends = (stream.peer_addr(), stream.local_addr());
+                drop(stream);
+                if let (Ok(SocketAddr::V4(of_script)), Ok(SocketAddr::V4(own))) = ends {
+                    wait_until_reset(of_script, own);
+                }
             }
             other => panic!("unknown command {other}"),
         }
@@ -105,6 +110,15 @@ impl Connections {
 
     fn stream(&mut self, name: &str) -> &mut TcpStream {
         self.by_name.get_mut(name).expect("a connection of this name")
+    }
+}
+
+/// Waits until the system has delivered the reset, which can take a moment: the other end has no entry any more.
+fn wait_until_reset(local: SocketAddrV4, remote: SocketAddrV4) {
+    let hex = |it: SocketAddrV4| format!("{:08X}:{:04X}", u32::from_ne_bytes(it.ip().octets()), it.port());
+    let entry = format!(" {} {} ", hex(local), hex(remote));
+    while std::fs::read_to_string("/proc/net/tcp").expect("a table of connections").contains(&entry) {
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 

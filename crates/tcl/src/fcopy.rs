@@ -10,7 +10,7 @@
 mod background;
 mod copy;
 
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, RawFd};
 use std::rc::Rc;
 
 use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat};
@@ -166,8 +166,8 @@ fn stream_of(channel: Channel) -> Option<Rc<Stream>> {
         .find_map(|dialect| channel.driver_of::<Stream>(dialect.stream_type()))
 }
 
-/// A duplicate of the descriptor of a channel for a regular file, with the same position. splice(2) cannot append.
-fn regular_file(channel: Channel, direction: Interest) -> Option<OwnedFd> {
+/// The descriptor of a channel for a regular file. splice(2) cannot append.
+fn regular_file(channel: Channel, direction: Interest) -> Option<RawFd> {
     if channel.type_name() != "file" {
         return None;
     }
@@ -176,5 +176,5 @@ fn regular_file(channel: Channel, direction: Interest) -> Option<OwnedFd> {
     let descriptor = unsafe { BorrowedFd::borrow_raw(raw) };
     let is_regular = FileType::from_raw_mode(fstat(descriptor).ok()?.st_mode) == FileType::RegularFile;
     let appends = fcntl_getfl(descriptor).ok()?.contains(OFlags::APPEND);
-    (is_regular && !appends).then(|| descriptor.try_clone_to_owned().ok()).flatten()
+    (is_regular && !appends).then_some(raw)
 }

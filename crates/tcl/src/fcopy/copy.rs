@@ -9,8 +9,9 @@
 //! configure the channels between the steps of a copy in the background: each step moves the bytes in Tcl's buffers
 //! first, and a step for channels that are not plain any more reads and writes through them.
 
+use std::cell::RefCell;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::rc::Rc;
 
 use rustix::event::PollFlags;
@@ -61,13 +62,13 @@ pub(super) struct DirectCopy {
     pub(super) output: Channel,
     pub(super) stream: Rc<Stream>,
     pub(super) direction: CopyDirection,
-    file: OwnedFd,
+    /// The descriptor of the file's channel.
+    file: RawFd,
     /// Bytes still to take from the input; `None`: all.
     left: Option<u64>,
     /// Bytes taken and not written yet, from `pending_from` on.
     pending: Vec<u8>,
     pending_from: usize,
-    pipe: Option<CopyPipe>,
     /// The system copies; false once it has refused to.
     is_direct: bool,
     total: u64,
@@ -76,8 +77,11 @@ pub(super) struct DirectCopy {
 struct CopyPipe {
     reader: OwnedFd,
     writer: OwnedFd,
-    /// Bytes in it.
-    filled: usize,
+}
+
+thread_local! {
+    /// The pipe of all copies of the thread, empty between their calls: descriptors and the memory of pipes are few.
+    static PIPE: RefCell<Option<CopyPipe>> = const { RefCell::new(None) };
 }
 
 impl DirectCopy {
@@ -86,15 +90,11 @@ impl DirectCopy {
         input: Channel,
         output: Channel,
         stream: Rc<Stream>,
-        file: OwnedFd,
+        file: RawFd,
         direction: CopyDirection,
         left: Option<u64>,
     ) -> Option<DirectCopy> {
         stream.prepare_direct_copy().ok()?;
-        let pipe = match direction {
-            CopyDirection::ToSocket => None,
-            CopyDirection::FromSocket => Some(CopyPipe::new().ok()?),
-        };
         Some(DirectCopy {
             input,
             output,
@@ -104,7 +104,6 @@ impl DirectCopy {
             left,
             pending: Vec::new(),
             pending_from: 0,
-            pipe,
             is_direct: true,
             total: 0,
         })
@@ -115,6 +114,11 @@ impl DirectCopy {
             CopyDirection::ToSocket => self.input,
             CopyDirection::FromSocket => self.output,
         }
+    }
+
+    fn file(&self) -> BorrowedFd<'_> {
+        // SAFETY: the descriptor of the file's channel, which is open during each step.
+        unsafe { BorrowedFd::borrow_raw(self.file) }
     }
 
     /// Bytes written so far.
@@ -284,7 +288,7 @@ impl DirectCopy {
         let bytes = &self.pending[self.pending_from..];
         let written = match self.direction {
             CopyDirection::ToSocket => self.stream.send_now(bytes),
-            CopyDirection::FromSocket => rustix::io::write(&self.file, bytes).map_err(Errno::raw_os_error),
+            CopyDirection::FromSocket => rustix::io::write(self.file(), bytes).map_err(Errno::raw_os_error),
         };
         match written {
             Ok(count) => {
@@ -303,7 +307,7 @@ impl DirectCopy {
         buffer.resize(self.wanted(FCOPY_BUFFER_SIZE), 0);
         let read = match self.direction {
             CopyDirection::ToSocket => {
-                rustix::io::read(&self.file, &mut buffer[..]).map_err(Errno::raw_os_error)
+                rustix::io::read(self.file(), &mut buffer[..]).map_err(Errno::raw_os_error)
             }
             CopyDirection::FromSocket => self.stream.receive_now(&mut buffer),
         };
@@ -337,7 +341,7 @@ impl DirectCopy {
         let _stage = stages::enter(Stage::Copy);
         let sent = self
             .stream
-            .with_connected(|socket| sendfile(socket, &self.file, None, room).map_err(Errno::raw_os_error));
+            .with_connected(|socket| sendfile(socket, self.file(), None, room).map_err(Errno::raw_os_error));
         match sent {
             Ok(0) => Ok(Moved::End),
             Ok(count) => {
@@ -364,24 +368,25 @@ impl DirectCopy {
 
     fn receive_file(&mut self, count: usize) -> Result<Moved, CopyFailure> {
         let wanted = self.wanted(count.min(FCOPY_PIPE_SIZE));
-        let pipe = self.pipe.as_mut().expect("a copy from a socket has one");
-        if pipe.filled > 0 {
-            return self.empty_pipe();
-        }
+        let Ok(pipe) = CopyPipe::take() else {
+            self.is_direct = false;
+            return Ok(Moved::Bytes);
+        };
         let _stage = stages::enter(Stage::Copy);
         let received = self.stream.with_connected(|socket| {
             let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
             splice(socket, None, &pipe.writer, None, wanted, flags).map_err(Errno::raw_os_error)
         });
+        if let Ok(count) = received {
+            self.taken(count);
+            // After a failure the pipe is not empty.
+            self.empty_pipe(&pipe, count)?;
+        }
+        pipe.put_back();
         match received {
             // As for a read of the channel, a reset is the end.
             Ok(0) | Err(libc::ECONNRESET) => Ok(Moved::End),
-            Ok(count) => {
-                pipe.filled = count;
-                self.taken(count);
-                self.empty_pipe()
-            }
-            Err(libc::EINTR) => Ok(Moved::Bytes),
+            Ok(_) | Err(libc::EINTR) => Ok(Moved::Bytes),
             Err(libc::EAGAIN) => self.receive_byte(),
             Err(libc::EINVAL | libc::ENOSYS) => {
                 self.is_direct = false;
@@ -408,41 +413,39 @@ impl DirectCopy {
     }
 
     /// Moves the bytes in the pipe to the file.
-    fn empty_pipe(&mut self) -> Result<Moved, CopyFailure> {
-        let pipe = self.pipe.as_mut().expect("a copy from a socket has one");
-        while pipe.filled > 0 {
-            match splice(&pipe.reader, None, &self.file, None, pipe.filled, SpliceFlags::MOVE) {
+    fn empty_pipe(&mut self, pipe: &CopyPipe, filled: usize) -> Result<(), CopyFailure> {
+        let mut rest = filled;
+        while rest > 0 {
+            match splice(&pipe.reader, None, self.file(), None, rest, SpliceFlags::MOVE) {
                 Ok(0) => return Err(CopyFailure::Write(libc::EIO)),
                 Ok(count) => {
-                    pipe.filled -= count;
-                    self.total += count as u64;
+                    rest -= count;
+                    self.written(count);
                     stats::add_fcopy_bytes(count);
                 }
                 Err(Errno::INTR) => {}
-                Err(Errno::INVAL) => return self.read_pipe(),
+                Err(Errno::INVAL) => return self.read_pipe(pipe, rest),
                 Err(error) => return Err(CopyFailure::Write(error.raw_os_error())),
             }
         }
-        Ok(Moved::Bytes)
+        Ok(())
     }
 
     /// The file takes no bytes from a pipe: those in it go through memory, like all that follow.
-    fn read_pipe(&mut self) -> Result<Moved, CopyFailure> {
+    fn read_pipe(&mut self, pipe: &CopyPipe, filled: usize) -> Result<(), CopyFailure> {
         self.is_direct = false;
-        let pipe = self.pipe.as_mut().expect("a copy from a socket has one");
-        let mut filled = 0;
-        self.pending.resize(pipe.filled, 0);
-        while filled < pipe.filled {
-            match rustix::io::read(&pipe.reader, &mut self.pending[filled..]) {
+        let mut read = 0;
+        self.pending.resize(filled, 0);
+        while read < filled {
+            match rustix::io::read(&pipe.reader, &mut self.pending[read..]) {
                 Ok(0) => break,
-                Ok(count) => filled += count,
+                Ok(count) => read += count,
                 Err(Errno::INTR) => {}
                 Err(error) => return Err(CopyFailure::Read(error.raw_os_error())),
             }
         }
-        self.pending.truncate(filled);
-        pipe.filled = 0;
-        Ok(Moved::Bytes)
+        self.pending.truncate(read);
+        Ok(())
     }
 }
 
@@ -456,10 +459,19 @@ enum Moved {
 }
 
 impl CopyPipe {
-    fn new() -> io::Result<CopyPipe> {
+    /// The thread's pipe, which is empty.
+    fn take() -> io::Result<CopyPipe> {
+        if let Some(pipe) = PIPE.with(RefCell::take) {
+            return Ok(pipe);
+        }
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
         // The system may refuse more than its default.
         let _ = fcntl_setpipe_size(writer.as_fd(), FCOPY_PIPE_SIZE);
-        Ok(CopyPipe { reader, writer, filled: 0 })
+        Ok(CopyPipe { reader, writer })
+    }
+
+    /// Keeps the pipe, which is empty again, for the next call.
+    fn put_back(self) {
+        PIPE.with(|pipe| pipe.replace(Some(self)));
     }
 }

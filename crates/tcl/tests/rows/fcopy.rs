@@ -1,6 +1,6 @@
 //! Row 3.33: `stilling::fcopy`, beside the core's `fcopy`.
 
-use crate::harness::run_on_all;
+use crate::harness::{DRIVERS, run_on_all, run_wrapped};
 
 /// A pair of connected sockets, a file with 6 MB of bytes that differ, and `direct`: the bytes that the system copied.
 pub(crate) const TOOLS: &str = r#"
@@ -547,4 +547,72 @@ fn files_in_memory_and_devices_are_copied() {
         check "its bytes" [expr {$::collected eq [string repeat \0 100000]}] 1
         check "by the core" [direct] $before
     "#);
+}
+
+/// Copies take no descriptors of their own: a thread has one pipe for all of them.
+#[test]
+fn copies_share_their_descriptors() {
+    run(r#"
+        proc descriptors {} { llength [glob -directory /proc/self/fd *] }
+        for {set i 0} {$i < 20} {incr i} {
+            lassign [pair] client server
+            lappend jobs $server $client [open $big rb] [open [file join $folder target$i] wb]
+        }
+        set before [descriptors]
+        set ::totals {}
+        foreach {server client file target} $jobs {
+            stilling::fcopy $server $target -command {lappend ::totals}
+            stilling::fcopy $file $client -size 100000 -command {set ::sent}
+            result_of sent
+        }
+        check "descriptors during copies" [expr {[descriptors] <= $before + 2}] 1
+        foreach {server client file target} $jobs { close $client }
+        for {set i 0} {$i < 1000 && [llength $::totals] < 20} {incr i} { after 1; update }
+        check "totals" $::totals [lrepeat 20 100000]
+    "#);
+}
+
+/// A file that is full fails the copy, after the bytes that it took. The next copy has none of the others.
+#[test]
+fn a_full_file_fails_the_copy() {
+    let script = format!(
+        "{TOOLS}\n{}",
+        r#"
+        exec prlimit --pid [pid] --fsize=100000:
+        set source [open $big rb]
+        foreach background {0 1} {
+            lassign [pair] client server
+            fconfigure $server -blocking 1
+            set name [file join $folder target$background]
+            set target [open $name wb]
+            seek $source 1000
+            stilling::fcopy $source $client -size 150000 -command {set ::sent}
+            check "sent" [result_of sent] 150000
+            close $client
+            if {$background} {
+                stilling::fcopy $server $target -command done
+                lassign [result_of done] total message
+                check "its total" $total 100000
+            } else {
+                check "it fails" [catch {stilling::fcopy $server $target} message] 1
+            }
+            check "the message" $message "error writing \"$target\": file too large"
+            check "errorCode" [lrange $::errorCode 0 1] {POSIX EFBIG}
+            check "the bytes" [expr {[contents $name] eq [string range [contents $big] 1000 100999]}] 1
+
+            lassign [pair] client server
+            set target [open $name wb]
+            puts -nonewline $client abc
+            close $client
+            stilling::fcopy $server $target -command done
+            check "the next copy" [result_of done] 3
+            close $target
+            check "its bytes" [contents $name] abc
+        }
+        "#
+    );
+    for driver in DRIVERS {
+        // In a shell that ignores the signal, which ends the process otherwise.
+        run_wrapped(driver, &["sh", "-c", "trap '' XFSZ; exec \"$@\"", "sh"], &script);
+    }
 }

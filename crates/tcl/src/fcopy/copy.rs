@@ -356,7 +356,8 @@ impl DirectCopy {
                 self.stream.send_was_rejected();
                 Ok(Moved::NothingYet)
             }
-            Err(libc::EINVAL | libc::ENOSYS | libc::EOPNOTSUPP) => {
+            // A driver of direct descriptors needs an ordinary one for this call.
+            Err(libc::EINVAL | libc::ENOSYS | libc::EOPNOTSUPP | libc::EMFILE | libc::ENFILE) => {
                 self.is_direct = false;
                 Ok(Moved::Bytes)
             }
@@ -388,7 +389,7 @@ impl DirectCopy {
             Ok(0) | Err(libc::ECONNRESET) => Ok(Moved::End),
             Ok(_) | Err(libc::EINTR) => Ok(Moved::Bytes),
             Err(libc::EAGAIN) => self.receive_byte(),
-            Err(libc::EINVAL | libc::ENOSYS) => {
+            Err(libc::EINVAL | libc::ENOSYS | libc::EMFILE | libc::ENFILE) => {
                 self.is_direct = false;
                 Ok(Moved::Bytes)
             }

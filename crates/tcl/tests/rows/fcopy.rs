@@ -616,3 +616,34 @@ fn a_full_file_fails_the_copy() {
         run_wrapped(driver, &["sh", "-c", "trap '' XFSZ; exec \"$@\"", "sh"], &script);
     }
 }
+
+/// Copies go on through memory while the process has no descriptors: those of direct descriptors need some otherwise.
+#[test]
+fn copies_go_on_without_descriptors() {
+    let script = format!(
+        "{TOOLS}\n{}",
+        r#"
+        foreach round {1 2} {
+            lassign [pair] client server
+            set source [open $big rb]
+            set target [open [file join $folder target] wb]
+            stilling::fcopy $server $target -command done
+            stilling::fcopy $source $client -command {set ::sent}
+            after 1
+            update
+            set taken {}
+            while {![catch {open /dev/null} channel]} { lappend taken $channel }
+            check "no descriptors" [string match "*too many open files" $channel] 1
+            check "sent" [result_of sent] 6000000
+            close $client
+            check "done" [result_of done] 6000000
+            foreach channel $taken { close $channel }
+            close $target
+            check "the bytes" [expr {[contents [file join $folder target]] eq [contents $big]}] 1
+        }
+        "#
+    );
+    for driver in DRIVERS {
+        run_wrapped(driver, &["prlimit", "--nofile=200"], &script);
+    }
+}

@@ -86,7 +86,7 @@ fn failure_text(copy: &DirectCopy, interp: Interp, failure: CopyFailure) -> Stri
 }
 
 impl FcopyWords {
-    /// `None`: the core has an error for these words, or does better than this command: a size of zero.
+    /// `None`: the core handles these words: errors, and `-size 0`.
     fn parse(words: &Words<'_>) -> Option<FcopyWords> {
         if !matches!(words.len(), 3 | 5 | 7) {
             return None;

@@ -155,8 +155,8 @@ impl DirectCopy {
         if !self.flush_output()? {
             return Ok(CopyStep::Blocked);
         }
-        let end = self.total + FCOPY_TURN_SIZE as u64;
-        while self.has_turn(end) {
+        let turn_end = self.total + FCOPY_TURN_SIZE as u64;
+        while self.may_continue(turn_end) {
             let buffered = self.input.input_buffered();
             let outcome = if self.has_pending() {
                 self.write_pending()
@@ -165,12 +165,12 @@ impl DirectCopy {
             } else if buffered > 0 {
                 self.take_buffered(buffered)
             } else if self.is_direct {
-                self.copy_directly((end - self.total) as usize)
+                self.copy_directly((turn_end - self.total) as usize)
             } else {
                 self.fill_pending()
             };
             match outcome {
-                Ok(Moved::Bytes) => {}
+                Ok(Moved::Bytes | Moved::Again) => {}
                 Ok(Moved::NothingYet) => return Ok(CopyStep::Blocked),
                 Ok(Moved::End) if self.has_ended()? => return Ok(CopyStep::Done),
                 Ok(Moved::End) => {}
@@ -182,8 +182,8 @@ impl DirectCopy {
 
     /// Copies as [`step`](Self::step) does, through the channels. Both must not block. A transform may run scripts.
     pub(super) fn step_through_channels(&mut self) -> Result<CopyStep, CopyFailure> {
-        let end = self.total + FCOPY_TURN_SIZE as u64;
-        while self.has_turn(end) {
+        let turn_end = self.total + FCOPY_TURN_SIZE as u64;
+        while self.may_continue(turn_end) {
             if !self.flush_output()? {
                 return Ok(CopyStep::Blocked);
             }
@@ -210,11 +210,11 @@ impl DirectCopy {
         Ok(CopyStep::More)
     }
 
-    /// Whether a step goes on that ends at the total `end`. No event announces that the rest can be done: a file takes
+    /// Whether a step goes on whose turn ends at the total `turn_end`. No event announces that the rest can be done: a file takes
     /// bytes at any time, and nothing more may arrive for a copy whose size is reached.
-    fn has_turn(&self, end: u64) -> bool {
+    fn may_continue(&self, turn_end: u64) -> bool {
         let has_rest = self.direction == CopyDirection::FromSocket && self.has_pending();
-        self.total < end || self.left == Some(0) || has_rest
+        self.total < turn_end || self.left == Some(0) || has_rest
     }
 
     fn has_pending(&self) -> bool {
@@ -295,7 +295,7 @@ impl DirectCopy {
                 self.pending_written(count);
                 Ok(Moved::Bytes)
             }
-            Err(libc::EINTR) => Ok(Moved::Bytes),
+            Err(libc::EINTR) => Ok(Moved::Again),
             Err(libc::EAGAIN) => Ok(Moved::NothingYet),
             Err(error) => Err(CopyFailure::Write(error)),
         }
@@ -320,7 +320,7 @@ impl DirectCopy {
                 self.taken(count);
                 Ok(Moved::Bytes)
             }
-            Err(libc::EINTR) => Ok(Moved::Bytes),
+            Err(libc::EINTR) => Ok(Moved::Again),
             Err(libc::EAGAIN) => Ok(Moved::NothingYet),
             Err(error) => Err(CopyFailure::Read(error)),
         }
@@ -351,7 +351,7 @@ impl DirectCopy {
                 self.written(count);
                 Ok(Moved::Bytes)
             }
-            Err(libc::EINTR) => Ok(Moved::Bytes),
+            Err(libc::EINTR) => Ok(Moved::Again),
             Err(libc::EAGAIN) => {
                 self.stream.send_was_rejected();
                 Ok(Moved::NothingYet)
@@ -359,7 +359,7 @@ impl DirectCopy {
             // A driver of direct descriptors needs an ordinary one for this call.
             Err(libc::EINVAL | libc::ENOSYS | libc::EOPNOTSUPP | libc::EMFILE | libc::ENFILE) => {
                 self.is_direct = false;
-                Ok(Moved::Bytes)
+                Ok(Moved::Again)
             }
             // sendfile(2) has this error for a failed read of the input.
             Err(libc::EIO) => Err(CopyFailure::Read(libc::EIO)),
@@ -371,7 +371,7 @@ impl DirectCopy {
         let wanted = self.wanted(count.min(FCOPY_PIPE_SIZE));
         let Ok(pipe) = CopyPipe::take() else {
             self.is_direct = false;
-            return Ok(Moved::Bytes);
+            return Ok(Moved::Again);
         };
         let _stage = stages::enter(Stage::Copy);
         let received = self.stream.with_connected(|socket| {
@@ -387,11 +387,11 @@ impl DirectCopy {
         match received {
             // As for a read of the channel, a reset is the end.
             Ok(0) | Err(libc::ECONNRESET) => Ok(Moved::End),
-            Ok(_) | Err(libc::EINTR) => Ok(Moved::Bytes),
+            Ok(_) | Err(libc::EINTR) => Ok(Moved::Again),
             Err(libc::EAGAIN) => self.receive_byte(),
             Err(libc::EINVAL | libc::ENOSYS | libc::EMFILE | libc::ENFILE) => {
                 self.is_direct = false;
-                Ok(Moved::Bytes)
+                Ok(Moved::Again)
             }
             Err(error) => Err(CopyFailure::Read(error)),
         }
@@ -408,7 +408,7 @@ impl DirectCopy {
                 Ok(Moved::Bytes)
             }
             Err(libc::EAGAIN) => Ok(Moved::NothingYet),
-            Err(libc::EINTR) => Ok(Moved::Bytes),
+            Err(libc::EINTR) => Ok(Moved::Again),
             Err(error) => Err(CopyFailure::Read(error)),
         }
     }
@@ -453,8 +453,9 @@ impl DirectCopy {
 /// What one call has moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Moved {
-    /// Some bytes, or the call is to be repeated.
     Bytes,
+    /// Nothing; the next call may.
+    Again,
     NothingYet,
     End,
 }

@@ -172,7 +172,7 @@ fn a_socket_is_copied_in_both_directions_at_once() {
             set back [open [file join $folder back] wb]
             fcopy $file $client -command {set ::sent}
             fcopy $client $back -command {set ::received}
-            check "the output is busy" [catch {fcopy $file $client -command done} message] 1
+            check "the input is busy" [catch {fcopy $file $client -command done} message] 1
             check "its text" $message "channel \"$file\" is busy"
             set other [open $big rb]
             check "the output is busy" [catch {fcopy $other $client -command done} message] 1

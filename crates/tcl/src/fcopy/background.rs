@@ -27,7 +27,6 @@ struct BackgroundCopy {
     copy: RefCell<DirectCopy>,
     interp: Interp,
     command: Value,
-    delete_guard: Cell<Option<DeleteGuard>>,
     file: Channel,
     /// The name of the file's channel, by which a step finds it again: it may have moved to another thread.
     file_name: String,
@@ -45,6 +44,8 @@ pub(super) enum CopySide {
 #[derive(Default)]
 struct CopyTable {
     copies: RefCell<CopyIndex>,
+    /// The interpreters that have started a copy. One action for each: Tcl finds an action by a scan.
+    interps: RefCell<Vec<(Interp, DeleteGuard)>>,
 }
 
 /// The copies of a thread, to be found without a scan.
@@ -94,13 +95,7 @@ pub(super) fn start(copy: DirectCopy, interp: Interp, command: Value) {
     };
     input.observe::<CopyTable>(of_input, number);
     output.observe::<CopyTable>(of_output, number);
-    let delete_guard = interp.on_delete(move || {
-        if let Some(entry) = CopyTable::take(number)
-            && let Some(guard) = entry.stop(number)
-        {
-            guard.forget();
-        }
-    });
+    table.end_with(interp);
     let file = copy.file_channel();
     let entry = BackgroundCopy {
         input,
@@ -110,7 +105,6 @@ pub(super) fn start(copy: DirectCopy, interp: Interp, command: Value) {
         copy: RefCell::new(copy),
         interp,
         command,
-        delete_guard: Cell::new(Some(delete_guard)),
         file,
         file_name: file.name(),
         blocking: RefCell::default(),
@@ -140,8 +134,8 @@ impl BackgroundCopy {
         [(self.input, CopySide::Input), (self.output, CopySide::Output)]
     }
 
-    /// Removes every trace from the channels. Returns the guard of the interpreter, which ends with it.
-    fn stop(&self, number: u64) -> Option<DeleteGuard> {
+    /// Ends the observation of the channels, which block again if they did before.
+    fn stop(&self, number: u64) {
         let has_file = self.has_file(number);
         for channel in [self.input, self.output] {
             // Without the copy, the observation of a file in another thread does nothing.
@@ -150,7 +144,6 @@ impl BackgroundCopy {
             }
         }
         open_copies().remove(&number);
-        self.delete_guard.take()
     }
 
     fn release(&self, channel: Channel, number: u64) {
@@ -217,7 +210,7 @@ impl BackgroundCopy {
             words.push(Value::text(&failure_text(&copy, interp, failure)));
         }
         drop(copy);
-        drop(self.stop(number));
+        self.stop(number);
         // As in the core, the callback is a list; a text that is no list is evaluated unchanged.
         let script = match command.elements(None) {
             Ok(elements) => Value::list(elements.into_iter().chain(words)),
@@ -270,16 +263,42 @@ impl CopyTable {
 
     /// Ends the thread's copies without callbacks.
     fn end_all() {
-        let any = || COPIES.with(|table| table.copies.borrow().by_number.keys().next().copied());
-        while let Some(number) = any() {
+        Self::end_matching(|_| true);
+        drop(COPIES.with(|table| table.interps.take()));
+    }
+
+    fn end_matching(is_included: impl Fn(&BackgroundCopy) -> bool) {
+        let numbers = COPIES.try_with(|table| {
+            let copies = table.copies.borrow();
+            let included = copies.by_number.iter().filter(|(_, entry)| is_included(entry));
+            included.map(|(number, _)| *number).collect::<Vec<_>>()
+        });
+        for number in numbers.into_iter().flatten() {
             Self::end(number);
         }
+    }
+
+    /// Ends an interpreter's copies when it is deleted.
+    fn end_with(&self, interp: Interp) {
+        if self.interps.borrow().iter().any(|(known, _)| *known == interp) {
+            return;
+        }
+        let guard = interp.on_delete(move || {
+            Self::end_matching(|entry| entry.interp == interp);
+            let _ = COPIES.try_with(|table| {
+                let mut interps = table.interps.borrow_mut();
+                if let Some(at) = interps.iter().position(|(known, _)| *known == interp) {
+                    interps.swap_remove(at).1.forget();
+                }
+            });
+        });
+        self.interps.borrow_mut().push((interp, guard));
     }
 
     /// Ends a copy without a callback.
     fn end(number: u64) {
         if let Some(entry) = Self::take(number) {
-            drop(entry.stop(number));
+            entry.stop(number);
         }
     }
 

@@ -75,8 +75,9 @@ thread_local! {
 /// Whether a channel is in use by a copy on this side. As in the core, its other direction is free for another copy.
 pub(super) fn is_busy(channel: Channel, side: CopySide) -> bool {
     COPIES.with(|table| {
-        let copies = table.copies.borrow();
-        copies.by_channel.contains_key(&(channel, side))
+        let number = table.copies.borrow().by_channel.get(&(channel, side)).copied();
+        // A file that has moved to another thread and closed there leaves its address to another channel.
+        number.is_some_and(|number| open_copies().contains(&number))
     })
 }
 

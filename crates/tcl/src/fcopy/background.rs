@@ -149,7 +149,8 @@ impl BackgroundCopy {
 
     fn release(&self, channel: Channel, number: u64) {
         channel.end_observation::<CopyTable>(number);
-        if !self.blocking.borrow().contains(&channel) {
+        // A closed channel must not block: that would end its flush in the background.
+        if !self.blocking.borrow().contains(&channel) || self.is_closed(channel) {
             return;
         }
         // A copy in the other direction still must not block.
@@ -184,6 +185,20 @@ impl BackgroundCopy {
         };
         // Another interpreter of the thread may have it.
         (!self.interp.is_deleted() && is_in_interp()) || Channel::exists(&self.file_name)
+    }
+
+    fn socket(&self) -> Channel {
+        if self.file == self.input { self.output } else { self.input }
+    }
+
+    /// Whether a script has closed the channel, which stays until Tcl has written its output in the background.
+    fn is_closed(&self, channel: Channel) -> bool {
+        let is_registered = !self.interp.is_deleted() && channel.is_registered(self.interp);
+        // Another interpreter may have it. A half-closed channel still has one direction.
+        !is_registered
+            && channel.output_buffered() > 0
+            && channel.read(&mut []) == Err(libc::EACCES)
+            && channel.check_write() == Err(libc::EACCES)
     }
 
     /// Makes a step. The scripts of transforms may end the copy; both channels stay open until the end of the step.
@@ -307,7 +322,7 @@ impl CopyTable {
         let Some(entry) = Self::get(number) else { return };
         // A script of a step runs the event loop.
         let Ok(mut copy) = entry.copy.try_borrow_mut() else { return };
-        if !entry.has_file(number) {
+        if !entry.has_file(number) || entry.is_closed(entry.socket()) {
             drop(copy);
             return Self::end(number);
         }

@@ -339,3 +339,31 @@ fn a_close_with_unsent_output_ends_the_copy() {
         close $target
     "#);
 }
+
+/// A channel that is closed while Tcl writes its output in the background ends its copies; the output is still written.
+#[test]
+fn a_close_during_a_flush_ends_the_copy() {
+    run(r#"
+        foreach {blocking is_file_closed} {0 0 1 0 1 1} {
+            lassign [pair] client server
+            set name [file join $folder target]
+            set target [open $name wb]
+            fconfigure $client -blocking $blocking
+            unset -nocomplain ::done
+            stilling::fcopy $client $target -command done
+            puts -nonewline $client [string repeat x 20000000]
+            close $client
+            if {$is_file_closed} { close $target } else { puts -nonewline $server hello; flush $server }
+            for {set i 0} {$i < 20} {incr i} { after 1; update }
+            set ::collected ""
+            fileevent $server readable [list collect $server]
+            check "the end" [wait ended] 1
+            # Input that is not read makes the system reset the connection, which may lose the last bytes.
+            if {$is_file_closed} { check "the output" [string length $::collected] 20000000 }
+            for {set i 0} {$i < 20} {incr i} { after 1; update }
+            check "no callback" [info exists ::done] 0
+            if {!$is_file_closed} { close $target }
+            check "nothing is copied" [contents $name] ""
+        }
+    "#);
+}

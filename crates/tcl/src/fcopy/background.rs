@@ -110,7 +110,7 @@ pub(super) fn start(copy: DirectCopy, interp: Interp, command: Value) {
         file_name: file.name(),
         blocking: RefCell::default(),
     };
-    entry.stop_blocking();
+    entry.make_nonblocking();
     open_copies().insert(number);
     table.copies.borrow_mut().insert(number, Rc::new(entry));
     // The callback must not run within the command.
@@ -131,23 +131,23 @@ pub(crate) fn end_copies_of(stream: &Stream) {
 }
 
 impl BackgroundCopy {
-    fn ends(&self) -> [(Channel, CopySide); 2] {
+    fn channel_sides(&self) -> [(Channel, CopySide); 2] {
         [(self.input, CopySide::Input), (self.output, CopySide::Output)]
     }
 
     /// Ends the observation of the channels, which block again if they did before.
-    fn stop(&self, number: u64) {
+    fn detach_from_channels(&self, number: u64) {
         let has_file = self.has_file(number);
         for channel in [self.input, self.output] {
             // Without the copy, the observation of a file in another thread does nothing.
             if channel != self.file || has_file {
-                self.release(channel, number);
+                self.detach_from_channel(channel, number);
             }
         }
         open_copies().remove(&number);
     }
 
-    fn release(&self, channel: Channel, number: u64) {
+    fn detach_from_channel(&self, channel: Channel, number: u64) {
         channel.end_observation::<CopyTable>(number);
         // A closed channel must not block: that would end its flush in the background.
         if !self.blocking.borrow().contains(&channel) || self.is_closed(channel) {
@@ -162,7 +162,7 @@ impl BackgroundCopy {
         }
     }
 
-    fn stop_blocking(&self) {
+    fn make_nonblocking(&self) {
         for channel in [self.input, self.output].into_iter().filter(|channel| blocks(*channel)) {
             channel.set_option(c"-blocking", c"0");
             let mut blocking = self.blocking.borrow_mut();
@@ -209,7 +209,7 @@ impl BackgroundCopy {
         for channel in [self.input, self.output] {
             channel.register(None);
         }
-        self.stop_blocking();
+        self.make_nonblocking();
         let outcome = copy.step_through_channels();
         for channel in [self.input, self.output] {
             channel.unregister(None);
@@ -218,7 +218,7 @@ impl BackgroundCopy {
     }
 
     /// Ends the copy, which is not in the table any more, and runs its callback.
-    fn finish(&self, number: u64, failure: Option<CopyFailure>) {
+    fn run_callback(&self, number: u64, failure: Option<CopyFailure>) {
         let (interp, command) = (self.interp, self.command.clone());
         let copy = self.copy.borrow();
         let mut words = vec![Value::integer(copy.total() as i64)];
@@ -226,7 +226,7 @@ impl BackgroundCopy {
             words.push(Value::text(&failure_text(&copy, interp, failure)));
         }
         drop(copy);
-        self.stop(number);
+        self.detach_from_channels(number);
         // As in the core, the callback is a list; a text that is no list is evaluated unchanged.
         let script = match command.elements(None) {
             Ok(elements) => Value::list(elements.into_iter().chain(words)),
@@ -238,8 +238,8 @@ impl BackgroundCopy {
 
 impl CopyIndex {
     fn insert(&mut self, number: u64, entry: Rc<BackgroundCopy>) {
-        for end in entry.ends() {
-            self.by_channel.insert(end, number);
+        for side in entry.channel_sides() {
+            self.by_channel.insert(side, number);
         }
         self.by_stream.insert((Rc::as_ptr(&entry.stream), entry.direction), number);
         self.by_number.insert(number, entry);
@@ -247,10 +247,10 @@ impl CopyIndex {
 
     fn remove(&mut self, number: u64) -> Option<Rc<BackgroundCopy>> {
         let entry = self.by_number.remove(&number)?;
-        for end in entry.ends() {
+        for side in entry.channel_sides() {
             // A file that has moved to another thread and closed there leaves its address to another channel.
-            if self.by_channel.get(&end) == Some(&number) {
-                self.by_channel.remove(&end);
+            if self.by_channel.get(&side) == Some(&number) {
+                self.by_channel.remove(&side);
             }
         }
         self.by_stream.remove(&(Rc::as_ptr(&entry.stream), entry.direction));
@@ -314,7 +314,7 @@ impl CopyTable {
     /// Ends a copy without a callback.
     fn end(number: u64) {
         if let Some(entry) = Self::take(number) {
-            entry.stop(number);
+            entry.detach_from_channels(number);
         }
     }
 
@@ -339,7 +339,7 @@ impl CopyTable {
         };
         // A script of the step may have ended the copy.
         if let Some(entry) = Self::take(number) {
-            entry.finish(number, failure);
+            entry.run_callback(number, failure);
         }
     }
 }

@@ -339,9 +339,9 @@ impl DirectCopy {
             return Ok(Moved::NothingYet);
         }
         let _stage = stages::enter(Stage::Copy);
-        let sent = self
-            .stream
-            .with_connected(|socket| sendfile(socket, self.file(), None, room).map_err(Errno::raw_os_error));
+        let sent = self.stream.with_nonblocking(|socket| {
+            sendfile(socket, self.file(), None, room).map_err(Errno::raw_os_error)
+        });
         match sent {
             Ok(0) => Ok(Moved::End),
             Ok(count) => {
@@ -374,7 +374,7 @@ impl DirectCopy {
             return Ok(Moved::Again);
         };
         let _stage = stages::enter(Stage::Copy);
-        let received = self.stream.with_connected(|socket| {
+        let received = self.stream.with_nonblocking(|socket| {
             let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
             splice(socket, None, &pipe.writer, None, wanted, flags).map_err(Errno::raw_os_error)
         });

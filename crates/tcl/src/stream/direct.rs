@@ -18,15 +18,9 @@ impl Stream {
         }
     }
 
-    /// Makes the socket itself nonblocking: sendfile(2) and splice(2) have no flag for it. The drivers work with both.
+    /// Whether the system can copy from or to the socket.
     pub(crate) fn prepare_direct_copy(&self) -> Result<(), i32> {
-        self.with_connected(|socket| {
-            let flags = fcntl_getfl(socket).map_err(Errno::raw_os_error)?;
-            if flags.contains(OFlags::NONBLOCK) {
-                return Ok(());
-            }
-            fcntl_setfl(socket, flags | OFlags::NONBLOCK).map_err(Errno::raw_os_error)
-        })
+        self.with_nonblocking(|_| Ok(()))
     }
 
     /// Whether bytes are, or may be, received ahead of the script.
@@ -36,13 +30,20 @@ impl Stream {
         })
     }
 
-    /// Calls `act` with the descriptor of the connected socket.
-    pub(crate) fn with_connected<R>(
+    /// Calls `act` with the descriptor of the connected socket, which does not block: sendfile(2) and splice(2) have no
+    /// flag for it. A child that has the socket may change that at any time. The drivers work with both.
+    pub(crate) fn with_nonblocking<R>(
         &self,
         act: impl FnOnce(BorrowedFd<'_>) -> Result<R, i32>,
     ) -> Result<R, i32> {
-        let socket = self.connected()?;
-        self.sockets().with_descriptor(socket, act).map_err(|error| system_error(&error))?
+        let act = |socket: BorrowedFd<'_>| {
+            let flags = fcntl_getfl(socket).map_err(Errno::raw_os_error)?;
+            if !flags.contains(OFlags::NONBLOCK) {
+                fcntl_setfl(socket, flags | OFlags::NONBLOCK).map_err(Errno::raw_os_error)?;
+            }
+            act(socket)
+        };
+        self.sockets().with_descriptor(self.connected()?, act).map_err(|error| system_error(&error))?
     }
 
     /// Receives what the system has.

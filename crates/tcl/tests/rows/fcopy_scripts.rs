@@ -367,3 +367,32 @@ fn a_close_during_a_flush_ends_the_copy() {
         }
     "#);
 }
+
+/// A child that has the socket makes it block during a copy: the copy still does not wait for it.
+#[test]
+fn a_child_cannot_make_a_copy_wait() {
+    run(r#"
+        set name [file join $folder child.tcl]
+        set script [open $name w]
+        puts $script {fconfigure stdin -blocking 0; fconfigure stdin -blocking 1}
+        close $script
+        lassign [pair] client server
+        set file [open $big rb]
+        set target [open [file join $folder target] wb]
+        stilling::fcopy $client $target -command {set ::received}
+        exec [info nameofexecutable] $name <@$client
+        stilling::fcopy $file $client -command done
+        exec [info nameofexecutable] $name <@$client
+        for {set i 0} {$i < 20} {incr i} { after 1; update }
+        puts -nonewline $server abc
+        flush $server
+        for {set i 0} {$i < 20} {incr i} { after 1; update }
+        set ::collected ""
+        fileevent $server readable [list collect $server]
+        check "sent" [wait done] 6000000
+        close $client write
+        wait ended
+        check "received" [wait received] 3
+        check "the bytes" [expr {$::collected eq [contents $big]}] 1
+    "#);
+}

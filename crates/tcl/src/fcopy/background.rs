@@ -331,10 +331,6 @@ impl CopyTable {
         let failure = match outcome {
             Ok(CopyStep::More | CopyStep::Blocked) => return,
             Ok(CopyStep::Done) => None,
-            // A script has closed the channel, which waits for the end of its output before it really closes.
-            Err(CopyFailure::Read(libc::EACCES) | CopyFailure::Write(libc::EACCES)) => {
-                return Self::end(number);
-            }
             Err(failure) => Some(failure),
         };
         // A script of the step may have ended the copy.

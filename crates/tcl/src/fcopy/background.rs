@@ -194,11 +194,8 @@ impl BackgroundCopy {
     /// Whether a script has closed the channel, which stays until Tcl has written its output in the background.
     fn is_closed(&self, channel: Channel) -> bool {
         let is_registered = !self.interp.is_deleted() && channel.is_registered(self.interp);
-        // Another interpreter may have it. A half-closed channel still has one direction.
-        !is_registered
-            && channel.output_buffered() > 0
-            && channel.read(&mut []) == Err(libc::EACCES)
-            && channel.check_write() == Err(libc::EACCES)
+        // Another interpreter may have it.
+        !is_registered && channel.output_buffered() > 0 && channel.is_closed_by_script()
     }
 
     /// Makes a step. The scripts of transforms may end the copy; both channels stay open until the end of the step.

@@ -261,21 +261,21 @@ int stcl_write(Tcl_Channel channel, const char *bytes, int size) {
 }
 
 /*
- * Moves at most `count` characters to another channel, with the encodings, translations and transforms of both.
+ * Copies at most `count` characters to another channel, with the encodings, translations and transforms of both.
  * Returns their number; -1: the read failed, -2: the write failed, Tcl_GetErrno has the error.
  */
-int64_t stcl_move_characters(Tcl_Channel input, Tcl_Channel output, int count) {
-    int64_t moved;
+int64_t stcl_copy_characters(Tcl_Channel input, Tcl_Channel output, int count) {
+    int64_t copied;
     Tcl_Obj *characters = Tcl_NewObj();
     Tcl_IncrRefCount(characters);
-    moved = (int64_t) Tcl_ReadChars(input, characters, count, 0);
-    if (moved < 0) {
-        moved = -1;
-    } else if (moved > 0 && Tcl_WriteObj(output, characters) < 0) {
-        moved = -2;
+    copied = (int64_t) Tcl_ReadChars(input, characters, count, 0);
+    if (copied < 0) {
+        copied = -1;
+    } else if (copied > 0 && Tcl_WriteObj(output, characters) < 0) {
+        copied = -2;
     }
     Tcl_DecrRefCount(characters);
-    return moved;
+    return copied;
 }
 
 int stcl_is_at_end(Tcl_Channel channel) { return Tcl_Eof(channel); }

@@ -23,8 +23,6 @@ use std::rc::Rc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::event::{PollFd, PollFlags, poll};
-
 pub(crate) use self::open::{DatagramOpenError, DatagramOptions};
 
 use self::multicast::Membership;
@@ -213,16 +211,9 @@ impl DatagramSocket {
         self.channel.get().filter(|_| !ready.is_none()).map(|channel| (channel, ready))
     }
 
-    fn wait_until(&self, socket: ShardSocket, events: PollFlags) -> Result<(), i32> {
-        let waited = ThreadSockets::of_channel().with_descriptor(socket, |descriptor| {
-            let mut waiting = [PollFd::new(&descriptor, events)];
-            poll(&mut waiting, None)
-        });
-        match waited {
-            Ok(Ok(_)) | Ok(Err(rustix::io::Errno::INTR)) => Ok(()),
-            Ok(Err(error)) => Err(error.raw_os_error()),
-            Err(error) => Err(system_error(&error)),
-        }
+    fn wait_until(&self, socket: ShardSocket, directions: Interest) -> Result<(), i32> {
+        let waited = ThreadSockets::of_channel().wait_for_socket(socket, directions);
+        waited.map_err(|error| system_error(&error))
     }
 
     // ---- Reading ----
@@ -323,7 +314,7 @@ impl ChannelDriver for DatagramSocket {
                 Ok(None) => {}
                 Err(error) => match system_error(&error) {
                     libc::EAGAIN if self.is_blocking.get() => {
-                        self.wait_until(self.socket()?, PollFlags::IN)?;
+                        self.wait_until(self.socket()?, Interest::READABLE)?;
                     }
                     libc::EAGAIN => return Err(libc::EAGAIN),
                     error if is_of_socket(error) || self.is_blocking.get() => return Err(error),
@@ -358,7 +349,7 @@ impl ChannelDriver for DatagramSocket {
             match ThreadSockets::of_channel().send_to(socket, from, to) {
                 Ok(()) => return Ok(from.len()),
                 Err(error) => match system_error(&error) {
-                    libc::EAGAIN if self.is_blocking.get() => self.wait_until(socket, PollFlags::OUT)?,
+                    libc::EAGAIN if self.is_blocking.get() => self.wait_until(socket, Interest::WRITABLE)?,
                     // Tcl would keep it, and merge it with the next one.
                     libc::EAGAIN => return Err(libc::ENOBUFS),
                     error => return Err(error),

@@ -9,6 +9,8 @@ use std::sync::OnceLock;
 
 use stilling_engine::driver::choice::{DriverChoice, DriverKind};
 
+use crate::thread_sockets::lacks_descriptors;
+
 const VARIABLE: &str = "STILLING_TCL_DRIVER";
 
 /// The selected driver; selected once. A failure may be temporary, such as a lack of descriptors.
@@ -25,9 +27,11 @@ pub(crate) fn selected() -> io::Result<DriverKind> {
         "direct" => DriverChoice::Uring.resolve_direct().map(|driver| driver.kind),
         _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "must be poll, uring or direct")),
     };
-    let selected = selected.map_err(|error| match error.raw_os_error() {
-        Some(libc::EMFILE | libc::ENFILE) => error,
-        _ => io::Error::new(error.kind(), format!("cannot use {VARIABLE}={name}: {error}")),
+    let selected = selected.map_err(|error| {
+        if lacks_descriptors(&error) {
+            return error;
+        }
+        io::Error::new(error.kind(), format!("cannot use {VARIABLE}={name}: {error}"))
     })?;
     Ok(*SELECTED.get_or_init(|| selected))
 }

@@ -15,10 +15,10 @@ use std::rc::Rc;
 
 use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat};
 
-use self::copy::{CopyDirection, CopyFailure, DirectCopy};
+use self::copy::{CopyDirection, DirectCopy};
 use crate::dialect::Dialect;
 use crate::stream::Stream;
-use crate::tcl::{Channel, CommandResult, Interest, Interp, Value, Words, is_tcl_9};
+use crate::tcl::{Channel, CommandResult, CopyFailure, Interest, Interp, Value, Words, is_tcl_9};
 
 use self::background::CopySide;
 pub(crate) use self::background::end_copies_of;

@@ -26,7 +26,7 @@ use crate::tcl::{
     Channel, ChannelDriver, CloseDirection, DeleteGuard, Interest, Interp, OptionError, OptionList,
     ThreadAction, Value,
 };
-use crate::thread_sockets::{AcceptedConnection, ShardListener, SocketChannel, ThreadSockets};
+use crate::thread_sockets::{AcceptedConnection, ShardListener, SocketChannel, ThreadSockets, lacks_descriptors};
 use crate::trace::{self, TraceEvent};
 
 /// Connections of one listener that wait for their script. More wait in the backlog: the listener stops accepting until
@@ -333,7 +333,7 @@ impl Listener {
         let peer = match &connection {
             &AcceptedConnection::InShard(socket) => match sockets.peer_address(socket) {
                 // With direct descriptors the query needs an ordinary one.
-                Err(error) if matches!(system_error(&error), libc::EMFILE | libc::ENFILE) => {
+                Err(error) if lacks_descriptors(&error) => {
                     self.accepted.borrow_mut().push_front(connection);
                     sockets.retry_later(self.key(), socket);
                     return None;

@@ -411,16 +411,8 @@ impl Stream {
         self.channel.get().filter(|_| !ready.is_none()).map(|channel| (channel, ready))
     }
 
-    fn wait_until(&self, socket: ShardSocket, events: PollFlags) -> Result<(), i32> {
-        let waited = self.sockets().with_descriptor(socket, |descriptor| {
-            let mut waiting = [PollFd::new(&descriptor, events)];
-            poll(&mut waiting, None)
-        });
-        match waited {
-            Ok(Ok(_)) | Ok(Err(rustix::io::Errno::INTR)) => Ok(()),
-            Ok(Err(error)) => Err(error.raw_os_error()),
-            Err(error) => Err(system_error(&error)),
-        }
+    fn wait_until(&self, socket: ShardSocket, directions: Interest) -> Result<(), i32> {
+        self.sockets().wait_for_socket(socket, directions).map_err(|error| system_error(&error))
     }
 
     fn take_attempts(mut attempts: Box<ConnectAttempts>) -> Box<ConnectAttempts> {
@@ -489,7 +481,7 @@ impl ChannelDriver for Stream {
                 // As in Tcl's core: the end of the stream.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(0),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock && self.is_blocking.get() => {
-                    self.wait_until(socket, PollFlags::IN)?;
+                    self.wait_until(socket, Interest::READABLE)?;
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(system_error(&error)),
@@ -514,7 +506,7 @@ impl ChannelDriver for Stream {
                     return Ok(count);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock && self.is_blocking.get() => {
-                    self.wait_until(socket, PollFlags::OUT)?;
+                    self.wait_until(socket, Interest::WRITABLE)?;
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(system_error(&error)),

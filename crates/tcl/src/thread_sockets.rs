@@ -10,6 +10,7 @@
 //! Nothing here is borrowed while Tcl runs a script, since the script may call any function again.
 
 mod accept_trace;
+mod blocking;
 mod delayed;
 mod entries;
 mod event_loop;
@@ -25,6 +26,7 @@ use stilling_engine::driver::choice::DriverKind;
 use stilling_engine::driver::{Destination, ReceivedDatagram, Wait};
 use stilling_engine::{Clock, Time, Token};
 
+pub(crate) use self::blocking::lacks_descriptors;
 pub(crate) use self::entries::{AcceptedConnection, ShardListener, ShardSocket, SocketChannel};
 
 use self::accept_trace::AcceptCounts;

@@ -10,11 +10,11 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::copy::{CopyDirection, CopyFailure, CopyStep, DirectCopy};
+use super::copy::{CopyDirection, CopyStep, DirectCopy};
 use super::{blocks, failure_text};
 use crate::stream::Stream;
 use crate::tcl::{
-    self, Channel, ChannelObserver, DeleteGuard, EventFlags, EventSource, EventSourceGuard, Interest, Interp,
+    self, Channel, ChannelObserver, CopyFailure, DeleteGuard, EventFlags, EventSource, EventSourceGuard, Interest, Interp,
     Value,
 };
 

@@ -14,7 +14,6 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::rc::Rc;
 
-use rustix::event::PollFlags;
 use rustix::fs::sendfile;
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
@@ -23,7 +22,7 @@ use super::are_plain;
 use crate::stages::{self, Stage};
 use crate::stats;
 use crate::stream::Stream;
-use crate::tcl::{Channel, MoveFailure};
+use crate::tcl::{Channel, CopyFailure, Interest};
 
 /// Bytes copied before other events take their turn.
 pub(super) const FCOPY_TURN_SIZE: usize = 1024 * 1024;
@@ -38,13 +37,6 @@ const FCOPY_PIPE_SIZE: usize = 1024 * 1024;
 pub(super) enum CopyDirection {
     ToSocket,
     FromSocket,
-}
-
-/// The side of a copy that failed, with the system's error.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum CopyFailure {
-    Read(i32),
-    Write(i32),
 }
 
 /// The outcome of a step.
@@ -145,8 +137,8 @@ impl DirectCopy {
 
     fn wait(&self) -> Result<(), CopyFailure> {
         match self.direction {
-            CopyDirection::ToSocket => self.stream.wait(PollFlags::OUT).map_err(CopyFailure::Write),
-            CopyDirection::FromSocket => self.stream.wait(PollFlags::IN).map_err(CopyFailure::Read),
+            CopyDirection::ToSocket => self.stream.wait(Interest::WRITABLE).map_err(CopyFailure::Write),
+            CopyDirection::FromSocket => self.stream.wait(Interest::READABLE).map_err(CopyFailure::Read),
         }
     }
 
@@ -196,22 +188,21 @@ impl DirectCopy {
             if self.left == Some(0) {
                 return Ok(CopyStep::Done);
             }
-            match self.input.move_characters(self.output, self.wanted(FCOPY_BUFFER_SIZE)) {
+            match self.input.copy_characters(self.output, self.wanted(FCOPY_BUFFER_SIZE)) {
                 Ok(0) if self.input.is_at_end() => return Ok(CopyStep::Done),
-                Ok(0) | Err(MoveFailure::Read(libc::EAGAIN)) => return Ok(CopyStep::Blocked),
+                Ok(0) | Err(CopyFailure::Read(libc::EAGAIN)) => return Ok(CopyStep::Blocked),
                 Ok(count) => {
                     self.taken(count);
                     self.written(count);
                 }
-                Err(MoveFailure::Read(error)) => return Err(CopyFailure::Read(error)),
-                Err(MoveFailure::Write(error)) => return Err(CopyFailure::Write(error)),
+                Err(failure) => return Err(failure),
             }
         }
         Ok(CopyStep::More)
     }
 
-    /// Whether a step goes on whose turn ends at the total `turn_end`. No event announces that the rest can be done: a file takes
-    /// bytes at any time, and nothing more may arrive for a copy whose size is reached.
+    /// Whether a step goes on whose turn ends at the total `turn_end`. No event announces that the rest can be done: a
+    /// file takes bytes at any time, and nothing more may arrive for a copy whose size is reached.
     fn may_continue(&self, turn_end: u64) -> bool {
         let has_rest = self.direction == CopyDirection::FromSocket && self.has_pending();
         self.total < turn_end || self.left == Some(0) || has_rest

@@ -3,11 +3,11 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use rustix::event::PollFlags;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 
 use super::{Stream, StreamState, system_error};
+use crate::tcl::Interest;
 use crate::thread_sockets::ShardSocket;
 
 impl Stream {
@@ -85,7 +85,7 @@ impl Stream {
     }
 
     /// Waits for the socket without running scripts.
-    pub(crate) fn wait(&self, events: PollFlags) -> Result<(), i32> {
-        self.wait_until(self.connected()?, events)
+    pub(crate) fn wait(&self, direction: Interest) -> Result<(), i32> {
+        self.wait_until(self.connected()?, direction)
     }
 }

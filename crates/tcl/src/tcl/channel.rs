@@ -11,7 +11,7 @@ use super::ffi::{self, ChannelProcs, RawChannel, RawChannelType, RawInterp, RawO
 use super::value::raw_interp;
 use super::{Interp, c_string, encoding, text_of};
 
-pub(crate) use self::access::{ChannelObserver, MoveFailure};
+pub(crate) use self::access::{ChannelObserver, CopyFailure};
 
 /// Directions that a script or Tcl waits for, or that are ready.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -132,6 +132,32 @@ fn a_connect_without_descriptors_is_an_error() {
     );
 }
 
+/// Scripts that read and write blocking channels wait for their peers also without descriptors.
+#[test]
+fn blocking_channels_wait_without_descriptors() {
+    run_limited(
+        r#"
+        proc start_peer {args} { puts $::peer_control $args; flush $::peer_control }
+        set channel [socket2 127.0.0.1 $peer_port]
+        fconfigure $channel -translation binary
+        peer accept a
+        while {![catch {open /dev/null} file]} { lappend files $file }
+        start_peer write a 20000000
+        check "a read" [string length [read $channel 20000000]] 20000000
+        gets $peer_control
+        start_peer read a 20000000
+        puts -nonewline $channel [string repeat x 20000000]
+        flush $channel
+        check "a write" [gets $peer_control] 20000000
+        foreach file $files { close $file }
+        start_peer write a 20000000
+        check "a read with descriptors" [string length [read $channel 20000000]] 20000000
+        gets $peer_control
+        close $channel
+        "#,
+    );
+}
+
 /// The first socket of a process needs some descriptors of its own.
 #[test]
 fn a_process_without_descriptors_has_an_error() {

@@ -11,9 +11,9 @@ use super::{Channel, ChannelDriver, ChannelType, Interest, Interp, c_string, dri
 /// Bytes of an option's text that [`Channel::has_option`] compares, at most.
 const OPTION_TEXT_SIZE: usize = 64;
 
-/// The side of [`Channel::move_characters`] that failed, with the system's error.
+/// The side of a copy between two channels that failed, with the system's error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum MoveFailure {
+pub(crate) enum CopyFailure {
     Read(i32),
     Write(i32),
 }
@@ -124,15 +124,15 @@ impl Channel {
         Ok(())
     }
 
-    /// Moves at most `count` characters to another channel, with the encodings, translations and transforms of both,
+    /// Copies at most `count` characters to another channel, with the encodings, translations and transforms of both,
     /// which may run scripts. Returns their number; 0: at the end, or nothing yet.
-    pub(crate) fn move_characters(self, output: Channel, count: usize) -> Result<usize, MoveFailure> {
+    pub(crate) fn copy_characters(self, output: Channel, count: usize) -> Result<usize, CopyFailure> {
         const READ_FAILED: i64 = -1;
         let count = c_int::try_from(count).unwrap_or(c_int::MAX);
         // SAFETY: as above, for both.
-        match unsafe { ffi::stcl_move_characters(self.0.as_ptr(), output.0.as_ptr(), count) } {
-            READ_FAILED => Err(MoveFailure::Read(ffi::stcl_errno())),
-            moved => usize::try_from(moved).map_err(|_| MoveFailure::Write(ffi::stcl_errno())),
+        match unsafe { ffi::stcl_copy_characters(self.0.as_ptr(), output.0.as_ptr(), count) } {
+            READ_FAILED => Err(CopyFailure::Read(ffi::stcl_errno())),
+            copied => usize::try_from(copied).map_err(|_| CopyFailure::Write(ffi::stcl_errno())),
         }
     }
 

@@ -2,6 +2,17 @@
 
 use crate::harness::{DRIVERS, run_on_all, run_wrapped};
 
+/// Runs a command with a disk of 131,072 bytes at `/mnt`, which only it sees.
+const WITH_SMALL_DISK: [&str; 7] = [
+    "unshare",
+    "--user",
+    "--map-root-user",
+    "--mount",
+    "sh",
+    "-c",
+    "mount -t tmpfs -o size=128k tmpfs /mnt && exec \"$0\" \"$@\"",
+];
+
 /// A pair of connected sockets, a file with 6 MB of bytes that differ, and `direct`: the bytes that the system copied.
 pub(crate) const TOOLS: &str = r#"
     proc direct {} { dict get [stilling::stats] fcopy_bytes }
@@ -614,6 +625,51 @@ fn a_full_file_fails_the_copy() {
     for driver in DRIVERS {
         // In a shell that ignores the signal, which ends the process otherwise.
         run_wrapped(driver, &["sh", "-c", "trap '' XFSZ; exec \"$@\"", "sh"], &script);
+    }
+}
+
+/// A full disk fails the copy, after the bytes that it took. When there is room again, the next copy succeeds.
+#[test]
+fn a_full_disk_fails_the_copy() {
+    let script = format!(
+        "{TOOLS}\n{}",
+        r#"
+        foreach background {0 1} {
+            lassign [pair] client server
+            fconfigure $server -blocking 1
+            set target [open /mnt/target wb]
+            set source [open $big rb]
+            stilling::fcopy $source $client -size 150000 -command {set ::sent}
+            if {$background} {
+                stilling::fcopy $server $target -command done
+                lassign [result_of done] total message
+                check "its total" $total 131072
+                result_of sent
+            } else {
+                result_of sent
+                check "it fails" [catch {stilling::fcopy $server $target} message] 1
+            }
+            check "the message" $message "error writing \"$target\": no space left on device"
+            check "errorCode" [lrange $::errorCode 0 1] {POSIX ENOSPC}
+            check "the bytes" [expr {[contents /mnt/target] eq [string range [contents $big] 0 131071]}] 1
+            close $target
+            file delete /mnt/target
+            close $client
+            close $server
+
+            lassign [pair] client server
+            set target [open /mnt/target wb]
+            puts -nonewline $client abc
+            close $client
+            stilling::fcopy $server $target -command done
+            check "the next copy" [result_of done] 3
+            close $target
+            check "its bytes" [contents /mnt/target] abc
+        }
+        "#
+    );
+    for driver in DRIVERS {
+        run_wrapped(driver, &WITH_SMALL_DISK, &script);
     }
 }
 

@@ -327,7 +327,8 @@ impl CopyTable {
         drop(copy);
         let failure = match outcome {
             Ok(CopyStep::More | CopyStep::Blocked) => return,
-            Ok(CopyStep::Done) => None,
+            // Tcl's error for an input that a script has closed for reading. As in the core, that is its end.
+            Ok(CopyStep::Done) | Err(CopyFailure::Read(libc::EACCES)) => None,
             Err(failure) => Some(failure),
         };
         // A script of the step may have ended the copy.

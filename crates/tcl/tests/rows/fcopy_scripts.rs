@@ -368,6 +368,66 @@ fn a_close_during_a_flush_ends_the_copy() {
     "#);
 }
 
+/// A script that closes one direction of the socket during copies: writes fail, and reads are at the end. The copy of
+/// the other direction is not disturbed.
+#[test]
+fn a_half_close_ends_the_copy_of_its_direction() {
+    run(r#"
+        proc received {args} { set ::received $args }
+        foreach direction {write read} {
+            lassign [pair] client server
+            set source [open $big rb]
+            set target [open [file join $folder target] wb]
+            stilling::fcopy $source $client -command done
+            stilling::fcopy $client $target -command received
+            puts -nonewline $server abc
+            flush $server
+            for {set i 0} {$i < 20} {incr i} { after 1; update }
+            check "both go on" [list [info exists ::done] [info exists ::received]] {0 0}
+            chan close $client $direction
+            set ::collected ""
+            fileevent $server readable [list collect $server]
+            if {$direction eq "write"} {
+                lassign [result_of done] total message
+                check "why" $message "error writing \"$client\": broken pipe"
+                result_of ended
+                check "its total" $total [string length $::collected]
+                check "the other direction" [result_of received] 3
+            } else {
+                check "received" [result_of received] 3
+                check "the other direction" [result_of done] 6000000
+                close $client
+                result_of ended
+                check "the bytes" [expr {$::collected eq [contents $big]}] 1
+            }
+            catch {close $client}
+            close $source
+            close $target
+            check "received bytes" [contents [file join $folder target]] abc
+        }
+    "#);
+}
+
+/// A script that makes the sockets block during a copy, which the core forbids: the copy does not wait, and the sockets
+/// block afterwards.
+#[test]
+fn a_socket_that_a_script_makes_block_does_not_stop_a_copy() {
+    run(r#"
+        lassign [pair] client server
+        set source [open $big rb]
+        set target [open [file join $folder target] wb]
+        stilling::fcopy $source $client -command {set ::sent}
+        stilling::fcopy $server $target -command {set ::received}
+        foreach channel [list $client $server] { fconfigure $channel -blocking 1 }
+        check "sent" [result_of sent] 6000000
+        close $client
+        check "received" [result_of received] 6000000
+        check "it blocks" [fconfigure $server -blocking] 1
+        close $target
+        check "the bytes" [expr {[contents [file join $folder target]] eq [contents $big]}] 1
+    "#);
+}
+
 /// A child that has the socket makes it block during a copy: the copy still does not wait for it.
 #[test]
 fn a_child_cannot_make_a_copy_wait() {

@@ -21,17 +21,19 @@ pub(crate) fn selected() -> io::Result<DriverKind> {
     }
     let name = std::env::var_os(VARIABLE).unwrap_or_default();
     let name = name.to_string_lossy();
-    let selected = match &*name {
-        "" | "poll" => Ok(DriverKind::Poll),
-        "uring" => DriverChoice::Uring.resolve().map(|driver| driver.kind),
-        "direct" => DriverChoice::Uring.resolve_direct().map(|driver| driver.kind),
-        _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "must be poll, uring or direct")),
+    let (resolved, failed_part) = match &*name {
+        "" | "poll" => (DriverChoice::Poll.resolve(), ""),
+        "uring" => (DriverChoice::Uring.resolve(), "io_uring is not available here: "),
+        "direct" => {
+            (DriverChoice::Uring.resolve_direct(), "direct descriptors of io_uring are not available here: ")
+        }
+        _ => (Err(io::Error::new(io::ErrorKind::InvalidInput, "must be poll, uring or direct")), ""),
     };
-    let selected = selected.map_err(|error| {
+    let selected = resolved.map(|driver| driver.kind).map_err(|error| {
         if lacks_descriptors(&error) {
             return error;
         }
-        io::Error::new(error.kind(), format!("cannot use {VARIABLE}={name}: {error}"))
+        io::Error::new(error.kind(), format!("cannot use {VARIABLE}={name}: {failed_part}{error}"))
     })?;
     Ok(*SELECTED.get_or_init(|| selected))
 }

@@ -1,6 +1,6 @@
 //! Wrong arguments, options and values: results and error codes are those of the core's own `socket`.
 
-use crate::harness::{DRIVERS, IN_NAMESPACE, run_on, run_wrapped};
+use crate::harness::{DRIVERS, IN_NAMESPACE, run_wrapped};
 
 /// Two interpreters, `stock` with the core's command and `ours` with that of the extension. `compare` runs a script in
 /// both and collects differences; names of channels and numbers of ports do not count.
@@ -206,17 +206,37 @@ fn the_options_of_a_failed_socket_are_no_error() {
 /// A driver that does not exist is named by the first socket or look-up.
 #[test]
 fn an_unknown_driver_is_named() {
-    run_on(
-        "pol",
-        r#"
-        set text "cannot use STILLING_TCL_DRIVER=pol: must be poll, uring or direct"
+    check_unusable_driver("pol", &[], "must be poll, uring or direct");
+}
+
+/// Row 5.2: a driver that the system does not permit is named by the first socket or look-up, with the reason.
+#[test]
+fn a_driver_that_is_not_permitted_is_named() {
+    let reasons = [("EPERM", "Operation not permitted"), ("ENOSYS", "Function not implemented")];
+    for (driver, part) in [("uring", "io_uring is"), ("direct", "direct descriptors of io_uring are")] {
+        for (error, reason) in reasons {
+            let inject = format!("inject=io_uring_setup:error={error}");
+            let refused =
+                ["strace", "-D", "-f", "-qq", "-o", "/dev/null", "-e", "trace=io_uring_setup", "-e", &inject];
+            check_unusable_driver(driver, &refused, &format!("{part} not available here: {reason}*"));
+        }
+    }
+}
+
+/// Every use of a driver fails with a reason that matches a pattern.
+fn check_unusable_driver(driver: &str, wrapper: &[&str], reason: &str) {
+    let pattern = format!("cannot use STILLING_TCL_DRIVER={driver}: {reason}");
+    let script = r#"
+        proc check_match {what text expected} {
+            if {![string match $expected $text]} { check $what $text $expected }
+        }
         foreach arguments {{127.0.0.1 1} {-async localhost 1} {-server list 0} -udp} {
             check $arguments [catch {socket2 {*}$arguments} message] 1
-            check $arguments $message "couldn't open socket: $text"
+            check_match $arguments $message "couldn't open socket: $pattern"
         }
         check "a look-up" [catch {socket2 -lookup localhost -command list} message] 1
-        check "a look-up" $message "couldn't look up \"localhost\": $text"
-        check "the statistics" [dict get [stilling::stats] driver] $text
-        "#,
-    );
+        check_match "a look-up" $message "couldn't look up \"localhost\": $pattern"
+        check_match "the statistics" [dict get [stilling::stats] driver] $pattern
+    "#;
+    run_wrapped(driver, wrapper, &format!("set pattern {{{pattern}}}\n{script}"));
 }

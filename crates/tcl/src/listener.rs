@@ -26,7 +26,9 @@ use crate::tcl::{
     Channel, ChannelDriver, CloseDirection, DeleteGuard, Interest, Interp, OptionError, OptionList,
     ThreadAction, Value,
 };
-use crate::thread_sockets::{AcceptedConnection, ShardListener, SocketChannel, ThreadSockets, lacks_descriptors};
+use crate::thread_sockets::{
+    AcceptedConnection, ShardListener, SocketChannel, ThreadSockets, lacks_descriptors,
+};
 use crate::trace::{self, TraceEvent};
 
 /// Connections of one listener that wait for their script. More wait in the backlog: the listener stops accepting until

@@ -14,8 +14,8 @@ use super::copy::{CopyDirection, CopyStep, DirectCopy};
 use super::{blocks, failure_text};
 use crate::stream::Stream;
 use crate::tcl::{
-    self, Channel, ChannelObserver, CopyFailure, DeleteGuard, EventFlags, EventSource, EventSourceGuard, Interest, Interp,
-    Value,
+    self, Channel, ChannelObserver, CopyFailure, DeleteGuard, EventFlags, EventSource, EventSourceGuard,
+    Interest, Interp, Value,
 };
 
 struct BackgroundCopy {

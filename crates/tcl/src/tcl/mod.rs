@@ -15,7 +15,7 @@ use std::ptr::NonNull;
 use std::rc::Rc;
 
 pub(crate) use self::channel::{
-    Channel, ChannelDriver, ChannelObserver, ChannelType, CloseDirection, Interest, CopyFailure, OptionError,
+    Channel, ChannelDriver, ChannelObserver, ChannelType, CloseDirection, CopyFailure, Interest, OptionError,
     OptionList, ThreadAction,
 };
 pub(crate) use self::value::{Value, Words};

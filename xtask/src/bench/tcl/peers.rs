@@ -43,7 +43,7 @@ impl TclPeer {
     }
 
     /// Value of `STILLING_TCL_DRIVER`.
-    fn driver(self) -> Option<&'static str> {
+    pub(crate) fn driver(self) -> Option<&'static str> {
         match self {
             TclPeer::Stock => None,
             TclPeer::Uring => Some("uring"),

@@ -7,10 +7,10 @@ mod firehose_verdicts;
 
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use super::page::SoakSection;
-use super::{SoakDriver, SoakVerdict, conclude, verdict_table};
+use super::{SoakVerdict, conclude, verdict_table};
 use crate::XtaskResult;
 use crate::bench::figures::{mebibytes, thousands};
 use crate::bench::isolation;
@@ -30,11 +30,29 @@ pub(super) struct TclSoak {
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(CONNECTIONS_MIN..))]
     connections: u64,
     /// Driver of the extension
-    #[arg(long, value_enum, default_value_t = SoakDriver::Uring)]
-    driver: SoakDriver,
+    #[arg(long, value_enum, default_value_t = ExtensionDriver::Uring)]
+    driver: ExtensionDriver,
     /// Write the verdicts into docs/benchmarks.md
     #[arg(long)]
     write: bool,
+}
+
+/// A driver of the extension, named as in `STILLING_TCL_DRIVER`.
+#[derive(Clone, Copy, ValueEnum)]
+enum ExtensionDriver {
+    Uring,
+    Poll,
+    Direct,
+}
+
+impl ExtensionDriver {
+    fn peer(self) -> TclPeer {
+        match self {
+            ExtensionDriver::Uring => TclPeer::Uring,
+            ExtensionDriver::Poll => TclPeer::Poll,
+            ExtensionDriver::Direct => TclPeer::Direct,
+        }
+    }
 }
 
 fn minutes(text: &str) -> Result<f64, String> {
@@ -50,7 +68,7 @@ impl TclSoak {
     pub(super) fn soak(&self) -> XtaskResult {
         let (_guard, programs) = TclPrograms::find(TclVersion::V8)?;
         println!("TCP congestion control {}", isolation::congestion());
-        let peer = self.peer();
+        let peer = self.driver.peer();
         let mut verdicts = cycles::run(&programs, peer, self.connections)?.verdicts();
         print!("{}", verdict_table(&verdicts));
         let span = Duration::from_secs_f64(self.minutes * 60.0 / MODES.len() as f64);
@@ -65,16 +83,9 @@ impl TclSoak {
         conclude(&verdicts)
     }
 
-    fn peer(&self) -> TclPeer {
-        match self.driver {
-            SoakDriver::Uring => TclPeer::Uring,
-            SoakDriver::Poll => TclPeer::Poll,
-        }
-    }
-
     fn write_section(&self, patch_level: &str, verdicts: &[SoakVerdict]) -> XtaskResult {
         let TclSoak { minutes, connections, .. } = self;
-        let driver = self.driver.driver().option();
+        let driver = self.driver.peer().driver().unwrap_or_default();
         SoakSection {
             title: format!("Tcl extension, {driver}"),
             command: format!(

@@ -9,6 +9,7 @@ mod ends;
 mod examples;
 mod fair_turns;
 mod fcopy;
+mod fcopy_resources;
 mod fcopy_scripts;
 mod floods;
 mod harness;

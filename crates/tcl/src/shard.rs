@@ -174,6 +174,8 @@ pub(crate) trait SocketShard {
     fn send_to(&mut self, token: Token, from: &[u8], to: Option<SocketAddr>) -> io::Result<()>;
     /// Makes a later wait for writability ask the system, whose answer depends on `TCP_NOTSENT_LOWAT`.
     fn forget_writable(&mut self, token: Token);
+    /// Ends the sending direction in the next turn.
+    fn end_output(&mut self, token: Token);
     fn close(&mut self, token: Token);
     /// Requests the event `Detached`. Returns false if the connection is not open.
     fn detach(&mut self, token: Token) -> bool;
@@ -293,6 +295,10 @@ impl<D: Driver<Socket = OwnedFd>> SocketShard for Shard<D, SocketService> {
 
     fn forget_writable(&mut self, token: Token) {
         Shard::forget_writable(self, token);
+    }
+
+    fn end_output(&mut self, token: Token) {
+        self.with(token, |_, io| io.end_output());
     }
 
     fn close(&mut self, token: Token) {

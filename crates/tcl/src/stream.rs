@@ -34,7 +34,7 @@ use crate::slab::SlabKey;
 use crate::tcl::{
     Channel, ChannelDriver, CloseDirection, Interest, Interp, OptionError, OptionList, ThreadAction,
 };
-use crate::thread_sockets::{ShardSocket, SocketChannel, ThreadSockets};
+use crate::thread_sockets::{ShardSocket, SocketChannel, ThreadSockets, lacks_descriptors};
 use crate::trace::{self, TraceEvent};
 
 /// A pair of addresses to try.
@@ -462,6 +462,14 @@ impl ChannelDriver for Stream {
         match self.sockets().with_descriptor(socket, |descriptor| rustix::net::shutdown(descriptor, how)) {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => Err(error.raw_os_error()),
+            // A direct descriptor needs an ordinary one for shutdown(2).
+            Err(error) if lacks_descriptors(&error) => {
+                // Tcl reads no more in any case.
+                if direction == CloseDirection::Write {
+                    self.sockets().end_output(socket);
+                }
+                Ok(())
+            }
             Err(error) => Err(system_error(&error)),
         }
     }

@@ -430,6 +430,12 @@ impl ThreadSockets {
         self.turn_until_done();
     }
 
+    /// Ends the sending direction of a socket, for which its driver needs no descriptor.
+    pub(crate) fn end_output(&self, socket: ShardSocket) {
+        self.with_shard(socket, |shard| shard.end_output(socket.token()));
+        self.turn_until_done();
+    }
+
     /// Takes a socket out of its shard.
     pub(crate) fn detach(&self, socket: ShardSocket) -> io::Result<OwnedFd> {
         self.turn_until_done();

@@ -132,15 +132,18 @@ fn a_connect_without_descriptors_is_an_error() {
     );
 }
 
-/// Scripts that read and write blocking channels wait for their peers also without descriptors.
+/// Scripts use their channels without descriptors as with them: blocking reads and writes wait for the peer, and one
+/// direction or both close.
 #[test]
-fn blocking_channels_wait_without_descriptors() {
+fn open_channels_work_without_descriptors() {
     run_limited(
         r#"
         proc start_peer {args} { puts $::peer_control $args; flush $::peer_control }
         set channel [socket2 127.0.0.1 $peer_port]
         fconfigure $channel -translation binary
         peer accept a
+        set other [socket2 127.0.0.1 $peer_port]
+        peer accept b
         while {![catch {open /dev/null} file]} { lappend files $file }
         start_peer write a 20000000
         check "a read" [string length [read $channel 20000000]] 20000000
@@ -149,11 +152,15 @@ fn blocking_channels_wait_without_descriptors() {
         puts -nonewline $channel [string repeat x 20000000]
         flush $channel
         check "a write" [gets $peer_control] 20000000
+        chan close $channel write
+        check "its end" [peer drain a] 0
+        peer write a 5
+        check "the other direction" [read $channel 5] xxxxx
+        chan close $channel read
+        close $other
+        check "the other's end" [peer drain b] 0
         foreach file $files { close $file }
-        start_peer write a 20000000
-        check "a read with descriptors" [string length [read $channel 20000000]] 20000000
-        gets $peer_control
-        close $channel
+        check "sockets" [lindex [iocp_stats] 2] 0
         "#,
     );
 }

@@ -278,6 +278,8 @@ int64_t stcl_copy_characters(Tcl_Channel input, Tcl_Channel output, int count) {
     return copied;
 }
 
+int stcl_is_readable(Tcl_Channel channel) { return (Tcl_GetChannelMode(channel) & TCL_READABLE) != 0; }
+
 int stcl_is_at_end(Tcl_Channel channel) { return Tcl_Eof(channel); }
 
 /* Writes what is buffered, in the background if the channel does not block; -1: Tcl_GetErrno has the error. */

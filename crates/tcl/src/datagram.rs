@@ -28,7 +28,7 @@ pub(crate) use self::open::{DatagramOpenError, DatagramOptions};
 use self::multicast::Membership;
 use self::open::{AddressScope, BoundSocket};
 use crate::readiness::Readiness;
-use crate::stream::system_error;
+use crate::system_errors::system_error;
 use crate::tcl::{
     Channel, ChannelDriver, ChannelType, CloseDirection, Interest, Interp, OptionError, OptionList,
     ThreadAction,

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 
 use stilling_engine::driver::choice::{DriverChoice, DriverKind};
 
-use crate::thread_sockets::lacks_descriptors;
+use crate::system_errors::lacks_descriptors;
 
 const VARIABLE: &str = "STILLING_TCL_DRIVER";
 
@@ -21,19 +21,30 @@ pub(crate) fn selected() -> io::Result<DriverKind> {
     }
     let name = std::env::var_os(VARIABLE).unwrap_or_default();
     let name = name.to_string_lossy();
-    let (resolved, failed_part) = match &*name {
-        "" | "poll" => (DriverChoice::Poll.resolve(), ""),
-        "uring" => (DriverChoice::Uring.resolve(), "io_uring is not available here: "),
-        "direct" => {
-            (DriverChoice::Uring.resolve_direct(), "direct descriptors of io_uring are not available here: ")
-        }
-        _ => (Err(io::Error::new(io::ErrorKind::InvalidInput, "must be poll, uring or direct")), ""),
+    let selected = match &*name {
+        "" | "poll" => Ok(DriverKind::Poll),
+        "uring" => uring(),
+        "direct" => uring().and_then(|_| direct()),
+        _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "must be poll, uring or direct")),
     };
-    let selected = resolved.map(|driver| driver.kind).map_err(|error| {
-        if lacks_descriptors(&error) {
-            return error;
-        }
-        io::Error::new(error.kind(), format!("cannot use {VARIABLE}={name}: {failed_part}{error}"))
-    })?;
+    let selected = selected.map_err(|error| explain(error, &format!("cannot use {VARIABLE}={name}")))?;
     Ok(*SELECTED.get_or_init(|| selected))
+}
+
+fn uring() -> io::Result<DriverKind> {
+    let resolved = DriverChoice::Uring.resolve().map(|driver| driver.kind);
+    resolved.map_err(|error| explain(error, "io_uring is not available here"))
+}
+
+fn direct() -> io::Result<DriverKind> {
+    let resolved = DriverChoice::Uring.resolve_direct().map(|driver| driver.kind);
+    resolved.map_err(|error| explain(error, "direct descriptors of io_uring are not available here"))
+}
+
+/// Puts what failed before an error, unless it is a lack of descriptors, which scripts know by its number.
+fn explain(error: io::Error, what: &str) -> io::Error {
+    if lacks_descriptors(&error) {
+        return error;
+    }
+    io::Error::new(error.kind(), format!("{what}: {error}"))
 }

@@ -21,7 +21,7 @@ use crate::stream::Stream;
 use crate::tcl::{Channel, CommandResult, CopyFailure, Interest, Interp, Value, Words, is_tcl_9};
 
 use self::background::CopySide;
-pub(crate) use self::background::end_copies_of;
+pub(crate) use self::background::{continue_copy_from, end_copies_of};
 
 /// The core's command: the name in its ensemble, which `stilling::install -fcopy` does not replace.
 const CORE_COMMAND: &std::ffi::CStr = c"::tcl::chan::copy";

@@ -38,6 +38,7 @@ mod stages;
 mod stats;
 mod stats_commands;
 mod stream;
+mod system_errors;
 mod tcl;
 mod thread_sockets;
 mod trace;

@@ -21,14 +21,13 @@ use crate::floods::WatchedSockets;
 use crate::loaded_interps;
 use crate::read_ahead::ReceiveMode;
 use crate::slab::SlabKey;
-use crate::stream::{Stream, system_error};
+use crate::stream::Stream;
+use crate::system_errors::{lacks_descriptors, system_error};
 use crate::tcl::{
     Channel, ChannelDriver, CloseDirection, DeleteGuard, Interest, Interp, OptionError, OptionList,
     ThreadAction, Value,
 };
-use crate::thread_sockets::{
-    AcceptedConnection, ShardListener, SocketChannel, ThreadSockets, lacks_descriptors,
-};
+use crate::thread_sockets::{AcceptedConnection, ShardListener, SocketChannel, ThreadSockets};
 use crate::trace::{self, TraceEvent};
 
 /// Connections of one listener that wait for their script. More wait in the backlog: the listener stops accepting until

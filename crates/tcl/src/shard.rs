@@ -174,6 +174,8 @@ pub(crate) trait SocketShard {
     fn send_to(&mut self, token: Token, from: &[u8], to: Option<SocketAddr>) -> io::Result<()>;
     /// Makes a later wait for writability ask the system, whose answer depends on `TCP_NOTSENT_LOWAT`.
     fn forget_writable(&mut self, token: Token);
+    /// Whether the readiness of all these directions is still to be reported; false once the connection is not open.
+    fn awaits(&mut self, token: Token, directions: Interest) -> bool;
     /// Ends the sending direction in the next turn.
     fn end_output(&mut self, token: Token);
     fn close(&mut self, token: Token);
@@ -295,6 +297,14 @@ impl<D: Driver<Socket = OwnedFd>> SocketShard for Shard<D, SocketService> {
 
     fn forget_writable(&mut self, token: Token) {
         Shard::forget_writable(self, token);
+    }
+
+    fn awaits(&mut self, token: Token, directions: Interest) -> bool {
+        let awaits = self.with(token, |_, io| {
+            (io.awaits_readable() || !directions.has(Interest::READABLE))
+                && (io.awaits_writable() || !directions.has(Interest::WRITABLE))
+        });
+        awaits.unwrap_or(false)
     }
 
     fn end_output(&mut self, token: Token) {

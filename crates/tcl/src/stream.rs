@@ -27,14 +27,16 @@ use stilling_engine::driver::Destination;
 
 use self::host_connect::{EarlySwitches, HostConnect};
 use crate::dialect::Dialect;
+use crate::fcopy;
 use crate::options::{set_unsent_mark, unsent_bytes, unsent_mark};
 use crate::read_ahead::{BURST_BUFFER_SIZE, ReadAhead, ReceiveMode};
 use crate::readiness::Readiness;
 use crate::slab::SlabKey;
+use crate::system_errors::{lacks_descriptors, system_error};
 use crate::tcl::{
     Channel, ChannelDriver, CloseDirection, Interest, Interp, OptionError, OptionList, ThreadAction,
 };
-use crate::thread_sockets::{ShardSocket, SocketChannel, ThreadSockets, lacks_descriptors};
+use crate::thread_sockets::{ShardSocket, SocketChannel, ThreadSockets};
 use crate::trace::{self, TraceEvent};
 
 /// A pair of addresses to try.
@@ -421,16 +423,6 @@ impl Stream {
     }
 }
 
-/// The number of a system error; other errors are said to be `EINVAL`.
-pub(crate) fn system_error(error: &io::Error) -> i32 {
-    match error.kind() {
-        io::ErrorKind::NotConnected => libc::ENOTCONN,
-        io::ErrorKind::WouldBlock => libc::EAGAIN,
-        io::ErrorKind::QuotaExceeded => libc::EMFILE,
-        _ => error.raw_os_error().unwrap_or(libc::EINVAL),
-    }
-}
-
 impl ChannelDriver for Stream {
     fn begin_close(&self) {
         self.is_closing.set(true);
@@ -464,9 +456,10 @@ impl ChannelDriver for Stream {
             Ok(Err(error)) => Err(error.raw_os_error()),
             // A direct descriptor needs an ordinary one for shutdown(2).
             Err(error) if lacks_descriptors(&error) => {
-                // Tcl reads no more in any case.
-                if direction == CloseDirection::Write {
-                    self.sockets().end_output(socket);
+                match direction {
+                    // Tcl reads no more in any case; a copy learns of it.
+                    CloseDirection::Read => fcopy::continue_copy_from(self),
+                    CloseDirection::Write => self.sockets().end_output(socket),
                 }
                 Ok(())
             }
@@ -475,15 +468,15 @@ impl ChannelDriver for Stream {
     }
 
     fn input(&self, into: &mut [u8]) -> Result<usize, i32> {
-        // Also when the socket was lost since.
-        let received_ahead =
-            self.with_read_ahead(|read_ahead| read_ahead.as_mut().and_then(|ahead| ahead.read(into)));
-        if let Some(outcome) = received_ahead {
-            self.interest_changed();
-            return outcome.or_else(|error| if error == libc::ECONNRESET { Ok(0) } else { Err(error) });
-        }
-        let socket = self.finish_connect()?;
         loop {
+            // Also when the socket was lost since, and again after each wait, which may have received ahead.
+            let received_ahead =
+                self.with_read_ahead(|read_ahead| read_ahead.as_mut().and_then(|ahead| ahead.read(into)));
+            if let Some(outcome) = received_ahead {
+                self.interest_changed();
+                return outcome.or_else(|error| if error == libc::ECONNRESET { Ok(0) } else { Err(error) });
+            }
+            let socket = self.finish_connect()?;
             match self.sockets().receive(socket, into) {
                 Ok(count) => return Ok(count),
                 // As in Tcl's core: the end of the stream.

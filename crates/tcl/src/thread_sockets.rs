@@ -26,7 +26,6 @@ use stilling_engine::driver::choice::DriverKind;
 use stilling_engine::driver::{Destination, ReceivedDatagram, Wait};
 use stilling_engine::{Clock, Time, Token};
 
-pub(crate) use self::blocking::lacks_descriptors;
 pub(crate) use self::entries::{AcceptedConnection, ShardListener, ShardSocket, SocketChannel};
 
 use self::accept_trace::AcceptCounts;

@@ -120,6 +120,16 @@ impl Io<'_> {
     pub fn ignore_writable(&mut self) {
         self.connection.readiness.take(Readiness::WANTS_WRITABLE);
     }
+
+    /// Whether a call of [`readable`](Session::readable) is requested.
+    pub fn awaits_readable(&self) -> bool {
+        self.connection.readiness.has(Readiness::WANTS_READABLE)
+    }
+
+    /// Whether a call of [`writable`](Session::writable) is requested.
+    pub fn awaits_writable(&self) -> bool {
+        self.connection.readiness.has(Readiness::WANTS_WRITABLE)
+    }
 }
 
 impl<D: Driver, V: Service> Shard<D, V> {

@@ -15,7 +15,7 @@ use crate::datagram_command::udp_port;
 use crate::dialect::Dialect;
 use crate::options::parse_switch;
 use crate::stream::stream_options::{append_elements, append_error};
-use crate::stream::system_error;
+use crate::system_errors::system_error;
 use crate::tcl::{Interp, OptionError, OptionList, Value};
 use crate::thread_sockets::ThreadSockets;
 

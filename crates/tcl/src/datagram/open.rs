@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use socket2::{Domain, Socket, Type};
 
 use crate::addresses::{Family, LookupError, look_up};
-use crate::stream::system_error;
+use crate::system_errors::system_error;
 
 /// Options of the command.
 #[derive(Debug, Default)]

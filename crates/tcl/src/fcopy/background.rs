@@ -130,6 +130,16 @@ pub(crate) fn end_copies_of(stream: &Stream) {
     });
 }
 
+/// Continues the copy from a socket that a script has closed for reading, without a shutdown that the system would report.
+pub(crate) fn continue_copy_from(stream: &Stream) {
+    let _ = COPIES.try_with(|table| {
+        let key = (ptr::from_ref(stream), CopyDirection::FromSocket);
+        if let Some(&number) = table.copies.borrow().by_stream.get(&key) {
+            EventSourceGuard::<CopyTable>::queue(number);
+        }
+    });
+}
+
 impl BackgroundCopy {
     fn channel_sides(&self) -> [(Channel, CopySide); 2] {
         [(self.input, CopySide::Input), (self.output, CopySide::Output)]
@@ -201,6 +211,10 @@ impl BackgroundCopy {
     /// Makes a step. The scripts of transforms may end the copy; both channels stay open until the end of the step.
     fn step(&self, copy: &mut DirectCopy) -> Result<CopyStep, CopyFailure> {
         if copy.has_plain_channels() {
+            if self.output.output_buffered() > 0 {
+                // A script may have made it block since the start.
+                self.make_nonblocking();
+            }
             return copy.step();
         }
         for channel in [self.input, self.output] {
@@ -323,12 +337,12 @@ impl CopyTable {
             drop(copy);
             return Self::end(number);
         }
-        let outcome = entry.step(&mut copy);
+        // As in the core, an input that a script has closed for reading is at its end.
+        let outcome = if entry.input.is_readable() { entry.step(&mut copy) } else { Ok(CopyStep::Done) };
         drop(copy);
         let failure = match outcome {
             Ok(CopyStep::More | CopyStep::Blocked) => return,
-            // Tcl's error for an input that a script has closed for reading. As in the core, that is its end.
-            Ok(CopyStep::Done) | Err(CopyFailure::Read(libc::EACCES)) => None,
+            Ok(CopyStep::Done) => None,
             Err(failure) => Some(failure),
         };
         // A script of the step may have ended the copy.

@@ -14,7 +14,7 @@ use crate::options::{
 };
 use crate::read_ahead::ReceiveMode;
 use crate::stream::stream_options::{append_elements, append_error, is_prefix, receive_mode_name};
-use crate::stream::system_error;
+use crate::system_errors::system_error;
 use crate::tcl::{Interp, OptionError, OptionList};
 use crate::trace::TraceEvent;
 

@@ -6,7 +6,8 @@ use std::os::fd::BorrowedFd;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 
-use super::{Stream, StreamState, system_error};
+use super::{Stream, StreamState};
+use crate::system_errors::system_error;
 use crate::tcl::Interest;
 use crate::thread_sockets::ShardSocket;
 

@@ -2,13 +2,14 @@
 
 use std::net::SocketAddr;
 
-use super::{Stream, StreamState, system_error};
+use super::{Stream, StreamState};
 use crate::addresses::{LookupError, name_elements};
 use crate::dialect::Dialect;
 use crate::options::{
     SocketOption, get_switch, parse_count, parse_receive_mode, parse_switch, set_switch, unsent_bytes,
 };
 use crate::read_ahead::ReceiveMode;
+use crate::system_errors::system_error;
 use crate::tcl::{Channel, EventSource, Interp, OptionError, OptionList};
 use crate::thread_sockets::{ShardSocket, ThreadSockets};
 

@@ -164,6 +164,7 @@ unsafe extern "C" {
     pub(super) fn stcl_check_write(channel: *mut RawChannel) -> c_int;
     pub(super) fn stcl_write(channel: *mut RawChannel, bytes: *const c_char, size: c_int) -> c_int;
     pub(super) fn stcl_copy_characters(input: *mut RawChannel, output: *mut RawChannel, count: c_int) -> i64;
+    pub(super) fn stcl_is_readable(channel: *mut RawChannel) -> c_int;
     pub(super) fn stcl_is_at_end(channel: *mut RawChannel) -> c_int;
     pub(super) fn stcl_flush(channel: *mut RawChannel) -> c_int;
     pub(super) safe fn stcl_errno() -> c_int;

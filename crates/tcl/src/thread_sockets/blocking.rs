@@ -3,15 +3,16 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
 use super::{ShardSocket, ThreadSockets};
-use crate::poll_policy::SOCKET_WAIT;
+use crate::system_errors::lacks_descriptors;
 use crate::tcl::Interest;
 
 impl ThreadSockets {
-    /// Waits until a socket is ready for one of these directions, without running scripts. May return early.
+    /// Waits until a socket is ready for one of these directions, without running scripts. May return early. Sockets may
+    /// have received ahead meanwhile, this one, too.
     ///
     /// # Errors
     /// `NotConnected`: the socket is not in its shard any more. Else the system's error.
@@ -19,14 +20,22 @@ impl ThreadSockets {
         let waited = self.with_descriptor(socket, |descriptor| wait_for_descriptor(descriptor, directions));
         match waited {
             Err(error) if lacks_descriptors(&error) => {
-                // A direct descriptor cannot be waited for without an ordinary one, so the shard reports its readiness.
-                // The report may come in the turn before the wait, which is short for that reason.
-                self.with_shard(socket, |shard| shard.await_ready(socket.token(), directions));
-                self.turn_until_done();
-                self.poll_waitables(Some(&Timespec { tv_sec: 0, tv_nsec: SOCKET_WAIT.as_nanos() as _ }));
+                self.wait_for_report(socket, directions);
                 Ok(())
             }
             waited => waited?,
+        }
+    }
+
+    /// The same by the shard, which needs no descriptor for a direct one.
+    fn wait_for_report(&self, socket: ShardSocket, directions: Interest) {
+        self.with_shard(socket, |shard| shard.await_ready(socket.token(), directions));
+        loop {
+            self.turn_until_done();
+            if !self.with_shard(socket, |shard| shard.awaits(socket.token(), directions)) {
+                return;
+            }
+            self.wait_for_event();
         }
     }
 }
@@ -39,9 +48,4 @@ fn wait_for_descriptor(descriptor: BorrowedFd<'_>, directions: Interest) -> io::
         Ok(_) | Err(Errno::INTR) => Ok(()),
         Err(error) => Err(error.into()),
     }
-}
-
-/// Whether the process or the system has no free descriptor.
-pub(crate) fn lacks_descriptors(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }

@@ -144,10 +144,19 @@ fn open_channels_work_without_descriptors() {
         peer accept a
         set other [socket2 127.0.0.1 $peer_port]
         peer accept b
+        set last [socket2 127.0.0.1 $peer_port]
+        peer accept c
+        fconfigure $last -translation binary
         while {![catch {open /dev/null} file]} { lappend files $file }
-        start_peer write a 20000000
-        check "a read" [string length [read $channel 20000000]] 20000000
-        gets $peer_control
+        foreach mode {zero-byte flow-controlled {burst-detection 4 8}} {
+            fconfigure $channel -recvmode $mode
+            start_peer write a 20000000
+            check "$mode: a read" [string length [read $channel 20000000]] 20000000
+            gets $peer_control
+            start_peer write a 5
+            check "$mode: a short read" [read $channel 5] xxxxx
+            gets $peer_control
+        }
         start_peer read a 20000000
         puts -nonewline $channel [string repeat x 20000000]
         flush $channel
@@ -157,9 +166,16 @@ fn open_channels_work_without_descriptors() {
         peer write a 5
         check "the other direction" [read $channel 5] xxxxx
         chan close $channel read
-        close $other
-        check "the other's end" [peer drain b] 0
+        start_peer reset b
+        check "a reset" [read $other 1] {}
+        gets $peer_control
         foreach file $files { close $file }
+        start_peer write c 20000000
+        check "a read with descriptors again" [string length [read $last 20000000]] 20000000
+        gets $peer_control
+        close $last
+        close $other
+        check "the last end" [peer drain c] 0
         check "sockets" [lindex [iocp_stats] 2] 0
         "#,
     );

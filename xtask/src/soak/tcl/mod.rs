@@ -85,7 +85,7 @@ impl TclSoak {
 
     fn write_section(&self, patch_level: &str, verdicts: &[SoakVerdict]) -> XtaskResult {
         let TclSoak { minutes, connections, .. } = self;
-        let driver = self.driver.peer().driver().unwrap_or_default();
+        let driver = self.driver.peer().driver().expect("the extension has drivers");
         SoakSection {
             title: format!("Tcl extension, {driver}"),
             command: format!(

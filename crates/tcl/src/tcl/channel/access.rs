@@ -136,6 +136,12 @@ impl Channel {
         }
     }
 
+    /// Whether scripts can read it: false after they have closed this direction.
+    pub(crate) fn is_readable(self) -> bool {
+        // SAFETY: as above.
+        unsafe { ffi::stcl_is_readable(self.0.as_ptr()) != 0 }
+    }
+
     /// Whether the last read has reached the end.
     pub(crate) fn is_at_end(self) -> bool {
         // SAFETY: as above.

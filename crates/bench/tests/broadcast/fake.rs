@@ -30,7 +30,7 @@ pub(crate) enum BroadcastFault {
     Invented(u64),
     Error(u64),
     Closed(u64),
-    /// After so many bids one at the current price is accepted, too.
+    /// After so many bids, the next one at the current price is accepted, too.
     EqualBid(u64),
 }
 
@@ -195,7 +195,8 @@ impl FakeState {
         } else if subject.ends_with(b".bid") {
             let price = field(&payload, "price");
             let current = self.price.expect("the auction is open");
-            let is_fault = !self.has_equal_bid && fault == BroadcastFault::EqualBid(self.bids);
+            let is_due = matches!(fault, BroadcastFault::EqualBid(after) if self.bids >= after);
+            let is_fault = is_due && !self.has_equal_bid;
             if price < current || (price == current && !is_fault) {
                 return;
             }

@@ -209,8 +209,12 @@ impl<S: SystemDriver> OwnerLoop<S> {
 
     /// Acts on an open connection.
     #[track_caller]
-    pub(crate) fn with(&mut self, token: Token, act: impl FnOnce(&mut OwnerSession, &mut Io<'_>)) {
-        assert!(self.shard.with(token, act).is_some(), "{token:?} is not open");
+    pub(crate) fn with<R>(
+        &mut self,
+        token: Token,
+        act: impl FnOnce(&mut OwnerSession, &mut Io<'_>) -> R,
+    ) -> R {
+        self.shard.with(token, act).unwrap_or_else(|| panic!("{token:?} is not open"))
     }
 
     /// An accepted connection and its client.

@@ -172,14 +172,19 @@ pub(crate) fn both_waits_are_independent<S: SystemDriver>() {
     owner.with(token, |_, io| io.await_writable());
     owner.with(token, |_, io| io.await_readable());
     owner.expect_silence();
+    let awaited =
+        |owner: &mut OwnerLoop<S>| owner.with(token, |_, io| (io.awaits_readable(), io.awaits_writable()));
+    assert_eq!(awaited(&mut owner), (true, true));
     client.write_all(b"x").expect("there is room");
     owner.expect(Call::Readable(token));
     owner.expect_silence();
+    assert_eq!(awaited(&mut owner), (false, true));
     owner.with(token, |_, io| io.await_readable());
     owner.with(token, |_, io| io.ignore_readable());
     client.read_exact(&mut vec![0; sent]).expect("all bytes arrive");
     owner.expect(Call::Writable(token));
     owner.expect_silence();
+    assert_eq!(awaited(&mut owner), (false, false));
     assert_eq!(owner.receive_all(token), b"x");
 }
 

@@ -118,18 +118,43 @@ fn copies_share_their_descriptors() {
     "#);
 }
 
-/// A file that is full fails the copy, after the bytes that it took. The next copy has none of the others.
+/// A file at the limit of the process fails the copy, after the bytes that it took. The next copy has none of the others.
 #[test]
 fn a_full_file_fails_the_copy() {
-    let script = format!(
-        "{TOOLS}\n{}",
+    // In a shell that ignores the signal, which ends the process otherwise.
+    check_full(
+        &["sh", "-c", "trap '' XFSZ; exec \"$@\"", "sh"],
         r#"
         exec prlimit --pid [pid] --fsize=100000:
+        set name [file join $folder target]
+        set room 100000
+        set code EFBIG
+        set text "file too large"
+        "#,
+    );
+}
+
+/// A full disk fails the copy, after the bytes that it took. When there is room again, the next copy succeeds.
+#[test]
+fn a_full_disk_fails_the_copy() {
+    check_full(
+        &WITH_SMALL_DISK,
+        r#"
+        set name /mnt/target
+        set room 131072
+        set code ENOSPC
+        set text "no space left on device"
+        "#,
+    );
+}
+
+/// Copies more than fits to the file `name`, which has `room` bytes.
+fn check_full(wrapper: &[&str], setup: &str) {
+    const SCRIPT: &str = r#"
         set source [open $big rb]
         foreach background {0 1} {
             lassign [pair] client server
             fconfigure $server -blocking 1
-            set name [file join $folder target$background]
             set target [open $name wb]
             seek $source 1000
             stilling::fcopy $source $client -size 150000 -command {set ::sent}
@@ -138,13 +163,17 @@ fn a_full_file_fails_the_copy() {
             if {$background} {
                 stilling::fcopy $server $target -command done
                 lassign [result_of done] total message
-                check "its total" $total 100000
+                check "its total" $total $room
             } else {
                 check "it fails" [catch {stilling::fcopy $server $target} message] 1
-                check "errorCode" [lrange $::errorCode 0 1] {POSIX EFBIG}
+                check "errorCode" [lrange $::errorCode 0 1] [list POSIX $code]
             }
-            check "the message" $message "error writing \"$target\": file too large"
-            check "the bytes" [expr {[contents $name] eq [string range [contents $big] 1000 100999]}] 1
+            check "the message" $message "error writing \"$target\": $text"
+            set expected [string range [contents $big] 1000 [expr {1000 + $room - 1}]]
+            check "the bytes" [expr {[contents $name] eq $expected}] 1
+            close $server
+            close $target
+            file delete $name
 
             lassign [pair] client server
             set target [open $name wb]
@@ -155,56 +184,9 @@ fn a_full_file_fails_the_copy() {
             close $target
             check "its bytes" [contents $name] abc
         }
-        "#
-    );
+    "#;
     for driver in DRIVERS {
-        // In a shell that ignores the signal, which ends the process otherwise.
-        run_wrapped(driver, &["sh", "-c", "trap '' XFSZ; exec \"$@\"", "sh"], &script);
-    }
-}
-
-/// A full disk fails the copy, after the bytes that it took. When there is room again, the next copy succeeds.
-#[test]
-fn a_full_disk_fails_the_copy() {
-    let script = format!(
-        "{TOOLS}\n{}",
-        r#"
-        foreach background {0 1} {
-            lassign [pair] client server
-            fconfigure $server -blocking 1
-            set target [open /mnt/target wb]
-            set source [open $big rb]
-            stilling::fcopy $source $client -size 150000 -command {set ::sent}
-            if {$background} {
-                stilling::fcopy $server $target -command done
-                lassign [result_of done] total message
-                check "its total" $total 131072
-                result_of sent
-            } else {
-                result_of sent
-                check "it fails" [catch {stilling::fcopy $server $target} message] 1
-                check "errorCode" [lrange $::errorCode 0 1] {POSIX ENOSPC}
-            }
-            check "the message" $message "error writing \"$target\": no space left on device"
-            check "the bytes" [expr {[contents /mnt/target] eq [string range [contents $big] 0 131071]}] 1
-            close $target
-            file delete /mnt/target
-            close $client
-            close $server
-
-            lassign [pair] client server
-            set target [open /mnt/target wb]
-            puts -nonewline $client abc
-            close $client
-            stilling::fcopy $server $target -command done
-            check "the next copy" [result_of done] 3
-            close $target
-            check "its bytes" [contents /mnt/target] abc
-        }
-        "#
-    );
-    for driver in DRIVERS {
-        run_wrapped(driver, &WITH_SMALL_DISK, &script);
+        run_wrapped(driver, wrapper, &format!("{TOOLS}\n{setup}\n{SCRIPT}"));
     }
 }
 
